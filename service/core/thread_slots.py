@@ -229,8 +229,8 @@ class ThreadSlots:
         try:
             yield deadline
         finally:
-            _DEADLINE.reset(token)
             self._release(owner)
+            _DEADLINE.reset(token)
 
     def _acquire(self, owner: str) -> None:
         granted = self._request(owner)
@@ -287,6 +287,15 @@ class ThreadSlots:
 _CALLER: ContextVar[tuple[ThreadSlots, str] | None] = ContextVar("thread_slots", default=None)
 
 
+def forget_caller() -> None:
+    """Begin a request without slots and deadline.
+
+    On a connection with several requests, it may begin in the context of an earlier one, whose deadline may be over.
+    """
+    _CALLER.set(None)
+    _DEADLINE.set(None)
+
+
 def set_thread_slots(slots: ThreadSlots, owner: str) -> None:
     """Set whose slots the request of this task uses."""
     _CALLER.set((slots, owner))
@@ -337,13 +346,13 @@ async def ended_with_client(receive: Receive, deadline: Deadline) -> AsyncIterat
 async def _watch(receive: Receive, deadline: Deadline) -> None:
     try:
         async with asyncio.timeout(deadline.remaining):
-            while (await receive())["type"] != "http.disconnect":
-                pass
+            # A body that is refused has the refusal as its answer, so nobody reads that of the work either.
+            with suppress(ServiceError):
+                while (await receive())["type"] != "http.disconnect":
+                    pass
         deadline.client_gone = True
     except TimeoutError:
         pass
-    except ServiceError:
-        return  # a body that nobody reads is refused
     while True:
         await run_in_threadpool(deadline.interrupt)
         await asyncio.sleep(_INTERRUPT_SECONDS)

@@ -31,13 +31,14 @@ class LineChecker:
     Attributes:
         format: The format; None before the first line.
         examples: Number of lines that are not blank.
+        number: Number of lines that were checked.
     """
 
     def __init__(self, format: FileFormat | None = None, *, max_line_bytes: int = MAX_LINE_BYTES) -> None:
         self.format = format
         self.examples = 0
         self._max_line_bytes = max_line_bytes
-        self._number = self._blank = 0
+        self.number = self._blank = 0
         self._rest = bytearray()
         """The beginning of a line whose end has not arrived."""
 
@@ -56,12 +57,11 @@ class LineChecker:
             self._check(part)
         self._rest += rest
         if len(self._rest) > self._max_line_bytes:
-            raise self._bad_line(self._number + 1, self._too_long)
+            raise self._bad_line(self.number + 1, self._too_long)
 
-    def drop_rest(self, limit: int) -> int:
-        """Forget the beginning of a cut line if it is longer than the limit; return how many bytes to feed again."""
-        if (size := len(self._rest)) <= limit:
-            return 0
+    def drop_rest(self) -> int:
+        """Forget the beginning of a cut line, and return how many bytes to feed again."""
+        size = len(self._rest)
         self._rest.clear()
         return size
 
@@ -88,25 +88,25 @@ class LineChecker:
         return BadLineError(number, f"{reason}{expected}")
 
     def _check(self, raw: bytes) -> None:
-        self._number += 1
+        self.number += 1
         if not raw.strip():
             self._blank += 1
             if self._blank > MAX_BLANK_LINES:
-                raise BadLineError(self._number, TOO_MANY_BLANK)
+                raise BadLineError(self.number, TOO_MANY_BLANK)
             return
         self._blank = 0
         if len(raw) > self._max_line_bytes:
-            raise self._bad_line(self._number, self._too_long)
+            raise self._bad_line(self.number, self._too_long)
         line = self._decode(raw)
         if not isinstance(line, dict):
-            raise self._bad_line(self._number, "is not a JSON object")
+            raise self._bad_line(self.number, "is not a JSON object")
         try:
             if self.format is None:
                 self.format = cast(FileFormat, detect_format(line, {}, tuple(ALL_EXPECTED)))
             else:
                 check_record(line, self.format, {})
         except BadRecordError as error:
-            raise BadLineError(self._number, str(error)) from None
+            raise BadLineError(self.number, str(error)) from None
         self.examples += 1
 
     def _decode(self, raw: bytes) -> Any:
@@ -116,7 +116,7 @@ class LineChecker:
             if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
                 check_plain_data(line, max_values=len(raw))
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise self._bad_line(self._number, _reason(raw, error)) from None
+            raise self._bad_line(self.number, _reason(raw, error)) from None
         return line
 
 

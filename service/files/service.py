@@ -175,9 +175,16 @@ class FileService:
             ConflictError: Bytes are missing.
             InvalidRequestError: A line cannot be used, or the digest differs. The parts are removed then.
         """
-        with self._checks.of(self.runs, self._changeable(principal, upload_id)).lock:
-            row = self.upload(principal, upload_id)
-            return self._complete(principal, row, now) if row.file_id is None else self.get(row.file_id)
+        if (row := self._changeable(principal, upload_id)).file_id is not None:
+            return self.get(row.file_id)
+        with self._checks.of(self.runs, row).lock:
+            try:
+                return self._complete(principal, row, now)
+            except (ConflictError, FileNotFoundError):
+                # Another request, perhaps of another process, may have completed or removed it since.
+                if (row := self.upload(principal, upload_id)).file_id is None:
+                    raise
+                return self.get(row.file_id)
 
     def _complete(self, principal: Principal, row: Upload, now: datetime) -> DataFile:
         parts = Parts(self.runs, row.id)

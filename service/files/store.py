@@ -4,6 +4,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import secrets
 import shutil
 import stat
 import threading
@@ -140,16 +141,22 @@ class Parts:
         """Give the whole file, which no writer can change any more, the name of its digest as well."""
         with self._partial.open("rb") as file:
             os.fsync(file.fileno())
-        checked = self._partial.with_name(f"{self._partial.name}-checked")
-        checked.unlink(missing_ok=True)
+        # Of this request alone: another one may publish the same upload.
+        checked = self._partial.with_name(f"{self._partial.name}-{secrets.token_hex(4)}")
         try:
-            os.link(self._partial, checked)
+            self._link(checked)
+            _publish(self._runs, checked, digest)
+        finally:
+            checked.unlink(missing_ok=True)  # It stays if it already was the same file as the published one.
+
+    def _link(self, other: Path) -> None:
+        """Give the file another name; on a filesystem without links, copy it."""
+        try:
+            os.link(self._partial, other)
         except OSError as error:
             if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
                 raise
-            shutil.copyfile(self._partial, checked)  # a filesystem without links
-        _publish(self._runs, checked, digest)
-        checked.unlink(missing_ok=True)  # It stays if it already was the same file as the published one.
+            shutil.copyfile(self._partial, other)
 
     def discard(self) -> None:
         self._partial.unlink(missing_ok=True)
@@ -182,12 +189,12 @@ class PartWriter:
                 self._end += written
                 view = view[written:]
 
-    def close(self) -> None:
+    def sync(self) -> None:
         """Make the received bytes durable."""
-        try:
-            os.fsync(self._handle)
-        finally:
-            os.close(self._handle)
+        os.fsync(self._handle)
+
+    def close(self) -> None:
+        os.close(self._handle)
 
 
 def _check_offset(handle: int, offset: int) -> None:

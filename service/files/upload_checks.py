@@ -18,8 +18,6 @@ _PROCESSOR_SECONDS = 2.0
 _SECONDS = 10.0
 """The same on the clock, for a slow disk."""
 _CHUNK = 256 * 1024
-_MAX_REST = 64 * 1024
-"""Bytes of a cut line that stay in memory; a longer one is read again."""
 _MAX_CHECKS = 100
 """Checks of one user that are remembered. Those of older uploads begin again."""
 
@@ -70,17 +68,20 @@ class UploadCheck:
     def _read(self, file: BinaryIO) -> None:
         processor_end, end = time.thread_time() + _PROCESSOR_SECONDS, time.monotonic() + _SECONDS
         file.seek(self._checked)
+        first = self._lines.number
         while chunk := file.read(min(_CHUNK, self._size - self._checked)):
             self._lines.feed(chunk)
             self._hash.update(memoryview(chunk)[max(0, self._hashed - self._checked) :])
             self._checked += len(chunk)
             self._hashed = max(self._hashed, self._checked)
-            if time.thread_time() > processor_end or time.monotonic() > end:
+            # A line at least, or no request would ever finish a long one.
+            if self._lines.number > first and (time.thread_time() > processor_end or time.monotonic() > end):
                 break
         if self._checked >= self._size:
             self.format = self._lines.finish()
         else:
-            self._checked -= self._lines.drop_rest(_MAX_REST)
+            # A cut line is read again, so that between requests no check has lines in memory.
+            self._checked -= self._lines.drop_rest()
 
 
 class UploadChecks:

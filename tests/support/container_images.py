@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import sys
+import sysconfig
 from pathlib import Path
 
 from tests.support.docker_engine import SUITE, execute
@@ -36,6 +38,27 @@ def make_root(folder: Path) -> Path:
     (root / "sets").mkdir()
     (root / "etc" / "hosts").touch()
     return root
+
+
+def make_root_of_this_machine(root: Path) -> tuple[Path, ...]:
+    """Make a root filesystem whose Python is the system's, with the packages of the tests; the versions must be equal.
+
+    Returns:
+        The folders of the machine that a runtime must mount where they are.
+    """
+    packages, version = Path(sysconfig.get_path("purelib")), f"python{sys.version_info.major}.{sys.version_info.minor}"
+    mounted = tuple(path for path in (Path("/usr/lib"), Path("/usr/lib64"), packages) if path.exists())
+    own = root / "usr/local/lib" / version / "dist-packages"
+    folders = ("dev", "etc", "home", "proc", "sys", "tmp", "usr/bin", *(str(path)[1:] for path in mounted))
+    for folder in (own, *(root / name for name in folders)):
+        folder.mkdir(parents=True)
+    for name in ("lib", "lib64"):
+        (root / name).symlink_to(f"usr/{name}")
+    for name in ("passwd", "group", "hosts", "resolv.conf"):
+        (root / "etc" / name).touch()
+    shutil.copy(f"/usr/bin/{version}", root / "usr/bin/python3")
+    (own / "packages.pth").write_text(f"{packages}\n")
+    return mounted
 
 
 def podman_path(folder: Path) -> str:

@@ -4,7 +4,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
 
@@ -21,7 +21,13 @@ def served_with_limits(world: World, *, limit: int = 100, seconds: float = 0.4) 
 
 @contextmanager
 def serve_with_limits(
-    app: Any, *, limit: int = 100, seconds: float = 0.4, stall_seconds: float = 30, log_level: str = "critical"
+    app: Any,
+    *,
+    limit: int = 100,
+    seconds: float = 0.4,
+    stall_seconds: float = 30,
+    log_level: str = "critical",
+    loop: Literal["auto", "asyncio"] = "auto",
 ) -> Iterator[int]:
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
@@ -30,6 +36,7 @@ def serve_with_limits(
         http=limited_protocol(limit, seconds, stall_seconds=stall_seconds),
         ws="none",
         log_level=log_level,
+        loop=loop,
         lifespan="off",
         proxy_headers=False,
     )

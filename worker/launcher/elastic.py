@@ -8,14 +8,12 @@ follows with another one.
 import json
 import os
 import socket
-import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory, gettempdir
+from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import uuid4
 
@@ -26,6 +24,7 @@ from worker.core.full_disk import ended_by_full_disk
 from worker.core.processes import PARENT_VARIABLE, STORE_VARIABLE, count_oom_kills
 from worker.core.rank_exits import RankExit, rank_exits_file, read_rank_exits
 from worker.core.script_failures import are_final, read_tail, signature_of, with_tails
+from worker.environment.containers.init_process import temporary_variable
 from worker.environment.rank_command import RANK_ENVIRONMENT_VARIABLE
 from worker.launcher.signed_folder import SignedFolder
 from worker.launcher.torchrun import RENDEZVOUS
@@ -61,16 +60,13 @@ def main(layout: AttemptLayout, node: int, scheduler_id: str, arguments: list[st
     )
     rendezvous_handler_registry.register(RENDEZVOUS, partial(create_rendezvous, layout, launch, node, scheduler_id))
     # torchrun would otherwise leave the folder of the ranks' error files on the node.
-    with private_temporary_folder() as temporary, TemporaryDirectory(prefix="torchrun-", dir=temporary) as folder:
-        os.environ["TMPDIR"] = temporary
-        more = container_variables(layout, launch)
+    with TemporaryDirectory(prefix="trainyard-torchrun-") as folder:
         processes: Any = local_elastic_agent
         processes.start_processes = add_variables(
             processes.start_processes,
-            variables,
-            lambda ranks: (
-                more | before_start(layout, node, ranks, log_sizes) | store_variable(layout, launch, Path(folder))
-            ),
+            # In containers, the first process makes the folder: runtimes read the variable themselves.
+            variables if launch["spec"]["environment"]["container"] else {**temporary_variable(), **variables},
+            lambda ranks: before_start(layout, node, ranks, log_sizes) | store_variable(layout, launch, Path(folder)),
         )
         try:
             torchrun(["--log-dir", folder, *arguments])
@@ -105,34 +101,6 @@ def create_rendezvous(
     # The program's torch connects to the store, so it must be ours. Our own ranks do without a server where they can.
     serves_ranks = launch["spec"]["task"] == "script" and RANK_ENVIRONMENT_VARIABLE not in os.environ
     return NodeRendezvous(parameters.run_id, node, count, parameters.local_addr, folder, serves_ranks)
-
-
-@contextmanager
-def private_temporary_folder() -> Iterator[str]:
-    """Yield the folder for temporary files of the ranks, which only this account can enter.
-
-    torch keeps code there, which it unpickles and compiles, in a folder that is named after the account, and does not
-    ask who made it. Ours stays for later jobs, unless another account has made the folder of that name.
-    """
-    folder = Path(gettempdir(), f"trainyard-{os.getuid()}")
-    with suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    status = folder.lstat()
-    if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077:
-        yield str(folder)
-    else:
-        with TemporaryDirectory(prefix="trainyard-") as made:
-            yield made
-
-
-def container_variables(layout: AttemptLayout, launch: Mapping[str, Any]) -> dict[str, str]:
-    """Return variables by which torch in a container, which may share the node's /tmp, keeps code in the attempt."""
-    if not launch["spec"]["environment"]["container"]:
-        return {}
-    return {
-        "TORCHINDUCTOR_CACHE_DIR": str(layout.root / "compiled"),
-        "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
-    }
 
 
 def store_variable(layout: AttemptLayout, launch: Mapping[str, Any], folder: Path) -> dict[str, str]:

@@ -14,6 +14,7 @@ from service.api.middleware.head import METHODS
 from service.api.paths import is_api
 from service.audit.log import CURRENT_REQUEST, RequestContext
 from service.core.observability import ServiceMetrics
+from service.core.thread_slots import forget_caller
 from trainyard.contract.http import API_HEADER, API_VERSION
 
 _API = (API_HEADER.encode(), API_VERSION.encode())
@@ -40,6 +41,7 @@ class RequestIdMiddleware:
         address = client_address(peer, headers.get(b"x-forwarded-for", b"").decode("latin-1"), self._proxies)
         context = RequestContext(request_id(headers.get(b"x-request-id", b"")), address, scope["method"])
         CURRENT_REQUEST.set(context)
+        forget_caller()
         own = [_API, (b"x-request-id", context.request_id.encode()), (b"x-content-type-options", b"nosniff")]
         own += [_HSTS] if self._is_secure(scope, peer, headers) else []
         status = 500

@@ -3,7 +3,7 @@
 import errno
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -234,15 +234,18 @@ async def send_part(
 ) -> Any:
     """Send a part of at most 64 MiB. What arrives of it is kept, even if the connection is lost, and then checked."""
     files, received = app_state.files, 0
-    with full_disk_reported():
-        writer = await run_in_thread_slot(files.open_part, user, upload_id, offset, now)
+    with (
+        full_disk_reported(),
+        # Closed even if no slot is free for the rest.
+        closing(await run_in_thread_slot(files.open_part, user, upload_id, offset, now)) as writer,
+    ):
         try:
             async for chunk in request.stream():
                 received += len(chunk)
                 if chunk:
                     await run_in_thread_slot(writer.add, chunk)
         finally:
-            await run_in_thread_slot(writer.close)
+            await run_in_thread_slot(writer.sync)
     if not received:
         raise InvalidRequestError("the part is empty", code="empty_part")
     resource = await run_in_thread_slot(lambda: files.upload_resource(files.upload(user, upload_id)))

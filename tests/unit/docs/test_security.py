@@ -1,4 +1,4 @@
-"""docs/security.md lists every variable that users may set, and every setting that it refers to exists."""
+"""docs/security.md lists every variable that users may set, existing settings, and what protects the nodes."""
 
 import re
 from pathlib import Path
@@ -20,3 +20,22 @@ def test_security_page_names_existing_settings() -> None:
     named = {"CODE_ROLES", "ALLOWED_ROOTS", "RUNS_GROUP_READABLE", "ALLOWED_VARIABLES", "SECRETS_KEY_FILE"}
     assert named <= names
     assert all(f"`{name}" in PAGE for name in named)
+
+
+def test_security_page_states_what_the_network_of_the_nodes_must_protect() -> None:
+    section = PAGE.partition("\n## The node\n")[2].partition("\n## ")[0]
+    rows = [row.split("|")[1].strip() for row in section.splitlines() if row.startswith("| ")][1:]
+    kinds = (
+        "run directory",
+        "`/proc`",
+        "`/tmp`, `/dev/shm`",
+        "torchrun",
+        "one node",
+        "several nodes",
+        "`script`",
+        "trackers",
+    )
+    assert all(any(kind in row for row in rows) for kind in kinds), rows
+    assert "SLURM_NETWORK_INTERFACE".lower() in Settings.model_fields
+    for needed in ("Close all ports", "`net.ipv4.ip_local_port_range`", "`SLURM_NETWORK_INTERFACE`", "`hidepid=2`"):
+        assert needed in section

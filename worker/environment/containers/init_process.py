@@ -14,8 +14,10 @@ import ctypes
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from typing import BinaryIO
@@ -40,7 +42,7 @@ def main(pipe: str = "") -> None:
     try:
         program = subprocess.Popen(
             document["argv"],
-            env={**os.environ, **document["variables"]},
+            env={**os.environ, **temporary_variable(), **document["variables"]},
             cwd=document["folder"],
             stdin=None if pipe else subprocess.DEVNULL,
             start_new_session=not pipe,
@@ -54,6 +56,23 @@ def main(pipe: str = "") -> None:
     status = _wait(program.pid, kill)
     # As shells do: the first process of a namespace cannot kill itself by a signal.
     os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
+
+
+def temporary_variable() -> "dict[str, str]":
+    """Return the variable with a folder for temporary files that other accounts cannot enter; nothing if there is none.
+
+    Libraries use known names there: torch runs what is in `torchinductor_<account>`, which others could make first.
+    """
+    try:
+        parent = tempfile.gettempdir()
+        folder = os.path.join(parent, f"trainyard-{os.getuid()}")
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        status = os.lstat(folder)
+        is_private = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
+        return {"TMPDIR": folder if is_private else tempfile.mkdtemp(prefix="trainyard-")}
+    except OSError:
+        return {}
 
 
 def _open_pipe(path: str) -> BinaryIO:

@@ -1,6 +1,7 @@
-"""Work that nobody waits for is not done."""
+"""Work that nobody waits for is not done, and other requests of its connection are."""
 
 import asyncio
+import socket
 import threading
 from typing import Any
 
@@ -10,6 +11,7 @@ import structlog
 from service.api.routes import jobs as job_routes
 from service.core.thread_slots import ThreadSlots
 from tests.integration.service.db.test_deadlines import run_slow_query
+from tests.support.raw_http import serve_with_limits
 from tests.support.world import World
 
 pytestmark = pytest.mark.databases("sqlite")
@@ -97,3 +99,31 @@ def test_body_that_ends_early_is_no_error_of_the_service(world: World, path: str
     with structlog.testing.capture_logs() as lines:
         assert asyncio.run(run()) == 499
     assert [line for line in lines if line["log_level"] == "error"] == []
+
+
+def receive_answers(connection: socket.socket, count: int, end: bytes) -> bytes:
+    """Receive as many answers as have this end."""
+    received = b""
+    while received.count(end) < count:
+        chunk = connection.recv(65536)
+        assert chunk, received
+        received += chunk
+    return received
+
+
+def test_deadline_of_a_request_ends_no_later_one_of_its_connection(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With two requests at once, the loop of asyncio goes on to receive in the context of the first one."""
+    get = b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n" % world.token.encode()
+    usual = world.app_state.user_slots
+    monkeypatch.setattr(world.app_state, "user_slots", ThreadSlots(each=1, total=1, seconds=0))
+    with (
+        serve_with_limits(world.app, seconds=20, loop="asyncio") as port,
+        socket.create_connection(("127.0.0.1", port), timeout=10) as connection,
+    ):
+        connection.sendall(get + get)
+        receive_answers(connection, 2, b'"code":"too_expensive"}}')
+        monkeypatch.setattr(world.app_state, "user_slots", usual)
+        connection.sendall(get)
+        assert receive_answers(connection, 1, b"}").startswith(b"HTTP/1.1 200 ")

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from starlette.concurrency import run_in_threadpool
 
 from service.api.routes import jobs as job_routes
-from service.core.errors import ClientGoneError, InvalidRequestError
+from service.core.errors import BodyTooLargeError, ClientGoneError, InvalidRequestError
 from service.core.thread_slots import ThreadSlots, ended_with_client
 from tests.support.world import World
 
@@ -25,20 +25,23 @@ def run_slow_query(world: World) -> Any:
         return session.scalar(SLOW)
 
 
-async def request(world: World, slots: ThreadSlots, gone_after: float) -> Any:
-    """Run the slow query for a client that leaves."""
+async def request(world: World, slots: ThreadSlots, gone_after: float, *, is_refused: bool = False) -> Any:
+    """Run the slow query for a client that leaves, or whose body is refused."""
 
     async def receive() -> dict[str, Any]:
         await asyncio.sleep(gone_after)
+        if is_refused:
+            raise BodyTooLargeError("the body is larger than 7 bytes")
         return {"type": "http.disconnect"}
 
     async with slots.slot("ada") as deadline, ended_with_client(receive, deadline):
         return await run_in_threadpool(run_slow_query, world)
 
 
-def test_query_ends_when_its_client_leaves(world: World) -> None:
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_query_ends_when_nobody_waits_for_its_answer(world: World, is_refused: bool) -> None:
     with pytest.raises(ClientGoneError):
-        asyncio.run(request(world, ThreadSlots(each=1, total=1), 0.2))
+        asyncio.run(request(world, ThreadSlots(each=1, total=1), 0.2, is_refused=is_refused))
     with world.database.read() as session:
         assert session.scalar(sa.text("SELECT 1")) == 1
 

@@ -2,8 +2,12 @@
 
 import hashlib
 import json
+import os
 import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +15,12 @@ import pytest
 from service.api.routes import files as file_routes
 from service.auth.principals import Principal
 from service.core.errors import ConflictError
-from service.files import upload_checks
+from service.core.thread_slots import ThreadSlots
+from service.files import store, upload_checks
 from service.files.line_checks import LineChecker
 from service.files.service import FileService
+from service.files.store import Parts
+from service.files.upload_checks import UploadCheck
 from tests.support.world import World
 from trainyard.contract.data_files import data_file
 
@@ -48,11 +55,7 @@ EXPECTED = (3, f"sha256:{hashlib.sha256(LINES).hexdigest()}")
 
 
 @pytest.mark.parametrize("size", [5, 29])
-@pytest.mark.parametrize("rest", [0, 1000], ids=["read_again", "in_memory"])
-def test_lines_are_cut_by_parts_of_any_size(
-    world: World, size: int, rest: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(upload_checks, "_MAX_REST", rest)
+def test_lines_are_cut_by_parts_of_any_size(world: World, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     upload_id = start(world.client, LINES)
     for offset in range(0, len(LINES), size):
         assert send(world.client, upload_id, offset, LINES[offset : offset + size]).status_code == 200
@@ -88,19 +91,104 @@ def test_each_request_checks_for_a_limited_time(world: World, monkeypatch: pytes
     monkeypatch.setattr(upload_checks, "_CHUNK", 16)
     upload_id = start(world.client, LINES)
     assert send(world.client, upload_id, 0, LINES).status_code == 200
-    answers = [complete(world.client, upload_id) for _ in range(len(LINES) // 16)]
-    assert {answer.json()["error"]["code"] for answer in answers[:-1]} == {"upload_checking"}
-    assert answers[0].headers["Retry-After"]
-    assert checked(answers[-1]) == EXPECTED
+    answer = complete(world.client, upload_id)
+    assert answer.json()["error"]["code"] == "upload_checking"
+    assert answer.headers["Retry-After"]
+    assert checked(complete(world.client, upload_id)) == EXPECTED, "each request checks a line at least"
 
 
 def test_single_request_may_use_a_limited_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_routes, "_FIRST_SECONDS", 0.0)
     monkeypatch.setattr(file_routes, "_SECONDS_PER_BYTE", 0.0)
     answer = world.client.post("/v1/files", files={"file": ("a.jsonl", LINES)})
-    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "too_expensive")
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["error"]["code"] == "too_expensive"
     assert "trainyard files upload" in answer.json()["error"]["message"]
     assert list((world.settings.runs / "files").iterdir()) == []
+
+
+def test_check_has_no_line_in_memory_between_requests(tmp_path: Path) -> None:
+    """Else the unfinished uploads of many users use up the memory of the service."""
+    (tmp_path / "part").write_bytes(b'{"text": "' + b"x" * 60_000)
+    checks = [UploadCheck(tmp_path / "part", 100_000, None) for _ in range(20)]
+    tracemalloc.start()
+    try:
+        for check in checks:
+            check.advance()
+        assert tracemalloc.get_traced_memory()[0] < 20 * 6_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_part_without_a_free_slot_leaves_no_file_open(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a user whose requests wait for each other uses up the open files of the service."""
+    slots, held, over = ThreadSlots(each=1, total=1, wait_seconds=0.05), threading.Event(), threading.Event()
+    monkeypatch.setattr(world.app_state, "user_slots", slots)
+    upload_id = start(world.client, LINES)
+
+    def occupy() -> None:
+        with slots.hold("admin"):
+            held.set()
+            assert over.wait(30)
+
+    def late() -> Iterator[bytes]:
+        occupied.start()
+        assert held.wait(30)
+        yield LINES
+
+    occupied = threading.Thread(target=occupy)
+    try:
+        assert send(world.client, upload_id, 0, late()).status_code == 429
+    finally:
+        over.set()
+        occupied.join()
+    assert not [path for path in Path("/proc/self/fd").iterdir() if upload_id in os.path.realpath(path)]
+    assert send(world.client, upload_id, 0, LINES).status_code == 200
+
+
+def before_first(monkeypatch: pytest.MonkeyPatch, part: Any, name: str, act: Callable[[], None]) -> None:
+    """Call `act` before the first call of a function."""
+    function = getattr(part, name)
+
+    def call(*arguments: Any) -> Any:
+        monkeypatch.setattr(part, name, function)
+        act()
+        return function(*arguments)
+
+    monkeypatch.setattr(part, name, call)
+
+
+AT = pytest.mark.parametrize(
+    ("part", "name"),
+    [(FileService, "_complete"), (Parts, "publish"), (store, "_publish")],
+    ids=["check", "link", "rename"],
+)
+
+
+@AT
+def test_two_processes_complete_an_upload_as_one_file(
+    world: World, part: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload_id, files = start(world.client, LINES), []
+    assert send(world.client, upload_id, 0, LINES).status_code == 200
+    other = FileService(world.database, world.settings)
+    before_first(monkeypatch, part, name, lambda: files.append(other.complete(ADMIN, upload_id, world.clock()).id))
+    answer = complete(world.client, upload_id)
+    assert checked(answer) == EXPECTED
+    assert files == [answer.json()["id"]]
+    assert [path.name for path in (world.settings.runs / "files").iterdir()] == [data_file(Path(), EXPECTED[1]).name]
+
+
+@AT
+def test_upload_that_is_removed_while_it_is_completed_is_not_found(
+    world: World, part: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload_id = start(world.client, LINES)
+    assert send(world.client, upload_id, 0, LINES).status_code == 200
+    other = FileService(world.database, world.settings)
+    before_first(monkeypatch, part, name, lambda: other.abandon(ADMIN, upload_id))
+    answer = complete(world.client, upload_id)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "upload_not_found")
 
 
 def test_received_bytes_never_change(world: World) -> None:
@@ -111,6 +199,33 @@ def test_received_bytes_never_change(world: World) -> None:
     with pytest.raises(ConflictError):
         second.add(b"x" * 10)
     first.add(LINES[10:])
+    first.close()
+    second.close()
+    assert checked(complete(world.client, upload_id)) == EXPECTED
+
+
+def test_two_processes_append_to_an_upload_one_after_the_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    upload_id, conflicts, check = start(world.client, LINES), [], store._check_offset
+    processes = (world.app_state.files, FileService(world.database, world.settings))
+    first, second = (files.open_part(ADMIN, upload_id, 0, world.clock()) for files in processes)
+
+    def add_second() -> None:
+        try:
+            second.add(b"x" * len(LINES))
+        except ConflictError as error:
+            conflicts.append(error)
+
+    def check_and_let_second_write(handle: int, offset: int) -> None:
+        check(handle, offset)
+        if adding.ident is None:
+            adding.start()
+            adding.join(0.2)
+
+    adding = threading.Thread(target=add_second)
+    monkeypatch.setattr(store, "_check_offset", check_and_let_second_write)
+    first.add(LINES)
+    adding.join()
+    assert len(conflicts) == 1
     first.close()
     second.close()
     assert checked(complete(world.client, upload_id)) == EXPECTED

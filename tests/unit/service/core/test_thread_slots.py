@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from contextvars import copy_context
 
 import pytest
 
@@ -146,6 +147,16 @@ def test_thread_of_a_cancelled_request_holds_its_slot_until_it_ends() -> None:
         return await waiting
 
     assert asyncio.run(requests()) == "done"
+
+
+def test_slot_that_ends_in_another_context_is_released() -> None:
+    """As of a coroutine that nobody has ended: its remains run wherever they are collected."""
+    slots = ThreadSlots(each=1, total=1, wait_seconds=0)
+    held = slots.hold("ada")
+    copy_context().run(held.__enter__)
+    with pytest.raises(ValueError, match="different Context"):
+        held.__exit__(None, None, None)
+    assert slots.call("ada", lambda: "done") == "done"
 
 
 def test_slots_are_shared_by_threads_and_event_loops() -> None:
