@@ -21,8 +21,8 @@ def finalize_script(
     Args:
         returncode: The exit code of torchrun.
         reason: The reason of the stop request, if there was one.
-        warned: Whether the spec names the signal on which the program saves and ends, so that an end after a stop
-            request is its response to that.
+        warned: Whether the spec names the signal on which the program saves and ends, or the program got the SIGTERM of
+            a cancellation, so that an end after a stop request is its response to that.
     """
     execution = last_execution(layout, first)
     exits = read_rank_exits(layout, execution)

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -177,6 +178,8 @@ class Supervisor:
         self._suspensions = SuspendDetector()
         self._stop = StopRequest(layout)
         self._ranks_signalled = False
+        self._ranks_terminated = False
+        """Whether the program got the SIGTERM of a cancellation."""
         self._trace_requested = 0
         """The number of the last trace request that was forwarded."""
         self._killed_for: ExitReason | None = None
@@ -233,7 +236,8 @@ class Supervisor:
         """On node 0, write and send the exit record: torchrun ends there only when it has ended on every node."""
         if self._reports and not self._killed_for:
             ended = (self._layout, self._first_execution, self._process.returncode, self._stop.reason)
-            script_job.finalize_script(*ended, warned=self._launch.spec.restart.signal is not None)
+            warned = self._ranks_terminated or self._launch.spec.restart.signal is not None
+            script_job.finalize_script(*ended, warned=warned)
         record = exit_record.finalize(
             self._layout,
             self._first_execution,
@@ -299,6 +303,10 @@ class Supervisor:
             if torchrun.uses_nsys(self._launch):
                 ranks = [pid for pid, _ in processes.descendants(self._process.pid)]
             processes.send_signal(ranks, signal_of_ranks(self._launch))
+        if self._stop.reason == "user_cancelled" and self._launch.spec.task == "script" and not self._ranks_terminated:
+            # The handler of a program may save and end it. Ranks without one ignore the signal, and are killed later.
+            self._ranks_terminated = True
+            processes.send_signal(processes.children(self._process.pid), signal.SIGTERM)
 
     def _enforce_limits(self) -> None:
         if self._fence.poll():

@@ -56,3 +56,20 @@ def test_end_after_the_warning_continues_the_job(tmp_path, end, name, reason):
     assert record.reason == reason
     log = attempt.rank_log(0).read_text()
     assert ("KeyboardInterrupt" if name == "SIGINT" else f"warned by {name}") in log
+
+
+@pytest.mark.cpu_seconds(8)
+def test_cancelled_program_ends_by_its_own_handler(tmp_path):
+    """It is not started again, whatever its exit code is, and the spec names no signal."""
+    code = store_code(tmp_path, PROGRAM)
+    document = {"task": "script", "argv": ["train.py", "3", "SIGTERM"], "code": code, "gpus": 2}
+    with FakeService() as service:
+        run = Run(tmp_path / "job", service.url, document, template="script_line", max_restarts=1)
+        attempt = run.start()
+        wait_for(lambda: len(list(run.layout.checkpoints.glob("ready-*"))) == 2, "both ranks")
+        service.stop = "cancel"
+        run.wait(25)
+    record = finish_of(attempt, 1)
+    assert (record.reason, record.restarts) == ("user_cancelled", 0)
+    for rank in (0, 1):
+        assert attempt.rank_log(rank).read_text().count("warned by SIGTERM") == 1
