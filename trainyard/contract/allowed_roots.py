@@ -7,11 +7,13 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from trainyard.contract.base import Strict
+from trainyard.contract.layout import DATA_CACHE
 
 _Root = Annotated[str, StringConstraints(max_length=4096)]
 _Roots = Annotated[tuple[_Root, ...], Field(max_length=256)]
 
 
+_OWN_FOLDERS = frozenset({"code", DATA_CACHE})
 _RESULTS = (("checkpoints",), ("export",), ("artifacts",))
 """What jobs make, in their folders in the runs directory."""
 _OUTSIDE = "leads out of the folders that this service allows (TRAINYARD_ALLOWED_ROOTS)"
@@ -37,8 +39,8 @@ class AllowedRoots(Strict):
     allowed: _Roots = ("/",)
     excluded: _Roots = ()
     runs: _Root | None = None
-    """The runs directory, if it is a root. Below it only data files and what jobs made are allowed: the folders of
-    attempts hold tokens, and what a job knows of its owner."""
+    """The runs directory, if it is a root. Of a job's folder there, only what it made is allowed: the folders of attempts
+    hold tokens."""
     hidden: bool = False
     """Whether names below a root may begin with a dot."""
 
@@ -89,8 +91,9 @@ UNRESTRICTED_ROOTS = AllowedRoots(hidden=True)
 
 
 def _is_private(below: tuple[str, ...]) -> bool:
-    """Return whether the parts of a path below the runs directory lead to something else than data and results."""
-    return below[:1] != ("files",) and below[1:2] not in _RESULTS
+    """Return whether the parts of a path below the runs directory lead to what is no data and no result of a job."""
+    folder = below[0] if below else ""
+    return below[1:2] not in _RESULTS if folder.startswith("job_") else folder in _OWN_FOLDERS
 
 
 def _depth(path: PurePath, folders: Iterable[PurePath]) -> int:

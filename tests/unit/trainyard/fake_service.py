@@ -112,6 +112,10 @@ def error(
     return httpx.Response(status, json=body, headers=headers)
 
 
+def csv(text: str) -> httpx.Response:
+    return httpx.Response(200, text=text, headers={"Content-Type": "text/csv"})
+
+
 def log(data: bytes, offset: int) -> httpx.Response:
     headers = {"X-Trainyard-Offset": str(offset), "X-Trainyard-Next-Offset": str(offset + len(data))}
     return httpx.Response(200, content=data, headers=headers)

@@ -6,7 +6,7 @@ import httpx
 import pytest
 import yaml
 
-from tests.unit.trainyard.fake_service import TIME, attempt, error, job, log, metrics, page, sse, status, streamed
+from tests.unit.trainyard.fake_service import TIME, attempt, csv, error, job, log, metrics, page, sse, status, streamed
 
 STREAM = "/v1/jobs/a1/stream"
 SPEC = {"version": 1, "task": "regression", "model": {"source": "builtin", "name": "mlp"}, "optimizer": {"lr": 0.1}}
@@ -429,7 +429,7 @@ class TestMetrics:
 
     def test_csv_has_every_point(self, service, run):
         text = "key,step,value,time\ntrain/loss,1,nan,2026-01-02T03:04:05+00:00\n"
-        service.on("GET", "/v1/jobs/a1", job("a1")).on("GET", self.PATH, httpx.Response(200, text=text))
+        service.on("GET", "/v1/jobs/a1", job("a1")).on("GET", self.PATH, csv(text))
         assert run("metrics", "a1", "--csv").stdout == text
         assert service.requests[1].url.params["max_points"] == "1000000"
 
@@ -455,7 +455,7 @@ class TestMetrics:
         for name in ("a1", "b2"):
             text = f"key,step,value,time\nlr,1,0.{name[1]},2026-01-02T03:04:05+00:00\n"
             service.on("GET", f"/v1/jobs/{name}", job(name))
-            service.on("GET", f"/v1/jobs/{name}/metrics", httpx.Response(200, text=text))
+            service.on("GET", f"/v1/jobs/{name}/metrics", csv(text))
         assert run("metrics", "a1", "b2", "--csv").stdout.splitlines() == [
             "job,key,step,value,time",
             "a1,lr,1,0.1,2026-01-02T03:04:05+00:00",
@@ -469,7 +469,7 @@ class TestMetrics:
     @pytest.mark.parametrize("how", [(), ("--csv",), ("--json",)])
     def test_unknown_metric_of_an_ended_job_is_an_error(self, service, run, how):
         empty = "key,step,value,time\n" if how == ("--csv",) else {"object": "metrics", "job_id": "a1", "series": []}
-        first = httpx.Response(200, text=empty) if isinstance(empty, str) else empty
+        first = csv(empty) if isinstance(empty, str) else empty
         lr = {"key": "lr", "steps": [1], "values": [1.0], "times": [TIME]}
         service.on("GET", "/v1/jobs/a1", job("a1", status="succeeded"))
         service.on("GET", self.PATH, first, {"object": "metrics", "job_id": "a1", "series": [lr]})

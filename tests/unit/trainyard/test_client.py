@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime
 import httpx
 import pytest
 
-from tests.unit.trainyard.fake_service import TIME, attempt, error, job, log, page
+from tests.unit.trainyard.fake_service import TIME, attempt, csv, error, job, log, page
 from trainyard.client import (
     AuthenticationError,
     ConflictError,
@@ -195,7 +195,7 @@ class TestReads:
 
     def test_csv_is_returned_as_text(self, service):
         text = "key,step,value,time\ntrain/loss,1,0.5,2026-01-02T03:04:05.000Z\n"
-        service.on("GET", "/v1/jobs/a1/metrics", httpx.Response(200, text=text, headers={"Content-Type": "text/csv"}))
+        service.on("GET", "/v1/jobs/a1/metrics", csv(text))
         assert service.client().metrics_csv("a1") == text
         assert dict(service.requests[0].url.params) == {"format": "csv", "max_points": "1000000"}
 

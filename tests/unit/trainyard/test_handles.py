@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from tests.support.service_transport import service_transport
-from tests.unit.trainyard.fake_service import TIME, FakeService, job, page
+from tests.unit.trainyard.fake_service import TIME, FakeService, csv, job, page
 from trainyard.client import Client, ConflictError
 
 SERIES = [{"key": "train/loss", "steps": [1, 2], "values": [0.5, "NaN"], "times": [TIME, TIME], "x": [1.5, 3.0]}]
@@ -84,7 +84,7 @@ def test_metrics_are_read_by_the_names_of_the_program() -> None:
 
 def test_metrics_of_several_jobs_as_csv() -> None:
     service = FakeService().on("GET", "/v1/jobs", page(job("a1"), job("a2")))
-    service.on("GET", "/v1/metrics", httpx.Response(200, text="job,key,step,value,time\n"))
+    service.on("GET", "/v1/metrics", csv("job,key,step,value,time\n"))
     with service.client() as client:
         assert client.metrics_csv_of(["a1", "a2"], "train/loss").startswith("job,")
     sent = service.requests[-1].url.params

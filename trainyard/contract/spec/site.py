@@ -22,7 +22,7 @@ class Site:
     roots: tuple[str, ...] = ("/",)
     """Folders that a spec may read models and data from."""
     runs: str | None = None
-    """The runs directory, if it is one of them: only data files and what jobs made can be read there."""
+    """The runs directory, if it is one of them: of a job there, only what it made can be read."""
     excluded_roots: tuple[str, ...] = ()
     """Files and folders below them that it may not read, such as the service's state folder."""
     sbatch_options: frozenset[str] = frozenset(DEFAULT_OPTIONS)
