@@ -5,7 +5,9 @@ one browser. So at most every second process imports torch, only one starts the 
 """
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import chain
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -37,6 +39,21 @@ def group_of(path: str) -> Group:
     if _is_below(path, BROWSER):
         return "browser"
     return "torch" if _is_below(path, TORCH) else "plain"
+
+
+def may_have_heavy(module: Path) -> bool:
+    """Return whether the text of a module names the marker `heavy`, or a module of this folder that uses it.
+
+    Nine of ten test modules have no heavy test. Their collection takes twice the time of the others.
+    """
+    text = module.read_text()
+    return any(word in text for word in ("heavy", *_modules_with_heavy()))
+
+
+@cache
+def _modules_with_heavy() -> tuple[str, ...]:
+    files = Path(__file__).parent.glob("*.py")
+    return tuple(file.stem for file in files if "mark.heavy" in file.read_text())
 
 
 def _is_below(path: str, folders: Sequence[str]) -> bool:
