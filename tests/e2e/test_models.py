@@ -92,8 +92,13 @@ def test_ten_commands_lead_from_a_file_to_text(
     assert "`eval/loss`" in card
 
 
-def test_digits_have_the_accuracy_of_the_evaluation(client: Client) -> None:
-    job = trained(client, "digits_ddp", epochs=6)
+@pytest.fixture(scope="module")
+def digits(client: Client) -> Any:
+    return trained(client, "digits_ddp", epochs=6, gpus=1, strategy="single", name="digits")
+
+
+def test_digits_have_the_accuracy_of_the_evaluation(client: Client, digits: Any) -> None:
+    job = digits
     evaluated = job.refresh().metrics["eval/accuracy"]
     model, transform = trainyard.load(job.id, client=client)
     scaled, labels, train = load_digits(0.2)
@@ -121,16 +126,16 @@ def test_text_of_a_trained_gpt_is_that_of_transformers(client: Client, environ: 
         assert json.loads(done.stdout)["text"] == expected
 
 
-def test_alias_loads_its_version_until_the_files_change(client: Client, service: ServiceProcess) -> None:
-    job = trained(client, "mlp_parity", name="parity")
-    client.register_model("parity-model", job.id, aliases=["prod"])
-    by_job = trainyard.load("parity", client=client).model.state_dict()
-    for source in ("parity-model", "parity-model@prod", "parity-model@1", "parity-model@latest"):
+def test_alias_loads_its_version_until_the_files_change(client: Client, service: ServiceProcess, digits: Any) -> None:
+    job = digits
+    client.register_model("a-model", job.id, aliases=["prod"])
+    by_job = trainyard.load("digits", client=client).model.state_dict()
+    for source in ("a-model", "a-model@prod", "a-model@1", "a-model@latest"):
         state = trainyard.load(source, client=client).model.state_dict()
         assert all(torch.equal(state[name], value) for name, value in by_job.items())
     with pytest.raises(trainyard.LoadError, match="has no version '2'; it has 1, prod"):
-        trainyard.load("parity-model@2", client=client)
+        trainyard.load("a-model@2", client=client)
     note = service.runs_dir / job.id / "export" / "export.json"
     note.write_bytes(note.read_bytes() + b" ")
     with pytest.raises(trainyard.LoadError, match="is not the registered one: it was changed since"):
-        trainyard.load("parity-model@prod", client=client)
+        trainyard.load("a-model@prod", client=client)

@@ -58,7 +58,7 @@ FAILPOINTS = (
     [
         ("tpe", 8, 5),
         ("asha", 8, 5),
-        pytest.param("asha", 20, 30, marks=pytest.mark.heavy),
+        pytest.param("asha", 20, 15, marks=pytest.mark.heavy),
         pytest.param("tpe", 20, 30, marks=pytest.mark.slow),
     ],
 )
