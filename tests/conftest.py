@@ -74,7 +74,12 @@ def collected_groups(config: pytest.Config) -> tuple[Group, ...]:
     if process is None or not config.getoption("--own-groups"):
         return groups_of_process(0, 1)
     count = process["workercount"]
-    return groups_of_process(int(process["workerid"].removeprefix("gw")) % count, count)
+    number = int(process["workerid"].removeprefix("gw")) % count
+    return groups_of_process(number, count, mostly_torch=selects_heavy(config))
+
+
+def selects_heavy(config: pytest.Config) -> bool:
+    return str(config.option.markexpr).startswith("heavy")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -82,8 +87,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     path = collection_path.relative_to(config.rootpath).as_posix()
     if group_of(path) not in collected_groups(config):
         return True
-    only_heavy = str(config.option.markexpr).startswith("heavy") and collection_path.suffix == ".py"
-    return True if only_heavy and not may_have_heavy(collection_path) else None
+    without = selects_heavy(config) and collection_path.suffix == ".py" and not may_have_heavy(collection_path)
+    return True if without else None
 
 
 @pytest.hookimpl(wrapper=True)

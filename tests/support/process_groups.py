@@ -1,7 +1,8 @@
 """Which tests each process of `pytest -n` collects, and how the processes share the work.
 
 Torch and the libraries around it take longer to import than all other modules together, and the dashboard's tests share
-one browser. So at most every second process imports torch, only one starts the browser, and all run the rest.
+one browser. So at most every second process imports torch, or all but one if most tests need it; only one starts the
+browser, and all run the rest.
 """
 
 from collections.abc import Sequence
@@ -60,13 +61,13 @@ def _is_below(path: str, folders: Sequence[str]) -> bool:
     return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
 
 
-def groups_of_process(number: int, count: int) -> tuple[Group, ...]:
+def groups_of_process(number: int, count: int, *, mostly_torch: bool = False) -> tuple[Group, ...]:
     """Return the groups that one of `count` processes collects, the ones that it runs first before the others."""
     if count == 1:
         return ("torch", "browser", "plain")
     if number == count - 1:
         return ("browser", "plain")
-    return ("plain",) if number % 2 else ("torch", "plain")
+    return ("torch", "plain") if mostly_torch or number % 2 == 0 else ("plain",)
 
 
 class SharedScheduling(LoadFileScheduling):  # type: ignore[misc]

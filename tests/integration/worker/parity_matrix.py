@@ -44,10 +44,13 @@ PARTS = {"mlp": ("2.*", "4.bias"), "tied": ("blocks.1.*", "embedding.weight"), "
 
 
 def is_valid(case):
-    """Return whether a case is valid: `single` has one rank and several micro-batches; `hsdp` has four ranks."""
+    """Return whether a case is valid: `single` has one rank and several micro-batches, and `hsdp` four ranks.
+
+    Of the others, `layer` alone has four ranks too: with three, which divide no batch, they have the harder layout.
+    """
     if case["variant"] == "single":
         return (case["ranks"], case["micro_batches"]) == (1, 4)
-    return case["variant"] != "hsdp" or case["ranks"] == 4
+    return case["ranks"] == 4 if case["variant"] == "hsdp" else case["ranks"] < 4 or case["variant"] == "layer"
 
 
 def problem_name(case):

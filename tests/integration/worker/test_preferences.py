@@ -35,7 +35,8 @@ VARIANTS = {
     "size": {"strategy": "fsdp", "fsdp": {"wrap": "size", "min_params": 3000}},
 }
 LAYOUTS = [
-    *((2, name, variant) for name in OBJECTIVES for variant in ("ddp", "layer")),
+    *((2, name, "layer") for name in OBJECTIVES),
+    *((2, name, "ddp") for name in ("dpo", "dpo-lora", "kto", "kto-lora")),
     *((2, name, variant) for name in ("dpo", "kto") for variant in ("zero2", "size")),
     *((3, name, "ddp") for name in ("dpo", "kto-lora")),
 ]

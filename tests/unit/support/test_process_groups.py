@@ -97,11 +97,13 @@ def test_paths_have_groups() -> None:
     assert group_of("tests/unit/worker_like/test_a.py") == group_of("tests/unit") == "plain"
 
 
+@pytest.mark.parametrize("mostly_torch", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
-def test_all_groups_are_collected_by_any_number_of_processes(count: int) -> None:
-    groups = [groups_of_process(number, count) for number in range(count)]
+def test_all_groups_are_collected_by_any_number_of_processes(count: int, mostly_torch: bool) -> None:
+    groups = [groups_of_process(number, count, mostly_torch=mostly_torch) for number in range(count)]
     assert {group for collected in groups for group in collected} == {"torch", "browser", "plain"}
     assert sum("browser" in collected for collected in groups) == 1
+    assert sum("torch" in collected for collected in groups) == max(1, count - 1 if mostly_torch else count // 2)
 
 
 @pytest.mark.parametrize(
