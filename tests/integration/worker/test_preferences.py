@@ -17,11 +17,17 @@ pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 """The first test waits for all runs."""
 
 LORA = {"lora_rank": 4, "lora": {"alpha": 16}}
-ADAMW = {"name": "adamw", "lr": 0.01, "clip_norm": 0.5}
+ADAMW = {"name": "adamw", "lr": 0.01, "clip_norm": 0.5, "eps": 1e-6}
+"""With the usual eps, rounding of the smallest gradients would decide their updates."""
 OBJECTIVES = {
     "dpo": {"objective": "dpo"},
     "dpo-lora": {"objective": "dpo", **LORA},
-    "dpo-ipo": {"objective": "dpo", "preference": {"loss_type": "ipo", "beta": 0.5}},
+    "dpo-ipo": {
+        "objective": "dpo",
+        "preference": {"loss_type": "ipo", "beta": 0.5},
+        # The loss is lowest at a certain margin, which larger steps would pass.
+        "optimizer": ADAMW | {"lr": 0.002},
+    },
     "orpo": {"objective": "orpo"},
     "simpo": {"objective": "simpo", **LORA},
     "kto": {"objective": "kto", "preference": {"undesirable_weight": 1.5}},
@@ -140,9 +146,12 @@ class TestParityWithOneProcess:
         keys = [key for key in own if key.startswith(("train/loss", "train/rewards", "train/logps", "eval/"))]
         assert {"train/rewards/margins", "eval/rewards/accuracies", "eval/logps/chosen/same"} <= set(keys)
         for key in keys:
-            expected = series(layouts[1], name, key)
+            expected, values = series(layouts[1], name, key), series(layouts[world], f"{name}/{variant}", key)
+            if key == "train/rewards/accuracies":
+                # The margins of the first step are rounding alone.
+                del expected[1], values[1]
             # Rewards are differences of log-probabilities near 100 nats, of which fp32 has five digits after the point.
-            assert series(layouts[world], f"{name}/{variant}", key) == pytest.approx(expected, rel=1e-4, abs=1e-5), key
+            assert values == pytest.approx(expected, rel=1e-4, abs=1e-5), key
 
 
 @pytest.mark.parametrize("name", MIXTURES)
@@ -183,8 +192,7 @@ class TestOneProcess:
 
     def test_model_learns_what_is_preferred(self, layouts, name):
         margins = series(layouts[1], name, "eval/rewards/margins")
-        if name != "dpo-ipo":  # IPO's loss is lowest at a certain margin.
-            assert margins[STEPS] > margins[2]
+        assert margins[STEPS] > margins[2]
         assert margins[STEPS] > 0
         losses = series(layouts[1], name)
         assert losses[STEPS] < losses[1]

@@ -123,7 +123,7 @@ def node_id(request: pytest.FixtureRequest) -> None:
 
 
 FEW = settings(
-    max_examples=6,
+    max_examples=10,
     deadline=None,
     derandomize=True,
     database=None,
