@@ -17,7 +17,10 @@ from tests.support import hf
 from tests.support.terminal import run_trainyard
 from trainyard.client import Client
 from trainyard.contract.local_paths import admin_token_file
+from trainyard.contract.wire.generation import GenerationSettings
 from trainyard.demo import ServiceProcess
+from trainyard.loading.generation import generate_text
+from trainyard.loading.load import load_folder
 from worker.data.builtin import load_digits
 
 pytestmark = [pytest.mark.heavy, pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -120,10 +123,13 @@ def test_text_of_a_trained_gpt_is_that_of_transformers(client: Client, environ: 
     given = tokenizer("def main(", return_tensors="pt")
     tokens = loaded.generate(**given, do_sample=False, max_new_tokens=20)[0, given["input_ids"].shape[1] :]
     expected = tokenizer.decode(tokens).removesuffix("\0")
-    for extra in ((), ("--checkpoint", "latest")):
-        done = run_trainyard(environ, "generate", job.id, "def main(", "--max-new-tokens", "20", "--json", *extra)
-        assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout)["text"] == expected
+    settings = GenerationSettings(max_new_tokens=20)
+    own = generate_text(*load_folder(folder, base=None, device="cpu"), "def main(", settings, lambda _chunk: None)
+    assert own.text == expected
+    options = ("--checkpoint", "latest", "--max-new-tokens", "20", "--json")
+    done = run_trainyard(environ, "generate", job.id, "def main(", *options)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["text"] == expected
 
 
 def test_alias_loads_its_version_until_the_files_change(client: Client, service: ServiceProcess, digits: Any) -> None:
