@@ -11,7 +11,7 @@ pytestmark = pytest.mark.heavy
 STEPS = 8
 HALF = {"precision": "bf16", "param_dtype": "bf16", "grad_dtype": "fp32"}
 HALF_GRADIENTS = HALF | {"grad_dtype": "bf16"}
-ADAMW = {"name": "adamw", "lr": 0.003, "weight_decay": 0.1, "clip_norm": 0.5}
+ADAMW = {"name": "adamw", "lr": 0.002, "weight_decay": 0.1, "clip_norm": 0.5}
 OPTIMIZERS = {
     "adamw": ADAMW,
     "adamw-bf16": ADAMW | {"state_dtype": "bf16"},
