@@ -59,7 +59,7 @@ test-quick: dev
 
 # Trainings on many layouts, and the commands of the documentation. CI runs them too.
 test-heavy: dev older-clients
-	$(BIN)/python -m pytest $(PARALLEL) -m "heavy and not slow" --durations 10
+	$(BIN)/python -m pytest $(PARALLEL) --own-groups -m "heavy and not slow" --durations 10
 
 test-slow: dev older-clients
 	$(BIN)/python -m pytest -m "slow and not compose and not gpu" --timeout 1000

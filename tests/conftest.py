@@ -21,7 +21,7 @@ from service.db.migrate import upgrade
 from service.db.models import Base
 from tests.support.cpu_limit import excess, limit_of, used_seconds
 from tests.support.postgres import PostgresMissingError, PostgresServer, running_server
-from tests.support.process_groups import Group, group_of, groups_of_process
+from tests.support.process_groups import Group, group_of, groups_of_process, may_have_heavy
 from tests.support.world import World
 from trainyard.installation import sync_client
 
@@ -74,13 +74,21 @@ def collected_groups(config: pytest.Config) -> tuple[Group, ...]:
     if process is None or not config.getoption("--own-groups"):
         return groups_of_process(0, 1)
     count = process["workercount"]
-    return groups_of_process(int(process["workerid"].removeprefix("gw")) % count, count)
+    number = int(process["workerid"].removeprefix("gw")) % count
+    return groups_of_process(number, count, mostly_torch=selects_heavy(config))
+
+
+def selects_heavy(config: pytest.Config) -> bool:
+    return str(config.option.markexpr).startswith("heavy")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave the groups of other processes alone."""
+    """Leave the groups of other processes alone, and for `-m "heavy..."` the modules without a heavy test."""
     path = collection_path.relative_to(config.rootpath).as_posix()
-    return True if group_of(path) not in collected_groups(config) else None
+    if group_of(path) not in collected_groups(config):
+        return True
+    without = selects_heavy(config) and collection_path.suffix == ".py" and not may_have_heavy(collection_path)
+    return True if without else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -17,7 +17,10 @@ from tests.support import hf
 from tests.support.terminal import run_trainyard
 from trainyard.client import Client
 from trainyard.contract.local_paths import admin_token_file
+from trainyard.contract.wire.generation import GenerationSettings
 from trainyard.demo import ServiceProcess
+from trainyard.loading.generation import generate_text
+from trainyard.loading.load import load_folder
 from worker.data.builtin import load_digits
 
 pytestmark = [pytest.mark.heavy, pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -92,8 +95,13 @@ def test_ten_commands_lead_from_a_file_to_text(
     assert "`eval/loss`" in card
 
 
-def test_digits_have_the_accuracy_of_the_evaluation(client: Client) -> None:
-    job = trained(client, "digits_ddp", epochs=6)
+@pytest.fixture(scope="module")
+def digits(client: Client) -> Any:
+    return trained(client, "digits_ddp", epochs=6, gpus=1, strategy="single", name="digits")
+
+
+def test_digits_have_the_accuracy_of_the_evaluation(client: Client, digits: Any) -> None:
+    job = digits
     evaluated = job.refresh().metrics["eval/accuracy"]
     model, transform = trainyard.load(job.id, client=client)
     scaled, labels, train = load_digits(0.2)
@@ -115,22 +123,25 @@ def test_text_of_a_trained_gpt_is_that_of_transformers(client: Client, environ: 
     given = tokenizer("def main(", return_tensors="pt")
     tokens = loaded.generate(**given, do_sample=False, max_new_tokens=20)[0, given["input_ids"].shape[1] :]
     expected = tokenizer.decode(tokens).removesuffix("\0")
-    for extra in ((), ("--checkpoint", "latest")):
-        done = run_trainyard(environ, "generate", job.id, "def main(", "--max-new-tokens", "20", "--json", *extra)
-        assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout)["text"] == expected
+    settings = GenerationSettings(max_new_tokens=20)
+    own = generate_text(*load_folder(folder, base=None, device="cpu"), "def main(", settings, lambda _chunk: None)
+    assert own.text == expected
+    options = ("--checkpoint", "latest", "--max-new-tokens", "20", "--json")
+    done = run_trainyard(environ, "generate", job.id, "def main(", *options)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["text"] == expected
 
 
-def test_alias_loads_its_version_until_the_files_change(client: Client, service: ServiceProcess) -> None:
-    job = trained(client, "mlp_parity", name="parity")
-    client.register_model("parity-model", job.id, aliases=["prod"])
-    by_job = trainyard.load("parity", client=client).model.state_dict()
-    for source in ("parity-model", "parity-model@prod", "parity-model@1", "parity-model@latest"):
+def test_alias_loads_its_version_until_the_files_change(client: Client, service: ServiceProcess, digits: Any) -> None:
+    job = digits
+    client.register_model("a-model", job.id, aliases=["prod"])
+    by_job = trainyard.load("digits", client=client).model.state_dict()
+    for source in ("a-model", "a-model@prod", "a-model@1", "a-model@latest"):
         state = trainyard.load(source, client=client).model.state_dict()
         assert all(torch.equal(state[name], value) for name, value in by_job.items())
     with pytest.raises(trainyard.LoadError, match="has no version '2'; it has 1, prod"):
-        trainyard.load("parity-model@2", client=client)
+        trainyard.load("a-model@2", client=client)
     note = service.runs_dir / job.id / "export" / "export.json"
     note.write_bytes(note.read_bytes() + b" ")
     with pytest.raises(trainyard.LoadError, match="is not the registered one: it was changed since"):
-        trainyard.load("parity-model@prod", client=client)
+        trainyard.load("a-model@prod", client=client)

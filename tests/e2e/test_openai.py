@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,9 +13,10 @@ from typing import Any
 import pytest
 
 from tests.support.hf import save_llama
-from tests.support.live import kill_rank, wait_for_status, wait_for_step
+from tests.support.live import kill_rank, losses, run_of, spooled_losses, wait_for_status, wait_for_step
 from tests.support.openai_clients import VERSIONS, run_program, start_program
 from tests.support.terminal import run_trainyard
+from tests.support.wait import wait_until
 from trainyard.client import Client
 from trainyard.client.uploads import PART_BYTES
 from trainyard.contract.local_paths import admin_token_file
@@ -22,7 +24,7 @@ from trainyard.demo import ServiceProcess
 
 pytestmark = [pytest.mark.heavy, pytest.mark.e2e]
 
-_EXAMPLES, _BATCH, _EPOCHS = 600, 2, 4
+_EXAMPLES, _BATCH, _EPOCHS = 160, 2, 4
 _STEPS = _EXAMPLES // _BATCH * _EPOCHS
 _CREATE = """
 upload = lambda name: client.files.create(file=open(name, "rb"), purpose="fine-tune").id
@@ -49,7 +51,7 @@ while not ended:
     if strict(FineTuningJob, job)["status"] not in statuses[-1:]:
         statuses.append(job.status)
     ended = job.finished_at is not None
-    time.sleep(0.1)
+    time.sleep(0.4)
 checkpoints = [strict(FineTuningJobCheckpoint, one) for one in jobs.checkpoints.list(job_id)]
 everything = [event.id for event in jobs.list_events(job_id, limit=100)]
 model = strict(Model, client.models.retrieve(job.fine_tuned_model))["id"]
@@ -61,29 +63,17 @@ out = {"events": list(seen.values()), "statuses": statuses, "job": strict(FineTu
 
 @pytest.fixture(scope="module")
 def tuning_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """A service with a tiny Llama, whose jobs have two ranks and write a checkpoint every 50 steps."""
+    """A service with a tiny Llama, whose jobs have two ranks, and a name of it for jobs on one rank."""
     folder = tmp_path_factory.mktemp("openai")
     model = save_llama(folder / "model")
     process = ServiceProcess(folder, local_slots="2", tick_seconds="0.3", allowed_roots=str(folder))
     process.state_dir.mkdir()
-    (process.state_dir / "models.yaml").write_text(
-        json.dumps(
-            {
-                "models": {
-                    "tiny-llama": {
-                        "path": str(model),
-                        "spec": {
-                            "gpus": 2,
-                            "strategy": "ddp",
-                            "precision": "fp32",
-                            "lora_rank": 4,
-                            "checkpoint": {"every_steps": 50},
-                        },
-                    }
-                }
-            }
-        )
-    )
+    spec = {"gpus": 2, "strategy": "ddp", "precision": "fp32", "lora_rank": 4, "checkpoint": {"every_steps": 50}}
+    models = {
+        "tiny-llama": {"path": str(model), "spec": spec},
+        "on-one-rank": {"path": str(model), "spec": spec | {"gpus": 1, "strategy": "single"}},
+    }
+    (process.state_dir / "models.yaml").write_text(json.dumps({"models": models}))
     process.start()
     yield process
     process.stop()
@@ -106,9 +96,10 @@ def write_chats(path: Path, count: int) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-@pytest.mark.timeout(400)
-def test_three_clients_see_every_event_once_through_kills(tuning_service: ServiceProcess, tmp_path: Path) -> None:
-    service = tuning_service
+@pytest.fixture(scope="module")
+def followed(tuning_service: ServiceProcess, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What three clients read of a job whose service and one of whose ranks were killed, by the client's version."""
+    service, tmp_path = tuning_service, tmp_path_factory.mktemp("clients")
     service.client().close()
     token = token_of(service)
     write_chats(tmp_path / "train.jsonl", _EXAMPLES)
@@ -123,25 +114,31 @@ def test_three_clients_see_every_event_once_through_kills(tuning_service: Servic
     }
     with service.client() as client:
         wait_for_step(client, job_id, 12)
+        attempt = client.job(job_id).attempt
+        assert attempt is not None
     service.kill()
+    run, before = run_of(service.runs_dir, job_id), len(spooled_losses(run_of(service.runs_dir, job_id), 1, 1))
+    wait_until(lambda: len(spooled_losses(run, 1, 1)) > max(before, 30), 60, "a step without the service")
+    # The run must not end before the rank is killed.
+    kill_rank(attempt.id, 1, signal.SIGSTOP)
     service.start()
     with service.client() as client:
         wait_for_step(client, job_id, 30)
-        attempt = client.job(job_id).attempt
-        assert attempt is not None
         kill_rank(attempt.id, 1)
         done = wait_for_status(client, job_id, "succeeded", "failed", seconds=300)
         assert done.status == "succeeded", done.status_message
         assert done.attempt is not None
         assert done.attempt.execution == 2, "the rank was killed after the end"
-    for version, program in programs.items():
+    for program in programs.values():
         output, _ = program.communicate(timeout=120)
         assert program.returncode == 0, output
-        check_followed(json.loads((folders[version] / "out.json").read_text()))
+    return {version: json.loads((folder / "out.json").read_text()) for version, folder in folders.items()}
 
 
-def check_followed(out: dict[str, Any]) -> None:
-    """Check what one client has read: every event once, in order, and the results."""
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_three_clients_see_every_event_once_through_kills(followed: dict[str, dict[str, Any]], version: str) -> None:
+    out = followed[version]
     events, job = out["events"], out["job"]
     assert [event["id"] for event in events] == out["everything"][::-1]
     losses = [event["data"]["step"] for event in events if "train_loss" in (event["data"] or {})]
@@ -160,7 +157,7 @@ def check_followed(out: dict[str, Any]) -> None:
 _DPO = """
 file = client.files.create(file=open("pairs.jsonl", "rb"), purpose="fine-tune").id
 job = client.fine_tuning.jobs.create(
-    model="tiny-llama", training_file=file, seed=3,
+    model="on-one-rank", training_file=file, seed=3,
     method={"type": "dpo", "dpo": {"hyperparameters": {"n_epochs": 2, "batch_size": 4, "beta": 0.3}}},
 )
 out = strict(FineTuningJob, job)["id"]
@@ -194,27 +191,25 @@ out = client.fine_tuning.jobs.create(model=model, training_file=upload("train.js
 """
 
 
-def test_second_job_starts_from_the_weights_of_the_first(tuning_service: ServiceProcess, tmp_path: Path) -> None:
-    service = tuning_service
-    service.client().close()
-    token = token_of(service)
+def test_second_job_starts_from_the_weights_of_the_first(
+    tuning_service: ServiceProcess, followed: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    service, model = tuning_service, followed["installed"]["model"]
     write_chats(tmp_path / "train.jsonl", 40)
-    model, losses = "tiny-llama", []
-    for _ in range(2):
-        with service.client() as client:
-            job_id = run_program(f"model = {model!r}\n{_TUNE}", service.url, token, "installed", tmp_path)
-            done = wait_for_status(client, job_id, "succeeded", "failed", seconds=200)
-            assert done.status == "succeeded", (done.status_message, done.error)
-            (series,) = client.metrics(job_id, ["train/loss"]).series
-            losses.append(dict(zip(series.steps, series.values, strict=True)))
+    with service.client() as client:
+        first_id = client.job(model).id
+        program = f"model = {model!r}\n{_TUNE}"
+        job_id = run_program(program, service.url, token_of(service), "installed", tmp_path)
+        done = wait_for_status(client, job_id, "succeeded", "failed", seconds=200)
+        assert done.status == "succeeded", (done.status_message, done.error)
+        first, second = ({int(n): float(loss) for n, loss in losses(client, id_).items()} for id_ in (first_id, job_id))
         read = f"out = client.fine_tuning.jobs.retrieve({job_id!r}).fine_tuned_model"
-        model = run_program(read, service.url, token, "installed", tmp_path)
-        assert model.startswith("ft:tiny-llama:")
-        with service.client() as client:
-            assert client.job(model).id == client.job(f"{model}:ckpt-step-20").id == job_id
-    first, second = losses
-    assert len(first) == len(second) == 20
-    assert abs(second[1] - first[20]) < abs(second[1] - first[1]), "the second job begins where the first ended"
+        second_model = run_program(read, service.url, token_of(service), "installed", tmp_path)
+        for name, id_, last in ((model, first_id, _STEPS), (second_model, job_id, 20)):
+            assert name.startswith("ft:tiny-llama:")
+            assert client.job(name).id == client.job(f"{name}:ckpt-step-{last}").id == id_
+    assert (len(first), len(second)) == (_STEPS, 20)
+    assert abs(second[1] - first[_STEPS]) < abs(second[1] - first[1]), "the second job begins where the first ended"
 
 
 _KILLED_UPLOAD = """

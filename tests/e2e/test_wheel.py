@@ -109,7 +109,7 @@ def test_an_installed_wheel_serves_pages_and_trains(installed: Path, service: Se
             shown = browser.get(path, follow_redirects=True)
             assert (shown.status_code, text in shown.text) == (200, True), path
     environment = {**os.environ, "TRAINYARD_URL": service.url, "TRAINYARD_TOKEN": token}
-    submit = [str(installed / "trainyard"), "submit", "digits_ddp", "--set", "epochs=1", "--watch"]
+    submit = [str(installed / "trainyard"), "submit", "digits_ddp", "--set", "epochs=1", "--set", "gpus=1", "--watch"]
     done = subprocess.run(submit, env=environment, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     modules = [

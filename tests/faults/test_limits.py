@@ -60,7 +60,7 @@ def steps_of(world: World, job: str) -> list[int]:
 
 
 @pytest.mark.fault_scenario(29)
-@pytest.mark.parametrize("stride", [pytest.param(9, marks=pytest.mark.heavy), pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [pytest.param(15, marks=pytest.mark.heavy), pytest.param(1, marks=pytest.mark.slow)])
 def test_29_interrupted_migration_continues_at_the_next_start(tmp_path: Path, stride: int) -> None:
     whole = tables(tmp_path / "whole.sqlite", upgrade)
     statement = 0

@@ -49,10 +49,10 @@ def processes_of(attempt_id: str) -> list[psutil.Process]:
     return matching
 
 
-def kill_rank(attempt_id: str, rank: int) -> None:
-    """Send SIGKILL to one rank."""
+def kill_rank(attempt_id: str, rank: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Send a signal to one rank."""
     (victim,) = [p for p in processes_of(attempt_id) if p.environ().get("RANK") == str(rank)]
-    os.kill(victim.pid, signal.SIGKILL)
+    os.kill(victim.pid, number)
 
 
 def losses(client: Client, job_id: str) -> dict[int, str]:

@@ -1,11 +1,14 @@
 """Which tests each process of `pytest -n` collects, and how the processes share the work.
 
 Torch and the libraries around it take longer to import than all other modules together, and the dashboard's tests share
-one browser. So at most every second process imports torch, only one starts the browser, and all run the rest.
+one browser. So at most every second process imports torch, or all but one if most tests need it; only one starts the
+browser, and all run the rest.
 """
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import chain
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -39,17 +42,32 @@ def group_of(path: str) -> Group:
     return "torch" if _is_below(path, TORCH) else "plain"
 
 
+def may_have_heavy(module: Path) -> bool:
+    """Return whether the text of a module names the marker `heavy`, or a module of this folder that uses it.
+
+    Nine of ten test modules have no heavy test. Their collection takes twice the time of the others.
+    """
+    text = module.read_text()
+    return any(word in text for word in ("heavy", *_modules_with_heavy()))
+
+
+@cache
+def _modules_with_heavy() -> tuple[str, ...]:
+    files = Path(__file__).parent.glob("*.py")
+    return tuple(file.stem for file in files if "mark.heavy" in file.read_text())
+
+
 def _is_below(path: str, folders: Sequence[str]) -> bool:
     return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
 
 
-def groups_of_process(number: int, count: int) -> tuple[Group, ...]:
+def groups_of_process(number: int, count: int, *, mostly_torch: bool = False) -> tuple[Group, ...]:
     """Return the groups that one of `count` processes collects, the ones that it runs first before the others."""
     if count == 1:
         return ("torch", "browser", "plain")
     if number == count - 1:
         return ("browser", "plain")
-    return ("plain",) if number % 2 else ("torch", "plain")
+    return ("torch", "plain") if mostly_torch or number % 2 == 0 else ("plain",)
 
 
 class SharedScheduling(LoadFileScheduling):  # type: ignore[misc]

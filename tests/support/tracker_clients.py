@@ -12,6 +12,8 @@ import pytest
 Clients = Literal["installed", "older"]
 CLIENTS = ("installed", pytest.param("older", marks=pytest.mark.heavy))
 """Parameters of a test. `make test` does not install the older clients."""
+CLIENTS_OF_DETAILS = ("installed", pytest.param("older", marks=pytest.mark.slow))
+"""Parameters of further tests of the same protocol."""
 _OLDER = Path(sys.prefix) / "older"
 _REQUIREMENTS = Path(__file__).parents[1] / "older_clients.txt"
 

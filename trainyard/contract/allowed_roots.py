@@ -39,7 +39,7 @@ class AllowedRoots(Strict):
     allowed: _Roots = ("/",)
     excluded: _Roots = ()
     runs: _Root | None = None
-    """The runs directory, if it is a root. Of a job's folder there, only what it made is allowed: the folders of attempts
+    """The runs directory, if it is a root. Of the folder of a job there, only what it made is allowed: attempts
     hold tokens."""
     hidden: bool = False
     """Whether names below a root may begin with a dot."""

@@ -6,6 +6,7 @@ import os
 import pickle
 import traceback
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
@@ -39,6 +40,7 @@ from worker.engine.train_step import TrainStep
 from worker.engine.trainable import freeze_parameters
 from worker.engine.trainer import Trainer
 from worker.export.weights import export_weights, whole_weights
+from worker.tasks import causal_lm
 from worker.tasks.language_loss import summed_loss
 from worker.tasks.select import select_task
 
@@ -351,7 +353,8 @@ def run(rank, cases, folder):
     ranks = distributed.join(parse_spec(base | {"backend": "nccl" if site().accelerator == "cuda" else "gloo"}))
     results = {}
     # Each run asks whether objects are frozen, and a count of all imported ones takes a tenth of a short run.
-    with patch.object(gc, "get_freeze_count", lambda: 1):
+    reads_once = patch.object(causal_lm, "load_stdlib", cache(causal_lm.load_stdlib))
+    with reads_once, patch.object(gc, "get_freeze_count", lambda: 1):
         for name, case in cases.items():
             # Each run starts with a garbage collection, which should not scan the imported modules.
             gc.freeze()

@@ -19,7 +19,7 @@ LAYOUTS = [(2, name) for name in VARIANTS if name != "hsdp"] + [(3, "zero2"), (3
 SLOW_LAYOUTS = [(3, name) for name in ("ddp", "zero1", "naive", "size")]
 """Layouts that are run by the slow tests alone."""
 
-LOW_PRECISION_STEPS = 25
+LOW_PRECISION_STEPS = 12
 LOW_PRECISION = [
     (2, "zero1", "bf16"),
     (2, "zero2", "fp16"),
@@ -33,24 +33,23 @@ RECOMPUTED = [("full", "zero1"), ("selective", "zero2"), ("full", "layer"), ("se
 COUNTED_COLLECTIVES = [(2, "ddp"), (2, "zero1"), (2, "zero2"), (2, "layer"), (4, "hsdp")]
 """Runs whose collectives are counted; those on two ranks are also the references for recomputed activations."""
 
-_REFERENCE = gpt(steps=4, batch={"size": 16, "micro_size": 2}, optimizer=SGD | {"clip_norm": 0.5})
+_REFERENCE = gpt(steps=3, batch={"size": 16, "micro_size": 2}, optimizer=SGD | {"clip_norm": 0.5})
 _LOW = gpt(layers=1, steps=LOW_PRECISION_STEPS, batch={"size": 8}, optimizer=ADAMW | {"clip_norm": 1.0})
-_INF = mlp(precision="fp16", amp={"init_scale": 1024}, steps=12)
-_INJECTED_INF = {"rank": 1, "step": 5, "value": "inf"}
+_INJECTED_INF = {"rank": 1, "step": 2, "value": "inf"}
 _GROUPS = {"no_decay": ["biases"], "lr_scale": {"4.*": 0.5}}
 _RESUMED = mlp(
-    steps=12, precision="fp16", amp={"init_scale": 1024}, optimizer=ADAMW | _GROUPS, batch={"size": 10, "micro_size": 2}
+    steps=6, precision="fp16", amp={"init_scale": 1024}, optimizer=ADAMW | _GROUPS, batch={"size": 10, "micro_size": 2}
 )
 _CHAIN = mlp(
-    steps=24,
+    steps=12,
     optimizer=ADAMW | _GROUPS | {"clip_norm": 0.5},
     data={"source": "builtin", "name": "parity", "examples": 47, "eval_fraction": 0},
 )
 _CHAIN_STAGES = {
-    2: [("ddp", VARIANTS["ddp"], 4), ("layer", VARIANTS["layer"], 8)],
-    1: [("single", {"strategy": "single"}, 12)],
-    3: [("zero2", VARIANTS["zero2"], 16), ("zero1", VARIANTS["zero1"], 20)],
-    4: [("hsdp", VARIANTS["hsdp"], 24)],
+    2: [("ddp", VARIANTS["ddp"], 2), ("layer", VARIANTS["layer"], 4)],
+    1: [("single", {"strategy": "single"}, 6)],
+    3: [("zero2", VARIANTS["zero2"], 8), ("zero1", VARIANTS["zero1"], 10)],
+    4: [("hsdp", VARIANTS["hsdp"], 12)],
 }
 
 
@@ -72,7 +71,7 @@ def _on_one_rank(texts):
     return {
         **{problem_name(case): {"spec": specs(case, texts)[0]} for case in MATRIX},
         "fp32": {"spec": _LOW},
-        "inf": {"spec": _INF, "plant": _INJECTED_INF},
+        "inf": {"spec": _RESUMED, "plant": _INJECTED_INF},
         "chain whole": {"spec": _CHAIN},
     }
 
@@ -97,14 +96,12 @@ def _on_several_ranks(world):
 
 
 def resumed_cases(layouts, world):
-    """Return the runs with an infinity and the resumed runs of the layouts that have `world` ranks."""
+    """Return the runs with an infinity, undisturbed and in two parts, of the layouts that have `world` ranks."""
     cases = {}
     for name in (name for ranks, name in layouts if ranks == world):
-        cases[f"inf/{name}"] = {"spec": _INF | VARIANTS[name], "plant": _INJECTED_INF}
-        run = f"resumed-{world}-{name}"
-        cases[f"whole/{name}"] = {"spec": _RESUMED | VARIANTS[name]}
-        cases[f"first/{name}"] = {"spec": _RESUMED | VARIANTS[name], "run": run, "until": 7}
-        cases[f"rest/{name}"] = {"spec": _RESUMED | VARIANTS[name], "run": run}
+        case = {"spec": _RESUMED | VARIANTS[name], "plant": _INJECTED_INF}
+        parts = case | {"run": f"resumed-{world}-{name}"}
+        cases |= {f"whole/{name}": case, f"first/{name}": parts | {"until": 3}, f"rest/{name}": parts}
     return cases
 
 

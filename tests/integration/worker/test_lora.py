@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.integration.worker.harness import FakeService, Run, finish_of, run_layout, series
-from tests.integration.worker.lora_cases import BUILTIN, EXPORTED, LORA, PARTIAL, TRAINED, Cases
+from tests.integration.worker.lora_cases import BUILTIN, EXPORTED, LORA, PARTIAL, STEPS, TRAINED, Cases
 from trainyard.contract.spec.training_spec import parse_spec
 from worker.core.random_state import seed_generators
 from worker.export.model import save_model
@@ -58,7 +58,7 @@ class TestParityWithOneProcess:
     def test_every_step(self, layouts, world, variant, problem):
         for key in ("train/loss", "train/grad_norm"):
             alone = series(layouts[1], problem, key)
-            assert len(alone) == 6
+            assert len(alone) == STEPS
             assert series(layouts[world], f"{problem}/{variant}", key) == pytest.approx(alone, rel=1e-5)
 
     def test_evaluation(self, layouts, world, variant, problem):
@@ -108,13 +108,13 @@ class TestCheckpoints:
         whole, first, rest = (
             layouts[2][0][f"{part}/ddp"]["series"]["train/loss"] for part in ("lora", "first", "rest")
         )
-        assert first == {step: whole[step] for step in "123"}
-        assert rest == {step: whole[step] for step in "456"}
+        assert first == {step: whole[step] for step in "12"}
+        assert rest == {step: whole[step] for step in "34"}
 
     def test_resume_from_two_shards_on_one_process(self, layouts):
         whole = series(layouts[1], "lora")
-        assert series(layouts[2], "first/layer") == pytest.approx({step: whole[step] for step in (1, 2, 3)}, rel=1e-5)
-        assert series(layouts[1], "rest/single") == pytest.approx({step: whole[step] for step in (4, 5, 6)}, rel=1e-5)
+        assert series(layouts[2], "first/layer") == pytest.approx({step: whole[step] for step in (1, 2)}, rel=1e-5)
+        assert series(layouts[1], "rest/single") == pytest.approx({step: whole[step] for step in (3, 4)}, rel=1e-5)
 
     @pytest.mark.parametrize(
         ("case", "message"),
@@ -127,7 +127,7 @@ class TestCheckpoints:
     )
     def test_checkpoint_of_another_model_is_rejected_with_differences(self, layouts, case, message):
         error = layouts[1][0][case]["error"]
-        assert error.startswith("the checkpoint of step 6 does not fit the model: ")
+        assert error.startswith("the checkpoint of step 4 does not fit the model: ")
         assert message in error
 
 
@@ -260,5 +260,5 @@ class TestRejectedRun:
 def test_a_step_waits_only_where_transformers_reads_the_positions(layouts, case):
     # Once per forward, in find_packed_sequence_indices; a rank computes its five examples in two forwards.
     for rank in layouts[2]:
-        assert len(rank[case]["reads"]) == 6
+        assert len(rank[case]["reads"]) == STEPS
         assert max(rank[case]["reads"].values()) <= 2

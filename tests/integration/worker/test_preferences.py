@@ -17,11 +17,17 @@ pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 """The first test waits for all runs."""
 
 LORA = {"lora_rank": 4, "lora": {"alpha": 16}}
-ADAMW = {"name": "adamw", "lr": 0.01, "clip_norm": 0.5}
+ADAMW = {"name": "adamw", "lr": 0.01, "clip_norm": 0.5, "eps": 1e-6}
+"""With the usual eps, rounding of the smallest gradients would decide their updates."""
 OBJECTIVES = {
     "dpo": {"objective": "dpo"},
     "dpo-lora": {"objective": "dpo", **LORA},
-    "dpo-ipo": {"objective": "dpo", "preference": {"loss_type": "ipo", "beta": 0.5}},
+    "dpo-ipo": {
+        "objective": "dpo",
+        "preference": {"loss_type": "ipo", "beta": 0.5},
+        # The loss is lowest at a certain margin, which larger steps would pass.
+        "optimizer": ADAMW | {"lr": 0.002},
+    },
     "orpo": {"objective": "orpo"},
     "simpo": {"objective": "simpo", **LORA},
     "kto": {"objective": "kto", "preference": {"undesirable_weight": 1.5}},
@@ -35,12 +41,13 @@ VARIANTS = {
     "size": {"strategy": "fsdp", "fsdp": {"wrap": "size", "min_params": 3000}},
 }
 LAYOUTS = [
-    *((2, name, variant) for name in OBJECTIVES for variant in ("ddp", "layer")),
+    *((2, name, "layer") for name in OBJECTIVES),
+    *((2, name, "ddp") for name in ("dpo", "dpo-lora", "kto", "kto-lora")),
     *((2, name, variant) for name in ("dpo", "kto") for variant in ("zero2", "size")),
     *((3, name, "ddp") for name in ("dpo", "kto-lora")),
 ]
 RESUMED = [("dpo", "ddp"), ("kto", "layer"), ("dpo-lora", "layer")]
-STEPS = 6
+STEPS = 4
 MIXTURES = ("dpo", "orpo", "simpo", "kto")
 """Objectives that also learn from a mixture of two sources, of which a fraction is held out."""
 WITHOUT_REFERENCE = ("orpo", "simpo")
@@ -49,7 +56,7 @@ WITHOUT_REFERENCE = ("orpo", "simpo")
 class Cases:
     def __init__(self, folder):
         self.folder = folder
-        hf.save_llama(folder / "model")
+        hf.save_llama(folder / "model", layers=1)
         pairs = {"texts": hf.preferences(25), "chat": hf.chat_preferences(25), "labelled": hf.labelled_answers(25)}
         pairs["more-labelled"] = hf.labelled_answers(12)[3:]
         self.files = {name: hf.write_lines(folder / f"{name}.jsonl", lines) for name, lines in pairs.items()}
@@ -66,7 +73,7 @@ class Cases:
             "steps": STEPS,
             "batch": {"size": 10, "micro_size": 3},
             "optimizer": ADAMW,
-            "evaluation": {"every_steps": 3, "limit": 7},
+            "evaluation": {"every_steps": 2, "limit": 7},
             "log": {"every_steps": 1},
             **OBJECTIVES[name],
             **changes,
@@ -98,13 +105,13 @@ class Cases:
         if world == 2:
             for name in ("dpo", "kto"):
                 spec, run = self.mixture(name, strategy="ddp"), f"resumed/mixture/{name}"
-                cases[f"first/mixture/{name}"] = {"spec": spec, "run": run, "until": 4}
+                cases[f"first/mixture/{name}"] = {"spec": spec, "run": run, "until": 3}
                 cases[f"rest/mixture/{name}"] = {"spec": spec, "run": run}
             for name, variant in RESUMED:
                 spec, run = self.spec(name) | VARIANTS[variant], f"resumed/{name}"
-                cases[f"first/{name}"] = {"spec": spec, "run": run, "until": 3}
+                cases[f"first/{name}"] = {"spec": spec, "run": run, "until": 2}
                 cases[f"rest/{name}"] = {"spec": spec, "run": run}
-            cases["to-move"] = {"spec": self.spec("dpo-lora") | VARIANTS["layer"], "run": "moved/dpo-lora", "until": 3}
+            cases["to-move"] = {"spec": self.spec("dpo-lora") | VARIANTS["layer"], "run": "moved/dpo-lora", "until": 2}
             half = {"precision": "bf16", "activation_checkpointing": "selective"}
             for variant in ("ddp", "layer"):
                 cases[f"bf16/{variant}"] = {"spec": self.spec("dpo", **half) | VARIANTS[variant]}
@@ -139,9 +146,12 @@ class TestParityWithOneProcess:
         keys = [key for key in own if key.startswith(("train/loss", "train/rewards", "train/logps", "eval/"))]
         assert {"train/rewards/margins", "eval/rewards/accuracies", "eval/logps/chosen/same"} <= set(keys)
         for key in keys:
-            expected = series(layouts[1], name, key)
+            expected, values = series(layouts[1], name, key), series(layouts[world], f"{name}/{variant}", key)
+            if key == "train/rewards/accuracies":
+                # The margins of the first step are rounding alone.
+                del expected[1], values[1]
             # Rewards are differences of log-probabilities near 100 nats, of which fp32 has five digits after the point.
-            assert series(layouts[world], f"{name}/{variant}", key) == pytest.approx(expected, rel=1e-4, abs=1e-5), key
+            assert values == pytest.approx(expected, rel=1e-4, abs=1e-5), key
 
 
 @pytest.mark.parametrize("name", MIXTURES)
@@ -182,11 +192,10 @@ class TestOneProcess:
 
     def test_model_learns_what_is_preferred(self, layouts, name):
         margins = series(layouts[1], name, "eval/rewards/margins")
-        if name != "dpo-ipo":  # IPO's loss is lowest at a certain margin.
-            assert margins[6] > margins[3]
-        assert margins[6] > 0
+        assert margins[STEPS] > margins[2]
+        assert margins[STEPS] > 0
         losses = series(layouts[1], name)
-        assert losses[6] < losses[1]
+        assert losses[STEPS] < losses[1]
 
 
 def test_dpo_begins_at_the_logarithm_of_two(layouts):
@@ -207,8 +216,8 @@ class TestResumption:
             layouts[2][0][case]["series"]["train/loss"]
             for case in (f"{name}/{variant}", f"first/{name}", f"rest/{name}")
         )
-        assert first == {step: whole[step] for step in "123"}
-        assert rest == {step: whole[step] for step in "456"}
+        assert first == {step: whole[step] for step in "12"}
+        assert rest == {step: whole[step] for step in "34"}
 
     @pytest.mark.parametrize(("name", "variant"), RESUMED)
     def test_reference_is_computed_by_the_first_execution_alone(self, layouts, name, variant):
@@ -218,7 +227,7 @@ class TestResumption:
     def test_another_layout_uses_the_same_reference(self, layouts):
         assert "reference_computed" not in layouts[1][0]["moved/dpo-lora"]["events"]
         expected = series(layouts[1], "dpo-lora")
-        assert series(layouts[1], "moved/dpo-lora") == pytest.approx({n: expected[n] for n in (4, 5, 6)}, rel=1e-5)
+        assert series(layouts[1], "moved/dpo-lora") == pytest.approx({n: expected[n] for n in (3, 4)}, rel=1e-5)
 
 
 def test_preset_learns_what_is_preferred(tmp_path):

@@ -87,7 +87,7 @@ class TestParityWithOneProcess:
 
     def test_gradients_are_clipped(self, layouts, case):
         norms = series(layouts[1], problem_name(case), "train/grad_norm")
-        assert not case["clipped"] or sum(norm > CLIP[case["trained"]] for norm in norms.values()) >= 5
+        assert not case["clipped"] or sum(norm > CLIP[case["trained"]] for norm in norms.values()) >= 3
 
 
 class TestLowPrecision:
@@ -101,10 +101,11 @@ class TestLowPrecision:
 
     @pytest.mark.parametrize(("world", "variant"), RESUMED)
     def test_an_infinity_on_one_rank_makes_all_skip_and_halves_the_scale_once(self, layouts, ranks, variant):
-        case = f"inf/{variant}"
+        case = f"whole/{variant}"
         for rank in ranks:
-            assert [rank[case]["scales"][str(step)] for step in (4, 5, 6, 12)] == [1024.0, 512.0, 512.0, 512.0]
-        assert series(ranks, case, "train/skipped_steps")[12] == 1.0
+            assert [rank[case]["scales"][str(step)] for step in (1, 2, 3, 6)] == [1024.0, 512.0, 512.0, 512.0]
+            assert [rank[f"rest/{variant}"]["scales"][str(step)] for step in (4, 6)] == [512.0, 512.0]
+        assert series(ranks, case, "train/skipped_steps")[6] == 1.0
         alone, together = (torch.cat(list(tensors(*run).values())) for run in ((layouts[1], "inf"), (ranks, case)))
         assert torch.linalg.norm(together - alone) <= 1e-2 * torch.linalg.norm(alone)
 
@@ -161,8 +162,8 @@ class TestResume:
         undisturbed, first, rest = (
             ranks[0][f"{part}/{variant}"]["series"]["train/loss"] for part in ("whole", "first", "rest")
         )
-        assert first == {step: undisturbed[step] for step in map(str, range(1, 8))}
-        assert rest == {step: undisturbed[step] for step in map(str, range(8, 13))}
+        assert first == {step: undisturbed[step] for step in map(str, range(1, 4))}
+        assert rest == {step: undisturbed[step] for step in map(str, range(4, 7))}
 
 
 class TestResharding:
@@ -173,7 +174,7 @@ class TestResharding:
             part = series(layouts[world], case, "train/loss")
             assert not part.keys() & merged.keys()
             merged |= part
-        assert list(merged) == list(range(1, 25))
+        assert list(merged) == list(range(1, 13))
         assert merged == pytest.approx(expected, rel=1e-5)
 
     def test_each_step_used_the_examples_of_an_undisturbed_run(self, layouts):

@@ -8,10 +8,10 @@ from tests.integration.worker.parity_matrix import VARIANTS, gpt
 
 pytestmark = pytest.mark.heavy
 
-STEPS = 12
+STEPS = 8
 HALF = {"precision": "bf16", "param_dtype": "bf16", "grad_dtype": "fp32"}
 HALF_GRADIENTS = HALF | {"grad_dtype": "bf16"}
-ADAMW = {"name": "adamw", "lr": 0.003, "weight_decay": 0.1, "clip_norm": 0.5}
+ADAMW = {"name": "adamw", "lr": 0.002, "weight_decay": 0.1, "clip_norm": 0.5}
 OPTIMIZERS = {
     "adamw": ADAMW,
     "adamw-bf16": ADAMW | {"state_dtype": "bf16"},
@@ -44,7 +44,7 @@ def document(optimizer="adamw", **changes):
 
 
 def in_two_parts(spec, run):
-    return {f"{run}/first": {"spec": spec, "run": run, "until": 5}, f"{run}/rest": {"spec": spec, "run": run}}
+    return {f"{run}/first": {"spec": spec, "run": run, "until": 3}, f"{run}/rest": {"spec": spec, "run": run}}
 
 
 def cases_on_two():
@@ -56,7 +56,7 @@ def cases_on_two():
         cases |= {f"{variant}-int8": {"spec": spec}} | in_two_parts(spec, f"{variant}-int8")
     cases["averaged"] = {"spec": document(ema=EMA) | LAYOUTS["layer"]}
     cases["partial"] = {"spec": document(trainable=PART) | LAYOUTS["layer"]}
-    cases["moved/first"] = {"spec": document("adamw-int8") | LAYOUTS["layer"], "run": "moved", "until": 5}
+    cases["moved/first"] = {"spec": document("adamw-int8") | LAYOUTS["layer"], "run": "moved", "until": 3}
     return cases
 
 
@@ -72,8 +72,8 @@ def cases_on_one():
     cases |= in_two_parts(document("sgd-int8", ema=EMA), "again")
     plain = {"param_dtype": "fp32", "grad_dtype": "fp32"}
     cases |= changed("fp32 to 4", document(ema=EMA) | plain, 4) | changed("as bf16", document("adamw-int8", ema=EMA), 4)
-    cases |= changed("bf16 to 8", document("adamw-int8", ema=EMA), 8)
-    cases |= changed("as fp32", document(ema=EMA) | plain, 8) | changed("fp32 to 12", document(ema=EMA) | plain, 12)
+    cases |= changed("bf16 to 6", document("adamw-int8", ema=EMA), 6)
+    cases |= changed("as fp32", document(ema=EMA) | plain, 6) | changed("fp32 to 8", document(ema=EMA) | plain, 8)
     return cases
 
 
@@ -145,14 +145,14 @@ def test_average_is_near_that_of_one_process(layouts):
     assert_near(layouts[2], layouts[1], "averaged", "averaged")
 
 
-@pytest.mark.parametrize(("before", "after"), [("fp32 to 4", "as bf16"), ("bf16 to 8", "as fp32")])
+@pytest.mark.parametrize(("before", "after"), [("fp32 to 4", "as bf16"), ("bf16 to 6", "as fp32")])
 def test_change_of_the_parameters_type_changes_no_value(layouts, before, after):
     assert torch.equal(exported(layouts[1], before), exported(layouts[1], after))
 
 
 def test_run_goes_on_after_each_change(layouts):
-    parts = [losses(layouts[1], case) for case in ("fp32 to 4", "bf16 to 8", "fp32 to 12")]
-    assert [list(part) for part in parts] == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]]
+    parts = [losses(layouts[1], case) for case in ("fp32 to 4", "bf16 to 6", "fp32 to 8")]
+    assert [list(part) for part in parts] == [[1, 2, 3, 4], [5, 6], [7, 8]]
     together = {step: float(loss) for part in parts for step, loss in part.items()}
     assert together == pytest.approx(numbers(layouts[1], "adamw"), rel=LOSS_BOUND)
 

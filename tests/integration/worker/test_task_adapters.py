@@ -20,7 +20,7 @@ from worker.engine.adapters import add_adapters
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(400)]
 """The first test waits for all runs."""
 
-STEPS = 6
+STEPS = 4
 TASKS = ("text_embedding", "sequence_classification", "image_classification")
 LORA = {"lora_rank": 4, "lora": {"alpha": 16}}
 MERGED = {"lora_rank": 4, "lora": {"alpha": 16, "merge": True}}
@@ -53,7 +53,7 @@ class Cases:
             "steps": STEPS,
             "batch": {"size": 3 if task == "text_embedding" else 8, "micro_size": 2},
             "optimizer": {"name": "adamw", "lr": 0.01, "clip_norm": None},
-            "evaluation": {"every_steps": 3},
+            "evaluation": {"every_steps": 2},
             "log": {"every_steps": 1},
             **({"embedding": {"group_size": 4, "temperature": 0.1}} if task == "text_embedding" else {}),
             **LORA,
@@ -72,7 +72,7 @@ class Cases:
             cases[task] = {"spec": self.spec(task, strategy="ddp" if world == 3 else "fsdp")}
             if world == 2:
                 resumed = {"spec": self.spec(task, strategy="fsdp"), "run": f"resumed {task}"}
-                cases |= {f"{task} first": {**resumed, "until": 4}, f"{task} rest": resumed}
+                cases |= {f"{task} first": {**resumed, "until": 2}, f"{task} rest": resumed}
         return cases
 
 

@@ -1,11 +1,12 @@
 """Each test of `make test` runs once, in a process that has collected it, whichever process ends first or dies."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.support.process_groups import SharedScheduling, group_of, groups_of_process
+from tests.support.process_groups import SharedScheduling, group_of, groups_of_process, may_have_heavy
 
 TORCH = [f"tests/unit/worker/test_{name}.py::test_{number}" for name in "ab" for number in range(4)]
 BROWSER = [f"tests/web/test_{name}.py::test_{number}" for name in "cd" for number in range(3)]
@@ -96,8 +97,23 @@ def test_paths_have_groups() -> None:
     assert group_of("tests/unit/worker_like/test_a.py") == group_of("tests/unit") == "plain"
 
 
+@pytest.mark.parametrize("mostly_torch", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
-def test_all_groups_are_collected_by_any_number_of_processes(count: int) -> None:
-    groups = [groups_of_process(number, count) for number in range(count)]
+def test_all_groups_are_collected_by_any_number_of_processes(count: int, mostly_torch: bool) -> None:
+    groups = [groups_of_process(number, count, mostly_torch=mostly_torch) for number in range(count)]
     assert {group for collected in groups for group in collected} == {"torch", "browser", "plain"}
     assert sum("browser" in collected for collected in groups) == 1
+    assert sum("torch" in collected for collected in groups) == max(1, count - 1 if mostly_torch else count // 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("@pytest.mark.heavy\ndef test(): ...", True),
+        ("from tests.support.tracker_clients import CLIENTS", True),
+        ("from tests.support.world import World", False),
+    ],
+)
+def test_modules_without_a_heavy_test_are_left_out(tmp_path: Path, text: str, expected: bool) -> None:
+    (tmp_path / "test_a.py").write_text(text)
+    assert may_have_heavy(tmp_path / "test_a.py") is expected

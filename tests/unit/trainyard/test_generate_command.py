@@ -16,10 +16,12 @@ from trainyard.cli import generate
 from trainyard.cli.errors import GenerationError
 from trainyard.contract.wire.generation import GenerationRequest, GenerationSettings, GenerationUpdate
 
+CONTEXT = 64
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return hf.save_llama(tmp_path_factory.mktemp("model") / "llama", context=64)
+    return hf.save_llama(tmp_path_factory.mktemp("model") / "llama", context=CONTEXT)
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +31,9 @@ def greedy(folder):
 
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
 
-    def text(prompt, tokens):
+    def text(prompt, **limit):
         given = tokenizer(prompt, return_tensors="pt")
-        made = model.generate(**given, do_sample=False, max_new_tokens=tokens)
+        made = model.generate(**given, do_sample=False, **limit)
         return tokenizer.decode(made[0, given["input_ids"].shape[1] :], skip_special_tokens=True)
 
     return text
@@ -54,9 +56,11 @@ def request(folder="/x"):
 
 
 @pytest.mark.heavy
-def test_text_is_that_of_transformers(run, folder, greedy):
-    done = run("generate", str(folder), "def main(", "--max-new-tokens", "20")
-    assert (done.exit_code, done.stdout) == (0, greedy("def main(", 20) + "\n")
+def test_text_is_that_of_transformers_and_a_full_context_is_noted(run, folder, greedy):
+    done = run("generate", str(folder), "def main(")
+    assert done.exit_code == 0
+    assert done.stdout == greedy("def main(", max_length=CONTEXT) + "\n"
+    assert "the context of the model is full after" in done.stderr
 
 
 @pytest.mark.heavy
@@ -66,16 +70,10 @@ def test_json_has_the_text_and_the_number_of_tokens(run, folder, greedy):
     made = json.loads(done.stdout)
     assert (made["object"], made["text"], made["new_tokens"], made["finish"]) == (
         "generation",
-        greedy("a = ", 9),
+        greedy("a = ", max_new_tokens=9),
         9,
         "length",
     )
-
-
-@pytest.mark.heavy
-def test_full_context_is_noted(run, folder):
-    done = run("generate", str(folder), "def main(")
-    assert "the context of the model is full after" in done.stderr
 
 
 @pytest.mark.cpu_seconds(5)

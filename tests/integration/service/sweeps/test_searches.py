@@ -58,7 +58,7 @@ FAILPOINTS = (
     [
         ("tpe", 8, 5),
         ("asha", 8, 5),
-        pytest.param("asha", 20, 30, marks=pytest.mark.heavy),
+        pytest.param("asha", 20, 15, marks=pytest.mark.slow),
         pytest.param("tpe", 20, 30, marks=pytest.mark.slow),
     ],
 )
@@ -75,6 +75,12 @@ def test_a_service_that_is_killed_proposes_nothing_twice_and_loses_nothing(
     # The same proposals: each is drawn from the trials before it alone.
     assert [member["values"] for member in killed["members"]] == [one["values"] for one in undisturbed["members"]]
     assert [member["state"] for member in killed["members"]] == [one["state"] for one in undisturbed["members"]]
+
+
+@pytest.mark.heavy
+@pytest.mark.databases("postgres")
+def test_many_kills_change_no_proposal(lab: SearchLab) -> None:
+    test_a_service_that_is_killed_proposes_nothing_twice_and_loses_nothing(lab, "asha", 20, 15)
 
 
 def run_with_kills(lab: SearchLab, algorithm: str, *, kills: int, trials: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.tracker_clients import CLIENTS, Clients, older_version, run_program
+from tests.support.tracker_clients import CLIENTS, CLIENTS_OF_DETAILS, Clients, older_version, run_program
 from tests.support.tracker_spool import bodies, events, parameters, points
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.reports import EventsBatch, ParametersReport
@@ -84,7 +84,7 @@ def test_later_execution_continues_where_the_checkpoint_was_written(
     assert bodies(layout, 2)[0].resumed_from_step == 3
 
 
-@pytest.mark.parametrize("clients", CLIENTS)
+@pytest.mark.parametrize("clients", CLIENTS_OF_DETAILS)
 def test_artifact_without_room_is_left_out_and_stated_once(
     listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, clients: Clients
 ) -> None:
@@ -172,7 +172,7 @@ def test_repeated_request_adds_no_point(call: Callable[..., httpx.Response], lay
     assert points(layout) == [("x", 0, 1.5)]
 
 
-@pytest.mark.parametrize("clients", CLIENTS)
+@pytest.mark.parametrize("clients", CLIENTS_OF_DETAILS)
 def test_program_behind_a_proxy_reaches_the_listener(
     listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, clients: Clients
 ) -> None:
@@ -209,7 +209,7 @@ print("version", version, mlflow.MlflowClient().get_model_version("mine", "1").s
 """
 
 
-@pytest.mark.parametrize("clients", CLIENTS)
+@pytest.mark.parametrize("clients", CLIENTS_OF_DETAILS)
 def test_logged_and_registered_models_are_artifacts(
     listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, clients: Clients
 ) -> None:
@@ -240,7 +240,7 @@ def test_a_model_is_read_and_changed(call: Callable[..., httpx.Response]) -> Non
         assert call("GET", API + route).status_code == 404
 
 
-@pytest.mark.parametrize("clients", CLIENTS)
+@pytest.mark.parametrize("clients", CLIENTS_OF_DETAILS)
 def test_hidden_files_are_artifacts_under_a_visible_name(
     listener: TrackerListener, tmp_path: Path, clients: Clients
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.tracker_clients import CLIENTS, Clients, older_version, run_program
+from tests.support.tracker_clients import CLIENTS, CLIENTS_OF_DETAILS, Clients, older_version, run_program
 from tests.support.tracker_spool import bodies, events, parameters, points, tags
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.reports import ParametersReport
@@ -171,7 +171,7 @@ def test_program_reports_unchanged(
     assert [event.data for event in events(layout)] == [{"kind": "not_a_number"}]
 
 
-@pytest.mark.parametrize("clients", CLIENTS)
+@pytest.mark.parametrize("clients", CLIENTS_OF_DETAILS)
 def test_artifact_without_room_is_left_out_and_stated_once(
     listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, clients: Clients
 ) -> None:
@@ -279,7 +279,7 @@ def test_histograms_are_stored_by_step_and_other_objects_stated(
     assert "such values, as that of 'nested.odd', are left out" in event.message
 
 
-@pytest.mark.parametrize("clients", CLIENTS)
+@pytest.mark.parametrize("clients", CLIENTS_OF_DETAILS)
 def test_lists_of_media_are_files(
     listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, clients: Clients
 ) -> None:
