@@ -28,7 +28,11 @@ _COPIED = frozenset(
 _TEMPLATES = "additional_chat_templates"
 """The only subfolder that transformers reads."""
 _ADAPTER = "adapter_config.json"
-_TOKENIZER = "tokenizer_config.json"
+_SPECIAL_TOKENS = "special_tokens_map.json"
+_ARGUMENTS = frozenset({"tokenizer_config.json", _SPECIAL_TOKENS, "preprocessor_config.json", "processor_config.json"})
+"""Files with arguments of classes of transformers."""
+_NAMES_OF_PATHS = ("_file", "_files", "_path", "_spm", "vocab", "merges", "init_inputs")
+"""The ends of the names of such arguments that can be paths. `save_pretrained` writes none of them."""
 _MAX_FILES = 10_000
 _MAX_COPIED_BYTES = 2**30
 _READ_BYTES = 2**20
@@ -71,7 +75,8 @@ class ModelFiles:
                 self._copy(folder, name)
         if _TEMPLATES in names:
             self._add_templates(folder)
-        _forget_paths(self.folder / _TOKENIZER)
+        for path in self.folder.glob("*.json"):
+            self._check_texts(path)
 
     def _add_templates(self, folder: int) -> None:
         handle = self._open(_TEMPLATES, os.O_DIRECTORY, folder=folder)
@@ -84,7 +89,7 @@ class ModelFiles:
             os.close(handle)
 
     def _names(self, folder: int) -> list[str]:
-        """Return the names in a folder. No loader opens what is hidden, such as `.git` and the `.cache` of downloads."""
+        """Return the names in a folder without hidden ones, such as `.git` and `.cache`, which no loader opens."""
         names = os.listdir(folder)
         if len(names) > _MAX_FILES:
             raise self._refusal(f"contains more than {_MAX_FILES} files")
@@ -138,6 +143,26 @@ class ModelFiles:
             if not isinstance(name, str) or "/" in name or name.startswith(".") or not name.endswith(_WEIGHTS):
                 raise self._refusal(f"has a {INDEX} that names {name!r}, which is no *{_WEIGHTS} file of it")
 
+    def _check_texts(self, file: Path) -> None:
+        """Remove or refuse texts that are paths for transformers or tokenizers, which would open any file: a vocabulary
+        that is no object, and arguments of the tokenizer's class."""
+        changed = file.name in _ARGUMENTS
+        try:
+            content = json.loads(file.read_text("utf-8"), object_hook=_without_paths if changed else None)
+        except RecursionError:
+            raise self._refusal(f"has a {file.name} that is nested too deeply") from None
+        except ValueError:
+            # Its loader fails, too, and explains it.
+            return
+        model = content.get("model") if isinstance(content, dict) else None
+        parts = [model.get("vocab"), model.get("merges")] if isinstance(model, dict) else []
+        if any(isinstance(part, str) for part in (content, *parts)):
+            raise self._refusal(f"has a {file.name} with a text instead of a vocabulary")
+        if file.name == _SPECIAL_TOKENS and isinstance(content, dict):
+            content = {name: value for name, value in content.items() if name.endswith(("_token", "_tokens"))}
+        if changed:
+            file.write_text(json.dumps(content))
+
     def _refusal(self, problem: str, hint: str | None = None) -> RefusedError:
         return RefusedError(f"model.path: {self._path} {problem}", hint)
 
@@ -159,13 +184,5 @@ def _remove(folder: Path, weights: list[int], process: int) -> None:
             os.close(handle)
 
 
-def _forget_paths(file: Path) -> None:
-    """Remove from the configuration of a tokenizer what names files: transformers would open them as paths."""
-    try:
-        config: Any = json.loads(file.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        # Its loader explains what is wrong.
-        return
-    if isinstance(config, dict):
-        names = [key for key in config if key.endswith(("_file", "_files"))]
-        file.write_text(json.dumps({key: value for key, value in config.items() if key not in names}))
+def _without_paths(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if not name.endswith(_NAMES_OF_PATHS)}

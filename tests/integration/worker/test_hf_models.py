@@ -87,6 +87,29 @@ def test_file_that_is_replaced_after_the_check_is_not_read(copy, tmp_path):
     folder.defer(packed=False)
 
 
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("tokenizer_config.json", "vocab"), ("special_tokens_map.json", "vocab"), ("tokenizer.json", "model")],
+)
+def test_vocabulary_is_no_path_of_another_file(copy, tmp_path, name, key):
+    """transformers gives a text to classes of tokenizers, which open it and read a token from each line."""
+    secret = tmp_path / "secret"
+    secret.write_text("[UNK]\n[CLS]\n[SEP]\n[PAD]\n[MASK]\nsecret\n")
+    (copy / "tokenizer.json").unlink()
+    (copy / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    if key == "model":
+        model = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "vocab": str(secret)}
+        content = {"version": "1.0", "added_tokens": [], "model": {**model, "max_input_chars_per_word": 9}}
+    else:
+        content = {"tokenizer_class": "BertTokenizer", key: str(secret)}
+    (copy / name).write_text(json.dumps(content))
+    try:
+        tokens = HfFolder(str(copy)).tokenizer.get_vocab()
+    except RefusedError:
+        return
+    assert "secret" not in tokens
+
+
 def test_error_of_a_loader_names_the_folder_of_the_user(copy):
     (copy / "tokenizer.json").unlink()
     (copy / "tokenizer_config.json").write_text("{")

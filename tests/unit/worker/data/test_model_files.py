@@ -106,11 +106,37 @@ def test_weights_stay_those_that_were_opened(model, secret):
     assert (files.folder / "model.safetensors").read_text() == "{}"
 
 
-def test_tokenizer_names_no_files(model):
-    names = {"fast_tokenizer_files": ["../../x/tokenizer.4.0.json"], "vocab_file": "/x"}
-    (model / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 9, **names}))
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json", "processor_config.json"])
+def test_arguments_of_classes_are_no_paths(model, name):
+    paths = {"vocab": "/x", "merges": "/x", "vocab_file": "/x", "source_spm": "/x", "init_inputs": ["/x"]}
+    stored = {"eos_token": "</s>", "fast_tokenizer_files": ["../../x/tokenizer.4.0.json"], **paths}
+    (model / name).write_text(json.dumps(stored))
     files = opened(model)
-    assert json.loads((files.folder / "tokenizer_config.json").read_text()) == {"model_max_length": 9}
+    assert json.loads((files.folder / name).read_text()) == {"eos_token": "</s>"}
+
+
+def test_map_of_special_tokens_has_tokens_alone(model):
+    (model / "special_tokens_map.json").write_text('{"eos_token": "a", "anything": "/x"}')
+    files = opened(model)
+    assert json.loads((files.folder / "special_tokens_map.json").read_text()) == {"eos_token": "a"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("vocab.json", "/x"),
+        ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": "/x"}}),
+        ("tokenizer.json", {"model": {"type": "BPE", "vocab": {}, "merges": "/x"}}),
+    ],
+)
+def test_text_instead_of_a_vocabulary_is_refused(model, name, content):
+    (model / name).write_text(json.dumps(content))
+    assert f"has a {name} with a text instead of a vocabulary" in refusal(model)
+
+
+def test_deeply_nested_file_is_refused(model):
+    (model / "tokenizer.json").write_text("[" * 100_000)
+    assert "has a tokenizer.json that is nested too deeply" in refusal(model)
 
 
 def test_folder_of_an_adapter_is_refused(model):
