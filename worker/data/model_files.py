@@ -11,6 +11,7 @@ import shutil
 import stat
 import tempfile
 import weakref
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ _ADAPTER = "adapter_config.json"
 _SPECIAL_TOKENS = "special_tokens_map.json"
 _ARGUMENTS = frozenset({"tokenizer_config.json", _SPECIAL_TOKENS, "preprocessor_config.json", "processor_config.json"})
 """Files with arguments of classes of transformers."""
-_NAMES_OF_PATHS = ("_file", "_files", "_path", "_spm", "vocab", "merges", "init_inputs")
+_NAMES_OF_PATHS = ("_file", "_files", "_path", "_dir", "_spm", "vocab", "merges", "init_inputs", "mecab_option")
 """The ends of the names of such arguments that can be paths. `save_pretrained` writes none of them."""
 _MAX_FILES = 10_000
 _MAX_COPIED_BYTES = 2**30
@@ -52,7 +53,8 @@ class ModelFiles:
         self.folder = Path(tempfile.mkdtemp(prefix="trainyard-model-"))
         """The private folder, which exists as long as this object."""
         self._weights: list[int] = []
-        self.remove = weakref.finalize(self, _remove, self.folder, self._weights, os.getpid())
+        # As weakref.finalize, but also at the end of a process that multiprocessing has started, and in no other process.
+        self.remove = Finalize(self, _remove, (self.folder, self._weights), exitpriority=0)
         _existing.add(self)
         handle = self._open(path, os.O_DIRECTORY)
         try:
@@ -176,12 +178,10 @@ def remove_private_folders() -> None:
         files.remove()
 
 
-def _remove(folder: Path, weights: list[int], process: int) -> None:
-    # A forked process has the object, too.
-    if os.getpid() == process:
-        shutil.rmtree(folder, ignore_errors=True)
-        for handle in weights:
-            os.close(handle)
+def _remove(folder: Path, weights: list[int]) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    for handle in weights:
+        os.close(handle)
 
 
 def _without_paths(values: dict[str, Any]) -> dict[str, Any]:

@@ -53,9 +53,9 @@ def test_only_files_that_loaders_read_are_in_the_private_folder(model):
     os.mkfifo(model / "vocab.txt")
     files = opened(model)
     folder = files.folder
-    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     described = {"config.json", "tokenizer.json", "chat_template.jinja", "additional_chat_templates/tool.jinja"}
-    assert found == {*described, "model.safetensors"}
+    assert names == {*described, "model.safetensors"}
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
