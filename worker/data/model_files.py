@@ -53,7 +53,7 @@ class ModelFiles:
         self.folder = Path(tempfile.mkdtemp(prefix="trainyard-model-"))
         """The private folder, which exists as long as this object."""
         self._weights: list[int] = []
-        # As weakref.finalize, but also at the end of a process that multiprocessing has started, and in no other process.
+        # Unlike weakref.finalize, also at the end of a process of multiprocessing, and not in a fork of this process.
         self.remove = Finalize(self, _remove, (self.folder, self._weights), exitpriority=0)
         _existing.add(self)
         handle = self._open(path, os.O_DIRECTORY)

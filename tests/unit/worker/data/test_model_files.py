@@ -2,6 +2,7 @@
 
 import gc
 import json
+import multiprocessing
 import os
 import stat
 
@@ -163,3 +164,20 @@ def test_private_folder_ends_with_its_object_or_the_process(model):
     files = opened(model)
     remove_private_folders()
     assert not files.folder.exists()
+
+
+def test_private_folder_ends_with_its_own_process_of_multiprocessing(model):
+    files = opened(model)
+    held = [files]
+    context = multiprocessing.get_context("fork")
+    made = context.SimpleQueue()
+
+    def open_and_send():
+        held.append(opened(model))
+        made.put(held[1].folder)
+
+    child = context.Process(target=open_and_send)
+    child.start()
+    child.join()
+    assert not made.get().exists()
+    assert (files.folder / "model.safetensors").read_text() == "{}"
