@@ -140,7 +140,7 @@ def _refusing(field: str, path: str) -> Iterator[None]:
 
 def _no_file(field: str, path: str, *, is_folder: bool) -> RefusedError:
     if not is_folder:
-        return RefusedError(f"{field}: {path} is no regular file")
+        return RefusedError(f"{field}: {path} is no regular file", "Give the path of a file.")
     return RefusedError(
         f"{field}: {path} is a folder",
         f"Name its files by a pattern, such as {path.rstrip('/')}/*; source `dataset` reads folders saved by "

@@ -34,6 +34,7 @@ _ARGUMENTS = frozenset({"tokenizer_config.json", _SPECIAL_TOKENS, "preprocessor_
 """Files with arguments of classes of transformers."""
 _NAMES_OF_PATHS = ("_file", "_files", "_path", "_dir", "_spm", "vocab", "merges", "init_inputs", "mecab_option")
 """The ends of the names of such arguments that can be paths. `save_pretrained` writes none of them."""
+_SAVE_AGAIN = "Save the tokenizer again with save_pretrained."
 _MAX_FILES = 10_000
 _MAX_COPIED_BYTES = 2**30
 _READ_BYTES = 2**20
@@ -152,14 +153,14 @@ class ModelFiles:
         try:
             content = json.loads(file.read_text("utf-8"), object_hook=_without_paths if changed else None)
         except RecursionError:
-            raise self._refusal(f"has a {file.name} that is nested too deeply") from None
+            raise self._refusal(f"has a {file.name} that is nested too deeply", _SAVE_AGAIN) from None
         except ValueError:
             # Its loader fails, too, and explains it.
             return
         model = content.get("model") if isinstance(content, dict) else None
         parts = [model.get("vocab"), model.get("merges")] if isinstance(model, dict) else []
         if any(isinstance(part, str) for part in (content, *parts)):
-            raise self._refusal(f"has a {file.name} with a text instead of a vocabulary")
+            raise self._refusal(f"has a {file.name} with a text instead of a vocabulary", _SAVE_AGAIN)
         if file.name == _SPECIAL_TOKENS and isinstance(content, dict):
             content = {name: value for name, value in content.items() if name.endswith(("_token", "_tokens"))}
         if changed:

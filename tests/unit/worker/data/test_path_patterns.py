@@ -53,3 +53,8 @@ def test_pattern_finds_what_glob_does(tmp_path):
         named = str(tmp_path / pattern)
         expected = {os.path.normpath(path) for path in glob.glob(named, recursive=True)} - {str(tmp_path / "a")}
         assert matching_paths(named, AllowedRoots(allowed=(str(tmp_path),))) == expected, pattern
+
+
+def test_pipe_is_refused_without_waiting_for_its_writer(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert "is no regular file" in str(refusal(FileSource(path=str(tmp_path / "pipe")), tmp_path))
