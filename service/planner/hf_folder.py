@@ -10,7 +10,6 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
 from typing import IO, Any
 
 from trainyard.contract.allowed_roots import AllowedRoots, OutsideRootsError
@@ -66,13 +65,43 @@ def read_folder(path: str, roots: AllowedRoots) -> FolderContents:
     Raises:
         FolderError: A file is missing, broken, too large, not a regular file, or outside of the roots.
     """
-    folder = Path(path)
-    real = _inside(folder, roots)
-    config = _read_json(real / CONFIG, MAX_CONFIG_BYTES, roots)
+    folder = _open(path, roots, os.O_DIRECTORY)
+    try:
+        return _read_contents(_Folder(path, folder, roots))
+    finally:
+        os.close(folder)
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """The open folder, so that all files are read of the one that was checked."""
+
+    path: str
+    handle: int
+    roots: AllowedRoots
+
+    def open(self, name: str) -> IO[bytes]:
+        handle = _open(name, self.roots, folder=self.handle)
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise FolderError(f"{name} is not a regular file")
+        return os.fdopen(handle, "rb")
+
+    def has(self, name: str) -> bool:
+        """Whether there is a file or a folder of this name."""
+        try:
+            os.stat(name, dir_fd=self.handle, follow_symlinks=False)
+        except OSError:
+            return False
+        return True
+
+
+def _read_contents(folder: _Folder) -> FolderContents:
+    config = _read_json(folder, CONFIG, MAX_CONFIG_BYTES)
     tensors: dict[str, StoredTensor] = {}
     total, header_budget = 0, MAX_TOTAL_HEADER_BYTES
-    for name in _shards(real, roots):
-        parsed, size, header = _header(real / name, roots, header_budget)
+    for name in _shards(folder):
+        parsed, size, header = _header(folder, name, header_budget)
         header_budget -= header
         if duplicates := tensors.keys() & parsed.keys():
             raise FolderError(f"{name}: tensor `{min(duplicates)}` is in another file, too")
@@ -83,36 +112,21 @@ def read_folder(path: str, roots: AllowedRoots) -> FolderContents:
     return FolderContents(config, tensors, total)
 
 
-def _inside(path: Path, roots: AllowedRoots) -> Path:
-    """Return the real path, with links resolved."""
+def _open(path: str, roots: AllowedRoots, flags: int = 0, *, folder: int | None = None) -> int:
     try:
-        return roots.resolve(path)
+        return roots.open(path, flags, folder=folder)
     except OutsideRootsError as error:
         raise FolderError(str(error)) from None
-    except (OSError, RuntimeError) as error:
+    except (OSError, ValueError) as error:
         raise FolderError(f"{path} cannot be read: {_reason(error)}") from None
 
 
-def _open(path: Path, roots: AllowedRoots) -> IO[bytes]:
-    real = _inside(path, roots)
-    try:
-        # Without O_NONBLOCK, opening a pipe would wait for a writer.
-        handle = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        raise FolderError(f"{path.name} cannot be read: {_reason(error)}") from None
-    file = os.fdopen(handle, "rb")
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        file.close()
-        raise FolderError(f"{path.name} is not a regular file")
-    return file
-
-
-def _read_json(path: Path, max_bytes: int, roots: AllowedRoots) -> dict[str, Any]:
-    with _open(path, roots) as file:
-        text = _read(file, max_bytes + 1, path.name)
+def _read_json(folder: _Folder, name: str, max_bytes: int) -> dict[str, Any]:
+    with folder.open(name) as file:
+        text = _read(file, max_bytes + 1, name)
     if len(text) > max_bytes:
-        raise FolderError(f"{path.name} is larger than {format_size(max_bytes)}")
-    return _parse_object(text, path.name)
+        raise FolderError(f"{name} is larger than {format_size(max_bytes)}")
+    return _parse_object(text, name)
 
 
 def _parse_object(text: bytes, name: str) -> dict[str, Any]:
@@ -132,10 +146,10 @@ def _read(file: IO[bytes], count: int, name: str) -> bytes:
         raise FolderError(f"{name} cannot be read: {_reason(error)}") from None
 
 
-def _shards(folder: Path, roots: AllowedRoots) -> list[str]:
+def _shards(folder: _Folder) -> list[str]:
     """Return the names of the weight files: those of the index, or all *.safetensors."""
-    if (folder / INDEX).is_file():
-        weights = _read_json(folder / INDEX, MAX_INDEX_BYTES, roots).get("weight_map")
+    if folder.has(INDEX):
+        weights = _read_json(folder, INDEX, MAX_INDEX_BYTES).get("weight_map")
         if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights.values()):
             raise FolderError(f"{INDEX} has no `weight_map` from tensors to files")
         names = sorted(set(weights.values()))
@@ -150,30 +164,30 @@ def _shards(folder: Path, roots: AllowedRoots) -> list[str]:
     return names
 
 
-def _listed(folder: Path) -> list[str]:
+def _listed(folder: _Folder) -> list[str]:
     try:
-        with os.scandir(folder) as entries:
+        with os.scandir(folder.handle) as entries:
             return [entry.name for _, entry in zip(range(MAX_ENTRIES), entries, strict=False)]
     except OSError as error:
-        raise FolderError(f"{folder} cannot be read: {_reason(error)}") from None
+        raise FolderError(f"{folder.path} cannot be read: {_reason(error)}") from None
 
 
-def _header(path: Path, roots: AllowedRoots, header_budget: int) -> tuple[dict[str, StoredTensor], int, int]:
+def _header(folder: _Folder, name: str, header_budget: int) -> tuple[dict[str, StoredTensor], int, int]:
     """Return the tensors, the bytes of weights and the bytes of the header."""
-    with _open(path, roots) as file:
-        prefix = _read(file, 8, path.name)
+    with folder.open(name) as file:
+        prefix = _read(file, 8, name)
         length = int.from_bytes(prefix, "little")
         size = os.fstat(file.fileno()).st_size
         if len(prefix) < 8 or length > size - 8:
-            raise FolderError(f"{path.name} is no complete safetensors file")
+            raise FolderError(f"{name} is no complete safetensors file")
         if length > min(MAX_HEADER_BYTES, header_budget):
-            raise FolderError(f"{path.name} has a header of {format_size(length)}, more than is read")
-        parsed = _parse_object(_read(file, length, path.name), f"the header of {path.name}")
+            raise FolderError(f"{name} has a header of {format_size(length)}, more than is read")
+        parsed = _parse_object(_read(file, length, name), f"the header of {name}")
     parsed.pop("__metadata__", None)
-    tensors = {name: _stored(entry, f"{path.name}: tensor `{name}`") for name, entry in parsed.items()}
+    tensors = {key: _stored(entry, f"{name}: tensor `{key}`") for key, entry in parsed.items()}
     declared = sum(tensor.size * WIDTHS.get(tensor.dtype, 1) for tensor in tensors.values())
     if declared > size - 8 - length:
-        raise FolderError(f"{path.name} is shorter than its header says")
+        raise FolderError(f"{name} is shorter than its header says")
     return tensors, size - 8 - length, length
 
 
@@ -188,4 +202,4 @@ def _stored(entry: Any, what: str) -> StoredTensor:
 
 
 def _reason(error: Exception) -> str:
-    return error.strerror or "it cannot be opened" if isinstance(error, OSError) else "it leads to itself"
+    return error.strerror or "it cannot be opened" if isinstance(error, OSError) else "it is no valid name"

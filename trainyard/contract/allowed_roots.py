@@ -1,5 +1,6 @@
 """The folders from which specs may read models and data, checked by the service and again by the worker."""
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 from typing import Annotated
@@ -67,6 +68,29 @@ class AllowedRoots(Strict):
         if (problem := self._hidden_problem(real, allowed)) is not None:
             raise OutsideRootsError(path, problem)
         return real
+
+    def open(self, path: str | Path, flags: int = 0, *, folder: int | None = None) -> int:
+        """Open a file or a folder for reading, and return its descriptor. The real path of what was opened is checked,
+        so that nobody can replace a link between the check and the opening.
+
+        Args:
+            flags: More flags of `os.open`. With `O_DIRECTORY` only a folder is opened.
+            folder: The descriptor of the folder to which the path is relative.
+
+        Raises:
+            OSError: It cannot be opened.
+            OutsideRootsError: The real path is not allowed, or is hidden.
+        """
+        # Without O_NONBLOCK, opening a pipe would wait for a writer.
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags, dir_fd=folder)
+        try:
+            self.resolve(Path(f"/proc/self/fd/{handle}"))
+        except BaseException as error:
+            os.close(handle)
+            if isinstance(error, OutsideRootsError):
+                raise OutsideRootsError(PurePath(path), error.problem) from None
+            raise
+        return handle
 
     @staticmethod
     def _contains(

@@ -3,15 +3,16 @@
 import glob
 import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from trainyard.contract.allowed_roots import AllowedRoots, OutsideRootsError
 from trainyard.contract.spec.text_sources import FileSource, listed_paths
 from worker.core.errors import RefusedError
+from worker.data.path_patterns import matching_paths
 
 CHUNK_BYTES = 2**22
 """About the size of a part of a file that one process reads at once."""
@@ -65,7 +66,7 @@ def find_files(field: str, source: FileSource, roots: AllowedRoots) -> list[Data
         RefusedError: A path names no file, one that cannot be read, or one outside of the roots.
     """
     kind: RecordKind = "arrow" if source.source == "dataset" else source.source
-    paths = [path for pattern in listed_paths(source.path) for path in _expanded(field, pattern)]
+    paths = [path for pattern in listed_paths(source.path) for path in _expanded(field, pattern, roots)]
     if source.source == "dataset":
         paths = [path for folder in paths for path in _files_of_dataset(field, folder, roots)]
     if len(paths) > MAX_FILES:
@@ -98,11 +99,36 @@ def opened_path(field: str, path: str, roots: AllowedRoots) -> Iterator[BinaryIO
     Raises:
         RefusedError: It cannot be read, or is outside of the roots.
     """
-    try:
-        with open(path, "rb") as handle:
-            # Of the open file, so that nobody can replace a link in between.
-            roots.resolve(Path(f"/proc/self/fd/{handle.fileno()}"))
+    with _refusing(field, path):
+        handle = roots.open(path)
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(handle)
+            raise _no_file(field, path, is_folder=stat.S_ISDIR(status.st_mode))
+        with os.fdopen(handle, "rb") as file:
+            yield file
+
+
+@contextmanager
+def opened_folder(field: str, path: str, roots: AllowedRoots) -> Iterator[int]:
+    """Open a folder that a field of the spec names, and yield its descriptor.
+
+    Raises:
+        RefusedError: It cannot be read, or is outside of the roots.
+    """
+    with _refusing(field, path):
+        handle = roots.open(path, os.O_DIRECTORY)
+        try:
             yield handle
+        finally:
+            os.close(handle)
+
+
+@contextmanager
+def _refusing(field: str, path: str) -> Iterator[None]:
+    """Translate the errors of what is read."""
+    try:
+        yield
     except OutsideRootsError as error:
         raise RefusedError(f"{field}: {path} {error.problem}") from None
     except OSError as error:
@@ -112,44 +138,53 @@ def opened_path(field: str, path: str, roots: AllowedRoots) -> Iterator[BinaryIO
         ) from None
 
 
+def _no_file(field: str, path: str, *, is_folder: bool) -> RefusedError:
+    if not is_folder:
+        return RefusedError(f"{field}: {path} is no regular file", "Give the path of a file.")
+    return RefusedError(
+        f"{field}: {path} is a folder",
+        f"Name its files by a pattern, such as {path.rstrip('/')}/*; source `dataset` reads folders saved by "
+        "save_to_disk.",
+    )
+
+
 def state_of(handle: BinaryIO) -> FileState:
     """Return the state of an open file."""
     status = os.fstat(handle.fileno())
     return FileState(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def _expanded(field: str, pattern: str) -> list[str]:
+def _expanded(field: str, pattern: str, roots: AllowedRoots) -> list[str]:
     """Return the paths of a pattern, sorted. A path that exists is no pattern."""
     if os.path.lexists(pattern) or not glob.has_magic(pattern):
         return [pattern]
-    paths = sorted(glob.glob(pattern, recursive=True))
+    try:
+        paths = sorted(matching_paths(pattern, roots))
+    except OutsideRootsError as error:
+        raise RefusedError(f"{field}: {pattern} {error.problem}") from None
     if not paths:
         raise RefusedError(f"{field}: no file matches {pattern} on this node")
     return paths
 
 
 def _examined(field: str, path: str, kind: RecordKind, roots: AllowedRoots) -> DataFile:
-    if os.path.isdir(path):
-        raise RefusedError(
-            f"{field}: {path} is a folder",
-            f"Name its files by a pattern, such as {path.rstrip('/')}/*; source `dataset` reads folders saved by "
-            "save_to_disk.",
-        )
     with opened_path(field, path, roots) as handle:
         return DataFile(field, path, kind, state_of(handle), roots)
 
 
 def _files_of_dataset(field: str, folder: str, roots: AllowedRoots) -> list[str]:
     """Return the files of a folder that `datasets.save_to_disk` wrote, in the order of its state."""
-    if os.path.exists(os.path.join(folder, "dataset_dict.json")):
-        names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
-        raise RefusedError(
-            f"{field}: {folder} holds several splits: {', '.join(names[:10])}",
-            f"Name the folder of one split, such as {folder.rstrip('/')}/{names[0] if names else 'train'}.",
-        )
-    with opened_path(field, os.path.join(folder, "state.json"), roots) as handle:
+    with opened_folder(field, folder, roots) as handle, os.scandir(handle) as scanned:
+        entries = list(scanned)
+        if any(entry.name == "dataset_dict.json" for entry in entries):
+            names = sorted(entry.name for entry in entries if entry.is_dir())
+            raise RefusedError(
+                f"{field}: {folder} holds several splits: {', '.join(names[:10])}",
+                f"Name the folder of one split, such as {folder.rstrip('/')}/{names[0] if names else 'train'}.",
+            )
+    with opened_path(field, os.path.join(folder, "state.json"), roots) as file:
         try:
-            names = [_plain_name(item["filename"]) for item in json.load(handle)["_data_files"]]
+            names = [_plain_name(item["filename"]) for item in json.load(file)["_data_files"]]
         except (ValueError, LookupError, TypeError, RecursionError):
             problem = "has a state.json that is not that of a saved data set"
             raise RefusedError(f"{field}: {folder} {problem}", "Save it again with save_to_disk.") from None

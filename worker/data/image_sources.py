@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainyard.contract.allowed_roots import AllowedRoots, OutsideRootsError
@@ -191,10 +190,8 @@ class _Entry(NamedTuple):
 
 def _entries(path: str, roots: AllowedRoots) -> list[_Entry]:
     """Return what is in a folder, in any order, without what is hidden."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    handle = roots.open(path, os.O_DIRECTORY)
     try:
-        # Of the open folder, so that nobody can replace a link in between.
-        roots.resolve(Path(f"/proc/self/fd/{handle}"))
         with os.scandir(handle) as entries:
             visible = (entry for entry in entries if not entry.name.startswith("."))
             return [_Entry(entry.name, entry.is_dir(), entry.is_file()) for entry in visible]

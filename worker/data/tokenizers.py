@@ -150,7 +150,7 @@ class HfTokenizer:
                 changed = {**rest, "tool_calls": others} if others else rest
                 if self._renders([*messages[:index], changed, *messages[index + 1 :]], tools, text):
                     raise LostCallsError(
-                        f"the chat template of {self._tokenizer.name_or_path or 'the model'} leaves out the "
+                        "the model's chat template leaves out the "
                         f"`tool_calls` of message {index + 1}, so that they would not be learned"
                     )
 

@@ -1,17 +1,19 @@
 """An adapter in peft's format from which a training starts (`lora.adapter`)."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots, OutsideRootsError
+from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.errors import RefusedError
+from worker.data.data_files import opened_path
 from worker.engine.adapters import is_adapter, peft_name
 
 Tensors = Mapping[str, torch.Tensor]
@@ -33,17 +35,28 @@ def read_adapter(spec: TrainingSpec, roots: AllowedRoots = UNRESTRICTED_ROOTS) -
 
     folder = Path(spec.lora.adapter)
     try:
-        for name in (_CONFIG, _WEIGHTS):
-            roots.resolve(folder / name)
-        config = json.loads((folder / _CONFIG).read_bytes())
-        tensors: Tensors = load_file(folder / _WEIGHTS)
-    except (OutsideRootsError, OSError, ValueError, SafetensorError) as error:
+        with open_adapter(folder, roots) as (config_file, weights):
+            config = json.load(config_file)
+            tensors: Tensors = load_file(f"/proc/self/fd/{weights.fileno()}")
+    except (OSError, ValueError, SafetensorError) as error:
         raise RefusedError(
             f"lora.adapter: {folder} does not hold an adapter: {error}",
             f"Give a folder with {_CONFIG} and {_WEIGHTS}, as peft and Trainyard's exports write them.",
         ) from None
     _check_config(spec, folder, config)
     return tensors
+
+
+@contextmanager
+def open_adapter(folder: Path, roots: AllowedRoots) -> Iterator[tuple[BinaryIO, BinaryIO]]:
+    """Open the configuration and the weights of an adapter.
+
+    Raises:
+        RefusedError: A file cannot be read, or leads out of the roots.
+    """
+    config, weights = (opened_path("lora.adapter", str(folder / name), roots) for name in (_CONFIG, _WEIGHTS))
+    with config as first, weights as second:
+        yield first, second
 
 
 def _check_config(spec: TrainingSpec, folder: Path, config: Any) -> None:

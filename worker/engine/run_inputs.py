@@ -18,6 +18,8 @@ class RunInputs:
     samples: SampleGenerator | None = None
     adapter: Tensors | None = None
     """The adapter from which training starts."""
+    roots: AllowedRoots = UNRESTRICTED_ROOTS
+    """Below them the model and the adapter are read."""
     pause_at: int | None = None
     """The step after which this execution saves a checkpoint and ends."""
 
@@ -28,4 +30,4 @@ def load_inputs(spec: TrainingSpec, layout: RunLayout | None, roots: AllowedRoot
     Raises:
         RefusedError: Something cannot be loaded, or does not fit.
     """
-    return RunInputs(layout, build_generator(spec, roots), read_adapter(spec, roots))
+    return RunInputs(layout, build_generator(spec, roots), read_adapter(spec, roots), roots)

@@ -6,14 +6,17 @@ from typing import Any
 
 import numpy as np
 
+from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.checkpoint.compatibility import STORED
 from worker.data.answers import AnswerExamples
 from worker.data.examples import Examples
+from worker.data.model_files import ModelFiles
 from worker.data.sampler import GlobalBatches, digest
 from worker.data.stored_rows import StoredExamples
 from worker.data.token_rows import RowExamples, TokenRows
+from worker.engine.initial_adapter import open_adapter
 from worker.tasks.base import ReferencedTask, Task, referenced
 from worker.tasks.hf_slices import weight_files
 
@@ -21,20 +24,27 @@ _SAMPLES, _SAMPLE_BYTES = 256, 2**14
 """Parts of a file of weights that are compared, evenly spaced, and the bytes of each."""
 
 
-def source_digests(spec: TrainingSpec, task: Task, batches: GlobalBatches, *, origin: str = "") -> dict[str, str]:
+def source_digests(
+    spec: TrainingSpec,
+    task: Task,
+    batches: GlobalBatches,
+    *,
+    origin: str = "",
+    roots: AllowedRoots = UNRESTRICTED_ROOTS,
+) -> dict[str, str]:
     """Return the digests by the names of the spec's fields, and that of a reference model. A `custom` task may make
     other examples at every start. `origin`: see `initial_model_digest`."""
     digests = {"data.shuffle": digest(batches.at(0))}
     if spec.task != "custom":
         digests["data"] = _digest_of_examples(task.examples)
-    if (base := base_digest(spec)) is not None:
+    if (base := base_digest(spec, roots)) is not None:
         digests["model.path"] = base
     if referenced(task) is not None:
-        digests["reference"] = initial_model_digest(spec, origin)
+        digests["reference"] = initial_model_digest(spec, origin, roots)
     return digests
 
 
-def initial_model_digest(spec: TrainingSpec, origin: str) -> str:
+def initial_model_digest(spec: TrainingSpec, origin: str, roots: AllowedRoots = UNRESTRICTED_ROOTS) -> str:
     """Return the digest of what the model before its first step depends on.
 
     Args:
@@ -42,26 +52,28 @@ def initial_model_digest(spec: TrainingSpec, origin: str) -> str:
     """
     model = spec.model
     if isinstance(model, HfModel):
-        weights = folder_digest(Path(model.path))
+        weights = _digest_of_model(model.path, roots)
     else:
         weights = f"{spec.seed} {model.model_dump_json() if model else ''}"
-    adapter = _digest_of_adapter(Path(spec.lora.adapter)) if spec.lora.adapter else ""
+    adapter = _digest_of_adapter(Path(spec.lora.adapter), roots) if spec.lora.adapter else ""
     text = "\n".join((weights, spec.lora.base_dtype, adapter, origin))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def reference_digest(spec: TrainingSpec, task: ReferencedTask, origin: str) -> str:
+def reference_digest(
+    spec: TrainingSpec, task: ReferencedTask, origin: str, roots: AllowedRoots = UNRESTRICTED_ROOTS
+) -> str:
     """Return the digest of what the reference's log-probabilities depend on: the initial model, all examples, and the
     precision in which they are computed."""
     examples = _digest_of_examples(task.answers, held_out=True)
-    text = "\n".join((initial_model_digest(spec, origin), examples, spec.precision, spec.param_dtype))
+    text = "\n".join((initial_model_digest(spec, origin, roots), examples, spec.precision, spec.param_dtype))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def base_digest(spec: TrainingSpec) -> str | None:
+def base_digest(spec: TrainingSpec, roots: AllowedRoots = UNRESTRICTED_ROOTS) -> str | None:
     """Return the digest of the folder of the frozen base model; None if the run has none."""
     if isinstance(spec.model, HfModel) and (spec.lora_rank is not None or spec.trainable is not None):
-        return folder_digest(Path(spec.model.path))
+        return _digest_of_model(spec.model.path, roots)
     return None
 
 
@@ -87,11 +99,17 @@ def _digest_of_examples(examples: Examples, *, held_out: bool = False) -> str:
     return hashed.hexdigest()
 
 
-def _digest_of_adapter(folder: Path) -> str:
+def _digest_of_adapter(folder: Path, roots: AllowedRoots) -> str:
     hashed = hashlib.sha256()
-    for path in sorted(folder.glob("adapter_*")):
-        hashed.update(path.read_bytes())
+    with open_adapter(folder, roots) as files:
+        for file in files:
+            hashed.update(file.read())
     return hashed.hexdigest()
+
+
+def _digest_of_model(path: str, roots: AllowedRoots) -> str:
+    files = ModelFiles(path, roots)
+    return folder_digest(files.folder)
 
 
 def folder_digest(folder: Path) -> str:

@@ -215,8 +215,8 @@ class Trainer:
             self._fill_reference()
         # After loading, which names the tensors that do not fit.
         first = self._ranks.is_first
-        origin = self._checkpoints.initial_weights
-        sources = source_digests(self._spec, self._task, self._batches, origin=origin) if first else {}
+        origin, roots = self._checkpoints.initial_weights, self._inputs.roots
+        sources = source_digests(self._spec, self._task, self._batches, origin=origin, roots=roots) if first else {}
         self._checkpoints.bind_sources(sources, getattr(self._task, "classes", ()))
         return start
 
@@ -227,7 +227,8 @@ class Trainer:
         if task is None:
             return
         origin = self._checkpoints.initial_weights
-        digest = reference_digest(self._spec, task, origin) if self._ranks.is_first else ""
+        roots = self._inputs.roots
+        digest = reference_digest(self._spec, task, origin, roots) if self._ranks.is_first else ""
         fill_reference(
             task,
             self._model,

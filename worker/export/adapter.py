@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import nn
 
-from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.exported import CLASSES
 from worker.engine.adapters import adapter_config, is_adapter, peft_name
@@ -18,16 +17,21 @@ from worker.export.model import save_input, save_tensors
 
 
 def save_adapter(
-    folder: Path, weights: dict[str, Any], base: nn.Module, spec: TrainingSpec, classes: Sequence[str] = ()
+    folder: Path,
+    weights: dict[str, Any],
+    base: nn.Module,
+    spec: TrainingSpec,
+    classes: Sequence[str] = (),
+    base_folder: Path | None = None,
 ) -> None:
     """Write a folder that `peft.PeftModel.from_pretrained` loads onto the base model. `classes`: the names of the
-    outputs of a model that classifies, which are in no other file."""
+    outputs of a model that classifies, which are in no other file; `base_folder`: that of a Hugging Face model."""
     _write(folder, weights, base, spec)
     if classes:
         (folder / CLASSES).write_text(json.dumps(list(classes), ensure_ascii=False))
-    if isinstance(spec.model, HfModel):
-        save_input(folder, spec)
-    if (vectors := text_vectors_of(spec)) is not None:
+    if base_folder is not None:
+        save_input(folder, spec, base_folder)
+    if (vectors := text_vectors_of(spec, base_folder)) is not None:
         save_modules(folder, vectors)
 
 

@@ -19,6 +19,7 @@ from worker.checkpoint.digests import verify
 from worker.checkpoint.tensors import ModelTensors
 from worker.core.disk_space import require_room
 from worker.core.errors import RefusedError
+from worker.data.model_files import ModelFiles
 from worker.engine.adapters import is_adapter
 from worker.engine.sources import base_digest
 from worker.export.base_model import build_base
@@ -41,6 +42,8 @@ def export_checkpoint(request: ExportRequest, report: Report) -> tuple[ExportKin
         OSError: A file could not be read or written.
     """
     spec = _read_spec(request)
+    files = ModelFiles(spec.model.path) if isinstance(spec.model, HfModel) else None
+    base = files.folder if files else None
     checkpoint = CheckpointLayout(Path(request.checkpoint))
     report(ExportUpdate(phase="verifying"))
     dtype_name, merging = request.dtype or default_dtype(spec), is_merged(spec)
@@ -49,7 +52,7 @@ def export_checkpoint(request: ExportRequest, report: Report) -> tuple[ExportKin
     with _noticed_deletion(checkpoint):
         manifest, tensors = _verified_tensors(checkpoint)
         _require_classes(manifest, spec)
-        shell = _build_shell(spec, manifest.classes)
+        shell = _build_shell(spec, base, manifest.classes)
         if merging:
             _require_same_base(manifest, spec, moved=request.base is not None)
         names = _chosen_names(tensors, spec, shell)
@@ -66,6 +69,7 @@ def export_checkpoint(request: ExportRequest, report: Report) -> tuple[ExportKin
         partial=spec.trainable is not None,
         dtype=dtype,
         classes=manifest.classes,
+        base=base,
     )
     note = note_of(
         kind,
@@ -75,8 +79,9 @@ def export_checkpoint(request: ExportRequest, report: Report) -> tuple[ExportKin
         sources=manifest.sources,
         job_id=request.job_id,
         averaged=averaged,
+        base=base,
     )
-    write_description(folder, note, spec, manifest.metrics, manifest.sources)
+    write_description(folder, note, spec, manifest.metrics, manifest.sources, base)
     return kind, dtype_name
 
 
@@ -144,14 +149,15 @@ def _require_same_base(manifest: Manifest, spec: TrainingSpec, *, moved: bool) -
     raise RefusedError(message, "Restore it, or name an unchanged copy with --base.")
 
 
-def _build_shell(spec: TrainingSpec, classes: Sequence[str]) -> nn.Module | None:
-    """Return the model without weights, or None if it is defined by the job's own code. `classes`: the names of its
-    outputs, if it classifies."""
+def _build_shell(spec: TrainingSpec, base: Path | None, classes: Sequence[str]) -> nn.Module | None:
+    """Return the model without weights, or None if it is defined by the job's own code. `base`: the folder of a Hugging
+    Face model; `classes`: the names of its outputs, if it classifies."""
     if spec.task == "custom" or spec.model is None:
         return None
-    if isinstance(spec.model, HfModel):
-        shell: nn.Module = build_hf_shell(spec, classes=classes)
+    if base is not None:
+        shell: nn.Module = build_hf_shell(spec, base, classes=classes)
         return shell
+    assert not isinstance(spec.model, HfModel)
     with torch.device("meta"):
         return build_builtin(spec.model)
 

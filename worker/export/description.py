@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from trainyard.contract.spec.decoders import GptModel, LlamaModel
-from trainyard.contract.spec.sections import ConvnetModel, HfModel, MlpModel
+from trainyard.contract.spec.sections import ConvnetModel, MlpModel
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.export import ExportDtype, ExportKind
 from trainyard.contract.wire.exported import EXPORT_NOTE, MODEL_CARD, ExportNote
@@ -39,8 +39,10 @@ def note_of(
     sources: Mapping[str, str],
     job_id: str | None = None,
     averaged: bool = False,
+    base: Path | None = None,
 ) -> ExportNote:
-    """Return the description of an export, without its files. `sources`: digests of what the run was trained from."""
+    """Return the description of an export, without its files. `sources`: digests of what the run was trained from;
+    `base`: the folder from which a Hugging Face model is read."""
     return ExportNote(
         kind=kind,
         task=spec.task,
@@ -54,19 +56,25 @@ def note_of(
         base_dtype=spec.lora.base_dtype if held_dtype(spec) else None,
         base_digest=None if kind == "model" else _base_digest(spec, sources),
         input=input_of(spec),
-        vectors=text_vectors_of(spec),
+        vectors=text_vectors_of(spec, base),
     )
 
 
 def write_description(
-    folder: Path, note: ExportNote, spec: TrainingSpec, metrics: Mapping[str, float], sources: Mapping[str, str]
+    folder: Path,
+    note: ExportNote,
+    spec: TrainingSpec,
+    metrics: Mapping[str, float],
+    sources: Mapping[str, str],
+    base: Path | None = None,
 ) -> None:
-    """Write the description of a folder that holds the weights, and last export.json, with the digests of all files."""
+    """Write the description of a folder that holds the weights, and last export.json, with the digests of all files.
+    `base`: see `note_of`."""
     if isinstance(spec.model, ConvnetModel | MlpModel) or spec.task == "custom":
         fields = {"kind", "task", "model", "seed", "step", "input"}
         (folder / "config.json").write_text(note.model_dump_json(include=fields, exclude_none=True, indent=1))
-    base = _read_base(Path(spec.model.path)) if isinstance(spec.model, HfModel) else None
-    (folder / MODEL_CARD).write_text(model_card(spec, note, metrics, sources, base))
+    card = None if base is None else _read_base(base)
+    (folder / MODEL_CARD).write_text(model_card(spec, note, metrics, sources, card))
     described = note.model_copy(update={"files": _digests(folder)})
     (folder / EXPORT_NOTE).write_text(described.model_dump_json(exclude_none=True, indent=1))
 

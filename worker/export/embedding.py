@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.text_data import TextData
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.exported import TextVectors
@@ -16,13 +15,13 @@ _MODULES = ("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Norma
 _POOLING = {"mean": "mean_tokens", "first": "cls_token", "last": "lasttoken"}
 
 
-def text_vectors_of(spec: TrainingSpec) -> TextVectors | None:
-    """Return how the model of a spec makes a vector of a text; None for another task."""
-    if spec.task != "text_embedding" or not isinstance(spec.model, HfModel) or not isinstance(spec.data, TextData):
+def text_vectors_of(spec: TrainingSpec, base: Path | None) -> TextVectors | None:
+    """Return how the model of a spec makes a vector of a text; None for another task. `base`: the model's folder."""
+    if spec.task != "text_embedding" or base is None or not isinstance(spec.data, TextData):
         return None
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(spec.model.path, local_files_only=True, trust_remote_code=False)
+    config = AutoConfig.from_pretrained(base, local_files_only=True, trust_remote_code=False)
     length = row_length(spec.data.max_length, context_of(config))
     return TextVectors(pooling=spec.embedding.pooling, max_length=length, width=config.hidden_size)
 

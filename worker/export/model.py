@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from trainyard.contract.spec.decoders import BuiltinDecoder, GptModel, LlamaModel
-from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.data.parsed_records import padding_of
 from worker.export.byte_tokenizer import save_byte_tokenizer
@@ -34,11 +33,12 @@ def save_model(
     spec: TrainingSpec,
     dtype: torch.dtype = torch.float32,
     classes: Sequence[str] = (),
+    base: Path | None = None,
 ) -> None:
     """Write all of a model's weights. `dtype` is that of the weights, for config.json; `classes`: the names of the
-    outputs of a model that classifies."""
-    if isinstance(spec.model, HfModel):
-        save_hf(folder, weights, spec, dtype, classes)
+    outputs of a model that classifies; `base`: the folder from which a Hugging Face model is read."""
+    if base is not None:
+        save_hf(folder, weights, spec, base, dtype, classes)
         return
     if isinstance(spec.model, GptModel | LlamaModel):
         save_decoder(folder, weights, spec.model, dtype)
@@ -70,31 +70,34 @@ def save_tensors(path: Path, weights: dict[str, Any]) -> None:
 
 
 def save_hf(
-    folder: Path, weights: dict[str, Any], spec: TrainingSpec, dtype: torch.dtype, classes: Sequence[str] = ()
+    folder: Path,
+    weights: dict[str, Any],
+    spec: TrainingSpec,
+    base: Path,
+    dtype: torch.dtype,
+    classes: Sequence[str] = (),
 ) -> None:
     """Write a folder that `from_pretrained` loads, with the tokenizer or the image processor; large models are split
     into several files."""
     from transformers import GenerationConfig
 
-    assert isinstance(spec.model, HfModel)
-    base = spec.model.path
     # A model without weights to save with: the trained model may be sharded, wrapped, or have adapters.
-    shell = build_hf_shell(spec, dtype, classes)
-    if spec.task == "causal_lm" and (Path(base) / "generation_config.json").is_file():
+    shell = build_hf_shell(spec, base, dtype, classes)
+    if spec.task == "causal_lm" and (base / "generation_config.json").is_file():
         shell.generation_config = GenerationConfig.from_pretrained(base, local_files_only=True)
     shell.save_pretrained(folder, state_dict=weights)
-    save_input(folder, spec)
-    if (vectors := text_vectors_of(spec)) is not None:
+    save_input(folder, spec, base)
+    if (vectors := text_vectors_of(spec, base)) is not None:
         save_modules(folder, vectors)
 
 
-def build_hf_shell(spec: TrainingSpec, dtype: torch.dtype = torch.float32, classes: Sequence[str] = ()) -> Any:
-    """Return the model of a spec without weights, on the device `meta`. `classes`: the names of its outputs, for a task
-    that classifies."""
+def build_hf_shell(
+    spec: TrainingSpec, base: Path, dtype: torch.dtype = torch.float32, classes: Sequence[str] = ()
+) -> Any:
+    """Return the model of a spec without weights, on the device `meta`. `base`: its folder; `classes`: the names of its
+    outputs, for a task that classifies."""
     import transformers
 
-    assert isinstance(spec.model, HfModel)
-    base = spec.model.path
     settings = class_settings(classes) if classes else {}
     config = transformers.AutoConfig.from_pretrained(base, **_OFFLINE, **settings)
     loader = getattr(transformers, _LOADERS[spec.task])
@@ -107,20 +110,19 @@ def build_hf_shell(spec: TrainingSpec, dtype: torch.dtype = torch.float32, class
     return shell
 
 
-def save_input(folder: Path, spec: TrainingSpec) -> None:
+def save_input(folder: Path, spec: TrainingSpec, base: Path) -> None:
     """Write what makes the input of a Hugging Face model: its tokenizer, or its image processor."""
-    assert isinstance(spec.model, HfModel)
     load = load_image_processor if spec.task == "image_classification" else load_tokenizer
-    load(spec.model.path).save_pretrained(folder)
+    load(base).save_pretrained(folder)
 
 
-def load_tokenizer(base: str) -> Any:
+def load_tokenizer(base: Path) -> Any:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(base, **_OFFLINE)
 
 
-def load_image_processor(base: str) -> Any:
+def load_image_processor(base: Path) -> Any:
     """Return the image processor of a folder, on Pillow as in the training."""
     from transformers import AutoImageProcessor
 

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
+from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.export import ExportDtype, ExportKind
 from trainyard.contract.wire.exported import EXPORT_NOTE
@@ -22,6 +24,7 @@ from worker.checkpoint.compatibility import changed_source
 from worker.core.distributed import Ranks
 from worker.core.errors import TrainingError
 from worker.core.random_state import seed_generators
+from worker.data.model_files import ModelFiles
 from worker.engine.frozen_base import held_dtype
 from worker.engine.sources import base_digest
 from worker.engine.state import trained_state
@@ -45,20 +48,24 @@ def export_weights(
     sources: Mapping[str, str] | None = None,
     metrics: Mapping[str, float] | None = None,
     job_id: str | None = None,
+    roots: AllowedRoots = UNRESTRICTED_ROOTS,
 ) -> None:
     """Write the export, each file atomically. A collective; rank 0 writes.
 
     Args:
         sources: Digests of what the run was trained from, as in the manifests of its checkpoints; used on rank 0.
         metrics: Of this step, for the model card.
+        roots: Below them the base model is read.
 
     Raises:
         TrainingError: On all ranks; adapters are to be merged into a base that has changed since the start of the run.
     """
-    _require_same_base(spec, sources or {}, ranks)
+    _require_same_base(spec, sources or {}, ranks, roots)
     weights = whole_weights(module)
     if not ranks.is_first:
         return
+    files = ModelFiles(spec.model.path, roots) if isinstance(spec.model, HfModel) else None
+    base = files.folder if files else None
     with publish_folder(folder) as temporary:
         dtype, partial = default_dtype(spec), bool(frozen_names(module))
         kind = save_weights(
@@ -69,10 +76,12 @@ def export_weights(
             partial=partial,
             dtype=DTYPES[dtype],
             classes=getattr(task, "classes", ()),
+            base=base,
         )
         averaged = spec.ema is not None and spec.ema.export
-        note = note_of(kind, spec, step, dtype=dtype, sources=sources or {}, job_id=job_id, averaged=averaged)
-        write_description(temporary, note, spec, metrics or {}, sources or {})
+        known = sources or {}
+        note = note_of(kind, spec, step, dtype=dtype, sources=known, job_id=job_id, averaged=averaged, base=base)
+        write_description(temporary, note, spec, metrics or {}, known, base)
 
 
 def save_weights(
@@ -84,6 +93,7 @@ def save_weights(
     partial: bool,
     dtype: torch.dtype = torch.float32,
     classes: Sequence[str] = (),
+    base: Path | None = None,
 ) -> ExportKind:
     """Write the files of an export but its description, and return what it is.
 
@@ -93,19 +103,20 @@ def save_weights(
         partial: Whether the model has frozen parameters.
         classes: The names of the outputs of a model that classifies.
         dtype: Of the written weights. Adapters are merged in their own.
+        base: The folder from which a Hugging Face model is read.
     """
     if is_merged(spec):
         merged = merged_weights(folder, weights, build_base(), spec)
-        save_model(folder, cast(merged, dtype), spec, dtype, classes)
+        save_model(folder, cast(merged, dtype), spec, dtype, classes, base)
         return "model"
     weights = cast(weights, dtype)
     if spec.lora_rank is not None:
-        save_adapter(folder, weights, build_base(), spec, classes)
+        save_adapter(folder, weights, build_base(), spec, classes, base)
         return "adapter"
     if partial:
         save_tensors(folder / "trained.safetensors", weights)
         return "trained"
-    save_model(folder, weights, spec, dtype, classes)
+    save_model(folder, weights, spec, dtype, classes, base)
     return "model"
 
 
@@ -119,8 +130,8 @@ def default_dtype(spec: TrainingSpec) -> ExportDtype:
     return "bf16" if is_merged(spec) and held_dtype(spec) else "fp32"
 
 
-def _require_same_base(spec: TrainingSpec, sources: Mapping[str, str], ranks: Ranks) -> None:
-    digest = base_digest(spec) if ranks.is_first and is_merged(spec) else None
+def _require_same_base(spec: TrainingSpec, sources: Mapping[str, str], ranks: Ranks, roots: AllowedRoots) -> None:
+    digest = base_digest(spec, roots) if ranks.is_first and is_merged(spec) else None
     changed = changed_source(sources, {"model.path": digest}, spec) if digest else None
     if (message := ranks.broadcast(changed)) is not None:
         raise TrainingError(f"{message} since the start of the run", "Restore it and retry the job.")

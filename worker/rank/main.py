@@ -163,9 +163,11 @@ def _run_task(run: RankRun) -> None:
 
 def _train(run: RankRun, progress: ProgressCounter) -> None:
     from worker.checkpoint.manager import CheckpointManager
+    from worker.data.model_files import remove_private_folders
     from worker.data.uploaded import UploadNames, locate_uploads
     from worker.tasks.select import select_task
 
+    run.on_exit.append(lambda _: remove_private_folders())
     ranks = _join(run)
     if ranks.device.type == "cpu":
         ignore_missing_gpu_kernels()
@@ -204,6 +206,7 @@ def _train(run: RankRun, progress: ProgressCounter) -> None:
             sources=checkpoints.sources,
             metrics=outcome.metrics,
             job_id=run.launch.job_id,
+            roots=run.launch.roots,
         )
     progress.mark("ending")
     reason = "completed" if outcome.completed else "paused" if outcome.paused else run.stop.reason()

@@ -1,10 +1,8 @@
 """A Hugging Face model from a local folder of safetensors, and what makes its input."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,33 +10,33 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots, OutsideRootsError
+from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
 from worker.core.errors import RefusedError, is_out_of_memory
+from worker.data.model_files import ModelFiles
 from worker.deferred.model import DeferredModel
 from worker.deferred.recorder import record
 from worker.deferred.recording import CannotDeferError
 from worker.tasks.hf_forward import read_traits, set_forward
-from worker.tasks.hf_slices import INDEX, StreamedTraits, locate_parameters
+from worker.tasks.hf_slices import StreamedTraits, locate_parameters
 
 _PACKAGES = "Install what `pip install 'trainyard[hf]'` does where the workers run."
-_MAX_FILES = 10_000
 
 
 class HfFolder:
     """A folder with a Hugging Face model, whose configuration is loaded.
 
     Raises:
-        RefusedError: The folder is not valid, a link in it leads out of the roots, or transformers is not installed.
+        RefusedError: The folder is not valid, a file of it leads out of the roots, or transformers is not installed.
     """
 
     def __init__(self, path: str, roots: AllowedRoots = UNRESTRICTED_ROOTS) -> None:
         self.path = Path(path)
-        self._roots = roots
         try:
             from transformers import AutoConfig
         except ImportError as error:
             raise RefusedError(f"model.source: `hf` needs transformers: {error}", _PACKAGES) from None
-        self._check_files()
+        self._files = ModelFiles(path, roots)
+        self._check_files(self._files.folder)
         self.config: Any = self.read("a configuration", AutoConfig.from_pretrained)
 
     @cached_property
@@ -89,7 +87,7 @@ class HfFolder:
 
         model, recording = record(partial(AutoModelForCausalLM.from_config, self.config, dtype=torch.float32))
         try:
-            files = locate_parameters(self.path, model, recording)
+            files = locate_parameters(self._files, model, recording)
         except (OSError, ValueError, LookupError, SafetensorError) as error:
             # `load` explains what is wrong with the folder.
             raise CannotDeferError(str(error)) from error
@@ -108,58 +106,25 @@ class HfFolder:
                 "Use the tokenizer that belongs to the model.",
             )
 
-    def _check_files(self) -> None:
+    def _check_files(self, folder: Path) -> None:
         prefix = f"model.path: {self.path}"
-        if not self.path.is_dir():
-            raise RefusedError(f"{prefix} is not a folder that this node can read")
-        if not (self.path / "config.json").is_file():
+        if not (folder / "config.json").is_file():
             raise RefusedError(f"{prefix} has no config.json: it is not the folder of a Hugging Face model")
-        if not any(self.path.glob("*.safetensors")):
+        if not any(folder.glob("*.safetensors")):
             raise RefusedError(
                 f"{prefix} has no *.safetensors file",
                 "Pickled weights can run code and are not loaded: save the model again with save_pretrained.",
             )
-        self._check_links(prefix)
-        self._check_index(prefix)
-
-    def _check_links(self, prefix: str) -> None:
-        """Check every file of the folder: transformers opens more of them than the configuration and the weights."""
-        for number, path in enumerate((self.path, *islice(self.path.rglob("*"), _MAX_FILES + 1))):
-            if number > _MAX_FILES:
-                raise RefusedError(f"{prefix} contains more than {_MAX_FILES} files")
-            try:
-                if not self._is_own_hidden_file(path):
-                    self._roots.resolve(path)
-            except (OutsideRootsError, OSError, RuntimeError) as error:
-                raise RefusedError(f"model.path: {error}") from None
-
-    def _is_own_hidden_file(self, path: Path) -> bool:
-        """Whether a path is hidden in the folder and no link out of it, such as `.git` and the `.cache` of downloads,
-        which no loader opens."""
-        hidden = any(part.startswith(".") for part in path.relative_to(self.path).parts)
-        return hidden and path.resolve(strict=True).is_relative_to(self.path.resolve())
-
-    def _check_index(self, prefix: str) -> None:
-        """Check the names in the index of the weights, each of which transformers opens as a path."""
-        index = self.path / INDEX
-        if not index.is_file():
-            return
-        try:
-            names = list(json.loads(index.read_bytes())["weight_map"].values())
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            raise RefusedError(f"{prefix} has a {INDEX} without a `weight_map` from tensors to files") from None
-        for name in names:
-            if not isinstance(name, str) or "/" in name or name.startswith(".") or not name.endswith(".safetensors"):
-                raise RefusedError(f"{prefix} has a {INDEX} that names {name!r}, which is no *.safetensors file of it")
 
     def read(self, kind: str, load: Callable[..., Any]) -> Any:
         """Call a loader of transformers with the folder. Raises RefusedError: the folder does not hold that kind."""
         try:
-            return load(self.path, local_files_only=True, trust_remote_code=False)
+            return load(self._files.folder, local_files_only=True, trust_remote_code=False)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
             text = str(error).strip().split("\n")[0] or type(error).__name__
+            text = text.replace(str(self._files.folder), str(self.path))
             raise RefusedError(f"model.path: {self.path} does not hold {kind} that can be loaded: {text}") from error
 
     def load_weights(

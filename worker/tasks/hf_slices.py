@@ -9,12 +9,12 @@ from typing import Any
 from torch import nn
 
 from worker.core.errors import is_out_of_memory
+from worker.data.model_files import INDEX, ModelFiles
 from worker.deferred.model import Destination, Files
 from worker.deferred.recording import CannotDeferError, DeferredTensor, Recording, StorageKey
 from worker.deferred.streaming import stream_values
 from worker.tasks.hf_forward import ModelTraits, read_traits_at_once, set_forward
 
-INDEX = "model.safetensors.index.json"
 _FILE = "model.safetensors"
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 _RECOMPUTED = ".rotary_emb.inv_freq"
@@ -34,8 +34,9 @@ class StoredTensor:
 class StoredTensors:
     """The stored tensors of a deferred model."""
 
-    def __init__(self, tensors: Mapping[StorageKey, StoredTensor]) -> None:
-        self._tensors = tensors
+    def __init__(self, tensors: Mapping[StorageKey, StoredTensor], files: ModelFiles) -> None:
+        """`files`: those of the tensors, which exist as long as this object."""
+        self._tensors, self._files = tensors, files
 
     def __contains__(self, storage: StorageKey) -> bool:
         return storage in self._tensors
@@ -78,14 +79,14 @@ class StreamedTraits:
         self._model.calls_embeddings = True  # type: ignore[assignment]
 
 
-def locate_parameters(folder: Path, model: nn.Module, recording: Recording) -> StoredTensors:
+def locate_parameters(files: ModelFiles, model: nn.Module, recording: Recording) -> StoredTensors:
     """Return where the parameters of a transformers model are stored.
 
     Raises:
         CannotDeferError: The folder's tensors are not the model's parameters one to one, by name and shape.
     """
     _check_conversions(model)
-    stored = dict(_stored_tensors(folder))
+    stored = dict(_stored_tensors(files.folder))
     names: dict[nn.Parameter, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(parameter, []).append(name)
@@ -105,7 +106,7 @@ def locate_parameters(folder: Path, model: nn.Module, recording: Recording) -> S
         raise CannotDeferError(f"`{rest[0]}` of the files is no parameter of the model")
     if buffers := set(model.state_dict()) - {alias for aliases in names.values() for alias in aliases}:
         raise CannotDeferError(f"the buffer `{min(buffers)}` belongs to the weights")
-    return StoredTensors(located)
+    return StoredTensors(located, files)
 
 
 def weight_files(folder: Path) -> list[Path]:

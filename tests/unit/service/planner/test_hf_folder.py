@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import struct
 
 import pytest
@@ -88,6 +89,25 @@ def test_link_out_of_the_roots_is_rejected(model, tmp_path, name):
     (model / name).rename(secret)
     (model / name).symlink_to(secret)
     assert "leads out of the folders" in refusal(model)
+
+
+@pytest.mark.parametrize("name", ["", "config.json", "model.safetensors"])
+def test_link_that_replaces_a_folder_during_the_check_is_not_followed(model, tmp_path, monkeypatch, name):
+    secret = shutil.copytree(model, tmp_path / "secret")
+    (secret / "config.json").write_text('{"model_type": "secret"}')
+    write(secret / "model.safetensors", {"secret": (3, 2)})
+    resolve = AllowedRoots.resolve
+
+    def check_and_replace(roots, path):
+        real = resolve(roots, path)
+        if real.name == (name or model.name) and not model.is_symlink():
+            model.rename(model.parent / "old")
+            model.symlink_to(secret)
+        return real
+
+    monkeypatch.setattr(AllowedRoots, "resolve", check_and_replace)
+    result = read(model)
+    assert (result.config, set(result.tensors)) == ({"model_type": "llama"}, {"a.weight"})
 
 
 def test_link_inside_the_roots_is_followed(model):

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from tests.support import hf
 from tests.support.checkpoints import export_request, save_checkpoint
 from tests.support.ranks import single_rank
+from trainyard.contract.allowed_roots import AllowedRoots
 from trainyard.contract.spec.training_spec import parse_spec
 from worker.core.errors import RefusedError, TrainingError
 from worker.engine.sources import base_digest
@@ -90,9 +91,20 @@ class TestExportOfACheckpoint:
 
 
 class TestExportOfARun:
-    def run(self, spec, folder, module, sources):
+    def run(self, spec, folder, module, sources, **options):
         task = SimpleNamespace(build_model=lambda: HfFolder(spec.model.path).load(packed=False))
-        export_weights(folder, module, spec, task, 9, single_rank(), sources=sources)
+        export_weights(folder, module, spec, task, 9, single_rank(), sources=sources, **options)
+
+    @pytest.mark.parametrize("name", ["chat_template.jinja", "generation_config.json", "README.md"])
+    def test_file_that_leads_out_of_the_roots_is_not_exported(self, make_spec, base, tmp_path, name):
+        spec, roots = make_spec(), AllowedRoots(allowed=(str(base),))
+        module = adapted(spec)
+        (tmp_path / "secret").write_text("secret")
+        (base / name).unlink(missing_ok=True)
+        (base / name).symlink_to(tmp_path / "secret")
+        with pytest.raises(RefusedError, match=rf"^model\.path: .*/{name} leads out of the folders"):
+            self.run(spec, tmp_path / "export", module, {}, roots=roots)
+        assert not (tmp_path / "export").exists()
 
     def test_base_that_changed_during_the_run_is_refused(self, make_spec, base, tmp_path):
         spec = make_spec(merge=True)
