@@ -54,7 +54,7 @@ class SignedFolder:
         return data.decode() if hmac.compare_digest(signature, self._sign(name, data)) else None
 
     def names(self, prefix: str = "") -> set[str]:
-        """Return the names that begin with `prefix`; none if the folder cannot be listed. Their values may be unsigned."""
+        """Return the names that begin with `prefix`, whose values may be unsigned; none if they cannot be listed."""
         try:
             entries = os.listdir(self._folder)
         except OSError:

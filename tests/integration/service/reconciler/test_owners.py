@@ -2,7 +2,7 @@
 
 import os
 import pwd
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ class InProcessOwners(OwnerCalls):
         return self._by_uid(next(uid for uid, each in self.known.items() if each == name))
 
     def call(
-        self, uid: int, operation: str, request: Mapping[str, Any], seconds: float, *, pass_fds: Sequence[int] = ()
+        self, uid: int, operation: str, request: Mapping[str, Any], seconds: float, *, held: int | None = None
     ) -> dict[str, Any]:
         self.accounts.get(uid)
         self.calls.append((uid, operation))
