@@ -189,7 +189,7 @@ class OwnerCalls:
                 ended = exchange.run(deadline + _END_SECONDS)
             finally:
                 if not ended:
-                    self._kill(process, stdin, is_kept=held is not None)
+                    self._kill(process, stdin, has_keeper=held is not None)
         self._await_end(process)
         if not ended:
             raise NoAnswerError(f"the helper of {account.name} gave no valid answer within {seconds:.0f} seconds")
@@ -220,7 +220,7 @@ class OwnerCalls:
             **drop,
         )
 
-    def _kill(self, process: "subprocess.Popen[bytes]", stdin: IO[bytes], *, is_kept: bool) -> None:
+    def _kill(self, process: "subprocess.Popen[bytes]", stdin: IO[bytes], *, has_keeper: bool) -> None:
         """Kill the helper and its children. No signal of an ordinary account reaches them through sudo.
 
         A keeper must outlive its helper, which it ends by itself.
@@ -228,7 +228,7 @@ class OwnerCalls:
         with suppress(OSError):
             os.set_blocking(stdin.fileno(), False)
             os.write(stdin.fileno(), program.KILL)
-        if os.geteuid() == 0 and not is_kept:
+        if os.geteuid() == 0 and not has_keeper:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
 

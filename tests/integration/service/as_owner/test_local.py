@@ -104,19 +104,19 @@ def stopping(user: UnixUser) -> Iterator[set[int]]:
 
 
 def processes_of(user: UnixUser) -> list[psutil.Process]:
-    found = [each for each in psutil.process_iter(["uids", "status"]) if each.info["uids"].real == user.uid]
-    return [each for each in found if each.info["status"] != psutil.STATUS_ZOMBIE]
+    own = [each for each in psutil.process_iter(["uids", "status"]) if each.info["uids"].real == user.uid]
+    return [each for each in own if each.info["status"] != psutil.STATUS_ZOMBIE]
 
 
 def open_files(user: UnixUser) -> set[str]:
     """Return the paths of all files that processes of an account have open."""
-    found = set()
+    paths = set()
     for process in processes_of(user):
         with suppress(OSError):
             for file in Path(f"/proc/{process.pid}/fd").iterdir():
                 with suppress(OSError):
-                    found.add(os.readlink(file))
-    return found
+                    paths.add(os.readlink(file))
+    return paths
 
 
 def test_a_job_runs_as_its_owner_and_is_cancelled(
