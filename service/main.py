@@ -339,8 +339,8 @@ def make_loop(app_state: AppState, scheduler: Scheduler) -> ReconcileLoop:
     slurm, settings = scheduler.name == "slurm", app_state.settings
     batch = partial(batch_script, extra=settings.slurm_extra_options) if slurm else None
     lease = LeaderLease(app_state.database, lease_owner(app_state.settings.state))
-    # The local queue answers immediately; sbatch may hang for minutes.
-    pool = SubmitPool(threads=_CONCURRENT_SUBMISSIONS if slurm else 0)
+    # The local queue answers immediately; sbatch may hang for minutes, and so may whatever is done as an owner.
+    pool = SubmitPool(threads=_CONCURRENT_SUBMISSIONS if slurm or app_state.owners else 0)
     submitter = Submitter(
         database=app_state.database,
         settings=settings,

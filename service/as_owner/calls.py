@@ -8,15 +8,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
-from service.as_owner import program
+from service.as_owner import keeper, program
 from service.as_owner.accounts import Account, Accounts
 from service.core.settings import Settings
+from service.core.thread_slots import SlotsTakenError, ThreadSlots
+
+T = TypeVar("T")
 
 HELPER = "trainyard-as-owner"
 """The name of the helper's program, beside the service's interpreter."""
@@ -27,6 +30,11 @@ _MAX_ANSWER_BYTES = 4 * 1024 * 1024
 _MAX_ERROR_BYTES = 64 * 1024
 _END_SECONDS = 2.0
 """How long the service waits for the end of a helper beyond its time limit."""
+_KEEPER_SECONDS = 1.0
+"""How long a keeper waits for that. The helper has then not ended by itself: it was stopped."""
+_BRIEF_SECONDS = 5.0
+"""How long a thread that serves all owners waits for one of them."""
+_OWNERS_AT_ONCE = 64
 
 
 class OwnerCallError(Exception):
@@ -54,6 +62,10 @@ class OwnerCalls:
     sudo: str = "sudo"
     _unreaped: "list[subprocess.Popen[bytes]]" = field(default_factory=list, init=False)
     """Helpers that had not ended when their calls did."""
+    _slots: ThreadSlots = field(
+        default_factory=lambda: ThreadSlots(each=1, total=_OWNERS_AT_ONCE, seconds=_BRIEF_SECONDS, wait_seconds=0),
+        init=False,
+    )
 
     def write(
         self,
@@ -131,14 +143,30 @@ class OwnerCalls:
         except (KeyError, TypeError, ValueError):
             raise NoAnswerError("the helper's answer is not valid") from None
 
+    def briefly(self, uid: int, call: Callable[[], T]) -> T:
+        """Make a call for a thread that serves all owners, and wait for it for five seconds only.
+
+        An owner can stop the helper. The call then goes on beside the thread, and counts as the owner's until it ends.
+
+        Raises:
+            NoAnswerError: it has not ended yet, or an earlier one of this owner has not.
+        """
+        try:
+            return self._slots.call(f"uid {uid}", call)
+        except SlotsTakenError:
+            raise NoAnswerError(f"an earlier call as uid {uid} has not ended") from None
+        except TimeoutError:
+            raise NoAnswerError(f"the call as uid {uid} takes more than {_BRIEF_SECONDS:.0f} seconds") from None
+
     def call(
-        self, uid: int, operation: str, request: Mapping[str, Any], seconds: float, *, pass_fds: Sequence[int] = ()
+        self, uid: int, operation: str, request: Mapping[str, Any], seconds: float, *, held: int | None = None
     ) -> dict[str, Any]:
         """Run one operation to its end and return its result, which the owner may have made up.
 
         Args:
             seconds: Time limit, after which the helper and what it started are killed.
-            pass_fds: Descriptors that the helper inherits; not by way of sudo.
+            held: A descriptor that stays open until the helper has ended, even if the service ends before, and that no
+                process of the owner gets.
 
         Raises:
             AccountError: the service cannot act as this account.
@@ -151,7 +179,7 @@ class OwnerCalls:
         data = json.dumps({**request, "operation": operation, "uid": uid, "deadline": deadline}).encode() + b"\n"
         self._reap()
         try:
-            process = self._start(account, pass_fds)
+            process = self._start(account, deadline, held)
         except (OSError, subprocess.SubprocessError) as error:
             raise NotBegunError(f"the helper cannot be started as {account.name}: {error}") from None
         with process.stdin as stdin, process.stdout as stdout, process.stderr as stderr:  # type: ignore[union-attr]
@@ -161,13 +189,13 @@ class OwnerCalls:
                 ended = exchange.run(deadline + _END_SECONDS)
             finally:
                 if not ended:
-                    self._kill(process, stdin)
+                    self._kill(process, stdin, has_keeper=held is not None)
         self._await_end(process)
         if not ended:
             raise NoAnswerError(f"the helper of {account.name} gave no valid answer within {seconds:.0f} seconds")
         return _parse(exchange.output, exchange.errors)
 
-    def _start(self, account: Account, pass_fds: Sequence[int]) -> "subprocess.Popen[bytes]":
+    def _start(self, account: Account, deadline: float, held: int | None) -> "subprocess.Popen[bytes]":
         # `--` ends sudo's options; the helper has none.
         command = [str(self.helper)]
         drop: dict[str, Any] = {}
@@ -175,6 +203,10 @@ class OwnerCalls:
             drop = {"user": account.uid, "group": account.gid, "extra_groups": account.groups}
         else:
             command = [self.sudo, "-n", "-u", account.name, "--", *command]
+        if held is not None:
+            end = str(deadline + _KEEPER_SECONDS)
+            command = [sys.executable, "-I", keeper.__file__, json.dumps(drop), end, *command]
+            drop = {}
         return subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -183,17 +215,20 @@ class OwnerCalls:
             env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},
             cwd="/",
             start_new_session=True,
-            pass_fds=pass_fds,
+            pass_fds=() if held is None else (held,),
             umask=program.UMASK,
             **drop,
         )
 
-    def _kill(self, process: "subprocess.Popen[bytes]", stdin: IO[bytes]) -> None:
-        """Kill the helper and its children. No signal of an ordinary account reaches them through sudo."""
+    def _kill(self, process: "subprocess.Popen[bytes]", stdin: IO[bytes], *, has_keeper: bool) -> None:
+        """Kill the helper and its children. No signal of an ordinary account reaches them through sudo.
+
+        A keeper must outlive its helper, which it ends by itself.
+        """
         with suppress(OSError):
             os.set_blocking(stdin.fileno(), False)
             os.write(stdin.fileno(), program.KILL)
-        if os.geteuid() == 0:
+        if os.geteuid() == 0 and not has_keeper:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
 

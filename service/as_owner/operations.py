@@ -82,7 +82,6 @@ def start(request: Request) -> dict[str, Any]:
     """Start an entry of the local queue, and return the output of its submitter."""
     folder = AttemptLayout(Path(request["folder"]))
     _log_to(folder.submitit)
-    # Descriptors that this process inherited hold the lock of the local queue, until the submitter ends too.
     done = subprocess.run(
         [request["python"], "-m", request["module"]],
         input=json.dumps(request["entry"]).encode(),
@@ -90,7 +89,6 @@ def start(request: Request) -> dict[str, Any]:
         env=request["environment"],
         cwd=folder.root,
         start_new_session=True,
-        close_fds=False,
         check=False,
     )
     return {"returncode": done.returncode, "stdout": done.stdout[:_MAX_OUTPUT].decode(errors="replace")}

@@ -202,6 +202,14 @@ class ThreadSlots:
             SlotsTakenError: No slot became free in time.
             TimeoutError: The function has not ended in time.
         """
+        return self.begin(owner, function, *args, **kwargs).result(self._seconds)
+
+    def begin(self, owner: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
+        """Run a function as `call` does, without waiting for it.
+
+        Raises:
+            SlotsTakenError: No slot became free in time.
+        """
         self._acquire(owner)
         result: Future[T] = Future()
 
@@ -219,7 +227,7 @@ class ThreadSlots:
         except RuntimeError:
             self._release(owner)
             raise
-        return result.result(self._seconds)
+        return result
 
     @contextmanager
     def _working(self, owner: str) -> Iterator[Deadline]:

@@ -109,9 +109,12 @@ def orphaned_forks(runs: Path, known: Container[str], before: float) -> list[str
     names = []
     with os.scandir(runs) as entries:
         for entry in entries:
-            unknown = entry.name.startswith("job_") and entry.name not in known and entry.is_dir(follow_symlinks=False)
-            if unknown and entry.stat(follow_symlinks=False).st_mtime < before and os.listdir(entry.path) == ["origin"]:
-                names.append(entry.name)
+            if not entry.name.startswith("job_") or entry.name in known:
+                continue
+            with suppress(OSError):  # Another account may have made it, and may remove or close it.
+                is_old = entry.is_dir(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_mtime < before
+                if is_old and os.listdir(entry.path) == ["origin"]:
+                    names.append(entry.name)
     return names
 
 

@@ -29,7 +29,7 @@ class RunRemoval:
         run = self.runs / job_id
         if uid is not None and os.path.lexists(run) and not self._is_left_to_root(uid):
             with _as_file_errors():
-                return not self._calls(uid).remove(uid, self.runs, job_id, ["."])
+                return not self._remove(uid, job_id, ".")
         # The folder itself is in the service's folder, so that no link of an owner is on the way.
         disk.discard(self.runs, run, job_id)
         return True
@@ -46,7 +46,7 @@ class RunRemoval:
             disk.discard(self.runs, folder, checkpoint_id)
             return
         with _as_file_errors():
-            self._calls(uid).remove(uid, self.runs, job_id, [folder.relative_to(run.root).as_posix()])
+            self._remove(uid, job_id, folder.relative_to(run.root).as_posix())
 
     def _is_left_to_root(self, uid: int) -> bool:
         """Whether nobody can act as the account any more, but the service is root."""
@@ -57,6 +57,11 @@ class RunRemoval:
         except AccountError:
             return True
         return False
+
+    def _remove(self, uid: int, job_id: str, path: str) -> list[str]:
+        """Remove a path as the owner. The maintenance of all owners waits only briefly; the next call continues."""
+        calls = self._calls(uid)
+        return calls.briefly(uid, lambda: calls.remove(uid, self.runs, job_id, [path]))
 
     def _calls(self, uid: int) -> OwnerCalls:
         if self.owners is None:

@@ -91,8 +91,11 @@ class MaintenanceTask:
             job_ids = MaintenanceRepository(session).job_ids()
         for name in disk.orphaned_forks(runs, job_ids, time.time() - _ORPHAN_SECONDS):
             log.info("removing a fork that was never accepted", job=name)
-            uid = (runs / name).lstat().st_uid
-            self.removal.remove_run(name, None if uid == os.geteuid() else uid)
+            try:
+                uid = (runs / name).lstat().st_uid
+                self.removal.remove_run(name, None if uid == os.geteuid() else uid)
+            except OSError as error:
+                log.warning("cannot remove a fork yet", job=name, error=str(error))
 
     def _remove_unused_code(self) -> None:
         """Remove uploaded code that no job refers to and that was not requested recently."""

@@ -107,8 +107,9 @@ def choose_address(target: Target, addresses: Sequence[str]) -> str:
         raise ForbiddenTargetError(f"names the host {target.host}, which has no address")
     for text in addresses:
         if not target.exempt and not is_public(ip_address(text.partition("%")[0])):
+            # The address would tell a user the names of the service's own network.
             raise ForbiddenTargetError(
-                f"resolves to {text}, which is not a public address; an administrator can allow single hosts "
+                "resolves to an address that is not public; an administrator can allow single hosts "
                 "(TRAINYARD_WEBHOOK_ALLOWED_HOSTS)"
             )
     return addresses[0]

@@ -11,6 +11,8 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+from service.as_owner.accounts import Accounts
+from service.as_owner.calls import HELPER, OwnerCalls
 from service.scheduler.base import LaunchPlan
 from service.scheduler.local.scheduler import LocalScheduler
 
@@ -36,7 +38,12 @@ def start(verb: str, state: Path, argument: LaunchPlan | Path) -> "subprocess.Po
 
 
 def _main(verb: str, state: str, argument: str) -> None:
-    scheduler = LocalScheduler(Path(state), 2, lambda: datetime.now(UTC), target="tests.support.jobs:wait")
+    fields = json.loads(argument) if verb == "submit" else {}
+    uid = fields.get("uid")
+    owners = OwnerCalls(Accounts(1000), Path(fields["python"]).with_name(HELPER)) if uid is not None else None
+    scheduler = LocalScheduler(
+        Path(state), 2, lambda: datetime.now(UTC), owners=owners, target="tests.support.jobs:wait"
+    )
     print("now", flush=True)
     if verb == "observe":
         done = False
@@ -44,7 +51,6 @@ def _main(verb: str, state: str, argument: str) -> None:
             done = Path(argument).exists()
             scheduler.observe([])
     else:
-        fields = json.loads(argument)
         fields["folder"] = Path(fields["folder"])
         print(scheduler.submit(LaunchPlan(**fields)), flush=True)
         time.sleep(60)

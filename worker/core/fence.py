@@ -5,13 +5,13 @@ next attempt. Both attempts then have the same run directory. The service names 
 before it submits it, and every attempt stops as soon as it reads the name of another one.
 """
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.wire.launch import CurrentAttempt
+from worker.core.small_files import read_small_file
 
 _MAX_BYTES = 64 * 1024
 
@@ -30,10 +30,7 @@ class RunFence:
     def current(self) -> CurrentAttempt | None:
         """Return the current attempt; None if it cannot be read, from which nothing follows."""
         try:
-            # A pipe in place of the file must not block the launcher.
-            handle = os.open(self.run.current, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            with open(handle, "rb", buffering=0) as file:
-                return CurrentAttempt.model_validate_json(file.read(_MAX_BYTES) or b"")
+            return CurrentAttempt.model_validate_json(read_small_file(self.run.current, _MAX_BYTES))
         except (OSError, ValueError):
             return None
 

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
+from worker.core.small_files import read_small_file
 from worker.launcher.nodes import Node
 from worker.launcher.torchrun import SHUTDOWN_SECONDS
 
 _WAIT_SECONDS = SHUTDOWN_SECONDS + 10.0
 """The longest time that torchrun on a healthy node takes to end ranks that hang."""
 _POLL_SECONDS = 0.2
+_MAX_BYTES = 4096
 
 
 def mark_alive(layout: AttemptLayout, node: Node) -> None:
@@ -51,8 +53,8 @@ def _missing(layout: AttemptLayout, node: Node) -> list[str]:
 
 def _read(path: Path) -> dict[str, object]:
     try:
-        document = json.loads(path.read_text())
-    except (OSError, ValueError):
+        document = json.loads(read_small_file(path, _MAX_BYTES))
+    except (OSError, ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
 

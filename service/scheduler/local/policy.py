@@ -1,6 +1,7 @@
 """Decisions of the local queue: which entries start, and why the others wait. Pure functions."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -8,6 +9,8 @@ from itertools import takewhile
 from service.scheduler.base import Observation
 from service.scheduler.local.queue import Entry, Gpu
 
+MAX_STARTING = 4
+"""Starts of one owner at once."""
 _GPU_NAMES = tuple(map(re.compile, (r"\d+", r"GPU-[\w-]+", r"MIG-[\w/-]+")))
 """Numbers, UUIDs of GPUs, and UUIDs of MIG instances, in both of their forms."""
 
@@ -16,15 +19,18 @@ def startable(entries: Sequence[Entry], slots: int) -> list[Entry]:
     """The waiting entries that start now: strictly in order, as long as their ranks fit into the free slots.
 
     An entry that needs more slots than exist, because the service was restarted with fewer, does not block the others.
+    Nor do those of an owner who has several starts in progress: the owner can delay them.
     """
+    starting = Counter(entry.uid for entry in entries if not entry.waiting and entry.pid is None)
     free = slots - slots_in_use(entries)
     chosen = []
     for entry in _waiting(entries):
-        if entry.ranks > slots:
+        if entry.ranks > slots or (entry.uid is not None and starting[entry.uid] >= MAX_STARTING):
             continue
         if entry.ranks > free:
             break
         free -= entry.ranks
+        starting[entry.uid] += 1
         chosen.append(entry)
     return chosen
 

@@ -75,8 +75,9 @@ class Queue:
     def __init__(self, root: Path) -> None:
         self._live = root / "queue"
         self._ended = root / "ended"
+        self._starts = root / "starts"
         self._lock = root / "lock"
-        for folder in (self._live, self._ended):
+        for folder in (self._live, self._ended, self._starts):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     @contextmanager
@@ -94,6 +95,21 @@ class Queue:
             yield handle
         finally:
             os.close(handle)
+
+    def lock_start(self, tag: str) -> int | None:
+        """Return a descriptor that holds the lock of an entry's start; None: a start is in progress.
+
+        A process that inherits the descriptor holds the lock after this process has died.
+        """
+        handle = os.open(self._start_lock(tag), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(handle)
+            if isinstance(error, BlockingIOError):
+                return None
+            raise
+        return handle
 
     def file(self, tag: str) -> Path:
         return self._live / f"{tag}.json"
@@ -125,7 +141,11 @@ class Queue:
         write_atomic(path, ended.model_dump_json(indent=1), mode=0o600)
         os.utime(path, (now.timestamp(), now.timestamp()))
         self.file(entry.tag).unlink(missing_ok=True)
+        self._start_lock(entry.tag).unlink(missing_ok=True)
         self._prune(now)
+
+    def _start_lock(self, tag: str) -> Path:
+        return self._starts / tag
 
     def _prune(self, now: datetime) -> None:
         aged = sorted(((path.stat().st_mtime, path) for path in self._ended.glob("*.json")), reverse=True)

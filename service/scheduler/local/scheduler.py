@@ -1,6 +1,7 @@
 """The local scheduler: a first-in first-out queue in front of submitit's local executor."""
 
 import json
+import os
 import re
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any, Literal
 
 from service.as_owner.accounts import AccountError
 from service.as_owner.calls import OwnerCallError, OwnerCalls
+from service.core.thread_slots import SlotsTakenError, ThreadSlots
 from service.core.untrusted_files import IrregularFileError, files_of_attempt
 from service.scheduler.base import (
     Accepted,
@@ -25,7 +27,14 @@ from service.scheduler.base import (
     SubmittedJob,
 )
 from service.scheduler.local import processes
-from service.scheduler.local.policy import QueueState, describe_waiting, free_gpus, slots_in_use, startable
+from service.scheduler.local.policy import (
+    MAX_STARTING,
+    QueueState,
+    describe_waiting,
+    free_gpus,
+    slots_in_use,
+    startable,
+)
 from service.scheduler.local.queue import Entry, Gpu, Queue
 from trainyard.contract.spec.environment import ATTEMPT_VARIABLE
 from trainyard.contract.wire.cluster import ClusterSnapshot, SlotCount
@@ -33,6 +42,8 @@ from trainyard.contract.wire.cluster import ClusterSnapshot, SlotCount
 GRACE = timedelta(seconds=5)
 """The time between SIGTERM and SIGKILL."""
 MAX_STARTS = 3
+_MAX_STARTS_AT_ONCE = 64
+"""Starts of all owners."""
 _MAX_ENTRIES = 1000
 """Entries of an attempt's folder that are read."""
 _SUBMITTER = "service.scheduler.local.submit"
@@ -67,6 +78,8 @@ class LocalScheduler:
         self._gpus = tuple(gpus)
         self._owners = owners
         self._target = target
+        # A thread records its result before it ends, so an owner's next start may come before the end of its slot.
+        self._starts = ThreadSlots(each=2 * MAX_STARTING, total=_MAX_STARTS_AT_ONCE, wait_seconds=0)
 
     def submit(self, plan: LaunchPlan) -> SubmitOutcome:
         """Queue the attempt, and start it if its turn has come. A repeated tag is not started again."""
@@ -158,7 +171,11 @@ class LocalScheduler:
     def _update(self, entry: Entry) -> None:
         """Bring one started entry in line with the process table."""
         if entry.pid is None:
-            self._recover(entry)
+            if (handle := self._queue.lock_start(entry.tag)) is not None:
+                try:
+                    self._recover(entry)
+                finally:
+                    os.close(handle)
         elif processes.is_alive(entry.pid, entry.create_time, entry.env_tag, entry.account):
             requested = entry.cancel_requested_at
             if requested and self._clock() - requested >= GRACE:
@@ -181,18 +198,51 @@ class LocalScheduler:
     def _start(self, entry: Entry, lock: int) -> None:
         gpus = free_gpus(self._queue.entries(), self._gpus)[: entry.ranks]
         begun = {"begun_at": self._clock(), "starts": entry.starts + 1, "gpus": gpus, "message": ""}
-        entry = self._queue.save(Entry.model_validate(entry.model_dump() | begun))
+        started = Entry.model_validate(entry.model_dump() | begun)
+        if entry.uid is not None:
+            self._begin_as_owner(entry, started, entry.uid)
+            return
+        self._queue.save(started)
         try:
-            if entry.uid is None:
-                result = _run_submitter(entry, self._queue.file(entry.tag), lock)
-            else:
-                result = self._run_as_owner(entry, entry.uid, lock)
-            self._record(entry, _pid_in(result))
-        except (OSError, ValueError, subprocess.SubprocessError, AccountError, OwnerCallError) as error:
-            # The next call finds out whether anything runs.
-            self._queue.save(entry.model_copy(update={"message": f"Start failed: {_last_line(entry, error)}"}))
+            self._record(started, _pid_in(_run_submitter(started, self._queue.file(entry.tag), lock)))
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            self._record_failure(started, error)
 
-    def _run_as_owner(self, entry: Entry, uid: int, lock: int) -> bytes:
+    def _begin_as_owner(self, waiting: Entry, started: Entry, uid: int) -> None:
+        """Begin to start an entry in a thread of its owner, who can delay it, and so must hold no lock of the queue."""
+        handle = self._queue.lock_start(started.tag)
+        if handle is None:
+            return
+        try:
+            self._queue.save(started)
+            self._starts.begin(f"uid {uid}", self._start_as_owner, started, uid, handle)
+        except (SlotsTakenError, RuntimeError):  # There is no thread for it now.
+            os.close(handle)
+            self._queue.save(waiting)
+        except BaseException:
+            os.close(handle)
+            raise
+
+    def _start_as_owner(self, entry: Entry, uid: int, handle: int) -> None:
+        """Start an entry and record it. If that fails, the next call finds out whether anything runs."""
+        pid, failure = None, None
+        try:
+            try:
+                pid = _pid_in(self._run_as_owner(entry, uid, handle))
+            except (OSError, ValueError, AccountError, OwnerCallError) as error:
+                failure = error
+            with self._locked():
+                current = self._queue.get(entry.tag)
+                if current is None or current.ended_at:
+                    return
+                if pid is not None:
+                    self._record(current, pid)
+                elif failure is not None:
+                    self._record_failure(current, failure)
+        finally:
+            os.close(handle)
+
+    def _run_as_owner(self, entry: Entry, uid: int, handle: int) -> bytes:
         """Run the submitter as the owner of the attempt, as `_run_submitter` does."""
         if self._owners is None:
             raise OwnerCallError(f"it is to run as uid {uid}, and TRAINYARD_RUN_AS is not owner")
@@ -203,12 +253,18 @@ class LocalScheduler:
             "environment": entry.environment,
             "entry": entry.model_dump(mode="json"),
         }
-        result = self._owners.call(uid, "start", request, _SUBMITTER_SECONDS, pass_fds=(lock,))
+        result = self._owners.call(uid, "start", request, _SUBMITTER_SECONDS, held=handle)
         return str(result.get("stdout")).encode()
 
     def _record(self, entry: Entry, pid: int) -> None:
         identity: dict[str, Any] = {"pid": pid, "create_time": processes.create_time(pid), "message": ""}
-        self._queue.save(entry.model_copy(update=identity))
+        recorded = self._queue.save(entry.model_copy(update=identity))
+        if recorded.cancel_requested_at:
+            self._terminate(recorded)
+
+    def _record_failure(self, entry: Entry, error: Exception) -> None:
+        # The next call finds out whether anything runs.
+        self._queue.save(entry.model_copy(update={"message": f"Start failed: {_last_line(entry, error)}"}))
 
     def _observation(self, entry: Entry | None, queue: QueueState) -> Observation:
         if entry is None:

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -142,7 +143,9 @@ class SlurmCommands:
             self._run(command, harmless=_ENDED_JOB)
             return
         try:
-            status, _, errors = self.owners.command(uid, command, owner_environment(), _SECONDS)
+            call = partial(self.owners.command, uid, command, owner_environment(), _SECONDS)
+            # It is called by the tick, which serves all owners.
+            status, _, errors = self.owners.briefly(uid, call)
         except AccountError as error:
             if os.geteuid() != 0:
                 raise SchedulerUnavailableError(str(error)) from None

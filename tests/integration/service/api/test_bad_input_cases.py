@@ -233,7 +233,8 @@ class TestCase19:
         world.client.post(f"/v1/webhooks/{webhook}/test")
         assert world.deliver_webhooks() == 1
         (delivery,) = world.client.get(f"/v1/webhooks/{webhook}/deliveries").json()["data"]
-        assert delivery["error"].startswith(f"not sent: the URL resolves to {later}, which is not a public address")
+        assert delivery["error"].startswith("not sent: the URL resolves to an address that is not public")
+        assert later not in delivery["error"]
         assert len(lookups) == 2, "resolved once for each sending: the address judged is the address called"
 
     @pytest.fixture

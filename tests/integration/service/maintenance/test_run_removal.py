@@ -1,12 +1,14 @@
 """Removal of runs that belong to real Unix accounts."""
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from service.as_owner import calls as owner_calls_module
 from service.as_owner.accounts import Accounts
 from service.as_owner.calls import HELPER, OwnerCalls
 from service.maintenance.run_removal import RunRemoval
@@ -101,3 +103,21 @@ def test_trash_of_another_account_is_not_used(site: Site) -> None:
     make_run(site.removal.runs, "job_3", 0)
     with pytest.raises(OSError, match="belongs to another account"):
         site.removal.remove_run("job_3", None)
+
+
+def test_an_owner_who_delays_a_removal_delays_those_of_others_briefly(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner_calls_module, "_BRIEF_SECONDS", 3.0)
+    with open_folder() as folder:
+        assert site.removal.owners is not None
+        helper = folder / HELPER
+        helper.write_text(f"#!/bin/sh\n[ $(id -u) = {site.ada.uid} ] && sleep 30\nexec {site.removal.owners.helper}\n")
+        helper.chmod(0o755)
+        removal = RunRemoval(site.removal.runs, OwnerCalls(Accounts(1000), helper))
+        began = time.monotonic()
+        for _ in range(3):
+            with pytest.raises(OSError, match=f"uid {site.ada.uid}"):
+                removal.remove_run(JOB, site.ada.uid)
+        assert removal.remove_run(OTHER_JOB, site.bob.uid)
+        assert time.monotonic() - began < 20

@@ -2,7 +2,7 @@
 
 import os
 import pwd
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from service.as_owner.accounts import Accounts
 from service.as_owner.calls import NoAnswerError, OwnerCalls
 from service.core.untrusted_files import UntrustedFiles
 from service.db.models import UnixUser
+from service.main import make_loop
 from service.reconciler import orphans as orphan_module
 from service.reconciler.adoption import Adoption
 from service.reconciler.repository import find_job
@@ -42,7 +43,7 @@ class InProcessOwners(OwnerCalls):
         return self._by_uid(next(uid for uid, each in self.known.items() if each == name))
 
     def call(
-        self, uid: int, operation: str, request: Mapping[str, Any], seconds: float, *, pass_fds: Sequence[int] = ()
+        self, uid: int, operation: str, request: Mapping[str, Any], seconds: float, *, held: int | None = None
     ) -> dict[str, Any]:
         self.accounts.get(uid)
         self.calls.append((uid, operation))
@@ -168,6 +169,22 @@ def test_a_job_of_the_service_is_rejected_where_owners_run_theirs(world: World, 
     assert (answer["status"], answer["status_reason"]) == ("failed", "rejected")
     assert "TRAINYARD_RUN_AS=owner" in answer["status_message"]
     assert world.scheduler.submitted == []
+
+
+def test_an_owner_delays_no_submission_of_another(shared: World) -> None:
+    submitter = make_loop(shared.app_state, shared.scheduler).reconciler._submitter
+    assert submitter.pool.threads >= 2, "an owner can hold up half of the threads, and no tick"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a folder to another account")
+def test_a_fork_that_cannot_be_removed_does_not_end_the_maintenance(shared: World, owners: InProcessOwners) -> None:
+    planted = shared.settings.runs / "job_planted"
+    (planted / "origin").mkdir(parents=True)
+    os.chown(planted, ADA, -1)
+    os.utime(planted, (0, 0))
+    owners.lost = True
+    shared.run_maintenance()
+    assert (ADA, "remove") in owners.calls
 
 
 class TestOrphans:

@@ -412,7 +412,7 @@ class TestCrashes:
     def test_a_start_in_progress_is_awaited_by_the_next_service(self, setup: Setup) -> None:
         slow = setup.root / "slow"
         slow.mkdir()
-        text = "import sys, time\ntime.sleep(0.7 * ('local_submit' in ' '.join(sys.orig_argv)))\n"
+        text = "import sys, time\ntime.sleep(0.7 * ('local.submit' in ' '.join(sys.orig_argv)))\n"
         (slow / "sitecustomize.py").write_text(text)
         plan = setup.plan("a", PYTHONPATH=f"{slow}:{local_service.ROOT}")
         service = local_service.start("submit", setup.state, plan)

@@ -22,6 +22,10 @@ PROXIES = (ip_network("10.0.0.0/8"), ip_network("::1"))
         ("::1", "2001:db8::1", "2001:db8::1"),
         ("::ffff:10.0.0.1", "198.51.100.7", "198.51.100.7"),
         ("testclient", "198.51.100.7", "testclient"),
+        ("10.0.0.1", "::ffff:198.51.100.7", "198.51.100.7"),
+        ("10.0.0.1", "198.51.100.7, ::ffff:10.0.0.2", "198.51.100.7"),
+        ("::ffff:192.0.2.1", "", "192.0.2.1"),
+        ("10.0.0.1", "2001:db8::1%eth0", "2001:db8::1"),
     ],
 )
 def test_only_trusted_proxies_forward_addresses(peer: str, forwarded: str, expected: str) -> None:
@@ -34,6 +38,7 @@ def test_only_trusted_proxies_forward_addresses(peer: str, forwarded: str, expec
         ("192.0.2.1", "192.0.2.1"),
         ("::ffff:192.0.2.1", "192.0.2.1"),
         ("2001:db8::1", "2001:db8::/64"),
+        ("2001:db8::1%eth0", "2001:db8::/64"),
         ("::1", "::/64"),
         ("testclient", "testclient"),
         ("", ""),

@@ -87,8 +87,9 @@ def test_one_forbidden_address_among_several_forbids_the_host() -> None:
     target = parse_target("https://example.com/hook?x=1", ())
     assert (target.authority, target.path) == ("example.com", "/hook?x=1")
     assert choose_address(target, ["1.1.1.1", "1.0.0.1"]) == "1.1.1.1"
-    with pytest.raises(ForbiddenTargetError, match=r"resolves to 10\.0\.0\.1, which is not a public address"):
+    with pytest.raises(ForbiddenTargetError, match="resolves to an address that is not public") as caught:
         choose_address(target, ["1.1.1.1", "10.0.0.1"])
+    assert "10.0.0.1" not in str(caught.value), "the message tells the names of the service's network"
     with pytest.raises(ForbiddenTargetError, match="has no address"):
         choose_address(target, [])
 
@@ -104,5 +105,5 @@ def test_allowed_hosts_are_matched_by_name_and_port() -> None:
     assert choose_address(parse_target("http://127.0.0.1:9000/", allowed), ["127.0.0.1"]) == "127.0.0.1"
     with pytest.raises(ForbiddenTargetError):
         parse_target("http://127.0.0.1:9001/", allowed)
-    with pytest.raises(ForbiddenTargetError, match="not a public address"):
+    with pytest.raises(ForbiddenTargetError, match="not public"):
         choose_address(parse_target("https://127.0.0.1/", allowed), ["127.0.0.1"])

@@ -1,4 +1,9 @@
+import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from trainyard.contract.layout import AttemptLayout
 from worker.launcher.nodes import Node
@@ -40,6 +45,22 @@ def test_marks_of_another_scheduler_job_are_ignored(tmp_path: Path) -> None:
     layout, clock = AttemptLayout(tmp_path), Clock()
     mark_exited(layout, node(1, 2, job="8"))
     assert await_others(layout, node(0, 2), now=clock, sleep=clock.sleep) == ["node 1"]
+
+
+@pytest.mark.parametrize("plant", [os.mkfifo, lambda path: path.write_text("[" * 4000)])
+def test_what_another_account_put_in_place_of_a_mark_is_none(tmp_path: Path, plant: Callable[[Path], object]) -> None:
+    layout, clock = AttemptLayout(tmp_path), Clock()
+    mark_exited(layout, node(1, 2))
+    (mark,) = layout.errors.iterdir()
+    mark.unlink()
+    plant(mark)
+    missing: list[str] = []
+    wait = threading.Thread(
+        target=lambda: missing.extend(await_others(layout, node(0, 2), now=clock, sleep=clock.sleep)), daemon=True
+    )
+    wait.start()
+    wait.join(10)
+    assert missing == ["node 1"]
 
 
 def test_single_node_writes_nothing(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 import os
 import shutil
 import stat
+import threading
 
 import pytest
 
@@ -71,6 +72,36 @@ def test_a_changed_or_truncated_value_is_absent(tmp_path, folder):
         assert folder.read("a") is None, content[:end]
 
 
-def test_a_folder_in_place_of_a_value_is_absent(tmp_path, folder):
-    (tmp_path / "nodes-7" / "a").mkdir(parents=True)
+@pytest.mark.cpu_seconds(1)
+@pytest.mark.parametrize("plant", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), lambda path: path.mkdir()])
+def test_what_is_no_file_in_place_of_a_value_is_absent(tmp_path, folder, plant):
+    (tmp_path / "nodes-7").mkdir()
+    plant(tmp_path / "nodes-7" / "a")
+    reader = threading.Thread(target=folder.read, args=("a",), daemon=True)
+    reader.start()
+    reader.join(10)
+    assert not reader.is_alive(), "the launcher waits for what is no value"
+    assert folder.read("a") is None
+
+
+def test_a_value_behind_a_link_is_absent(tmp_path, folder):
+    folder.write("a", "b")
+    (tmp_path / "nodes-7" / "a").rename(tmp_path / "value")
+    (tmp_path / "nodes-7" / "a").symlink_to(tmp_path / "value")
+    assert folder.read("a") is None
+
+
+def test_a_value_beyond_the_limit_is_neither_written_nor_read(tmp_path, folder):
+    with pytest.raises(ValueError, match="at most"):
+        folder.write("a", "x" * (1 << 20) + "x")
+    folder.write("a", "x" * (1 << 20))
+    assert folder.read("a") == "x" * (1 << 20)
+    with (tmp_path / "nodes-7" / "a").open("ab") as file:
+        file.write(b"more")
+    assert folder.read("a") is None
+
+
+def test_a_folder_that_cannot_be_listed_has_no_values(tmp_path, folder):
+    (tmp_path / "nodes-7").write_text("a file in its place")
+    assert folder.names() == set()
     assert folder.read("a") is None

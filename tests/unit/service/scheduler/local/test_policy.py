@@ -35,6 +35,16 @@ def tags(entries: list[Entry]) -> list[str]:
 
 
 class TestStartable:
+    def test_an_owner_whose_starts_do_not_end_holds_up_nobody_else(self) -> None:
+        begun = [entry(number, uid=1001, running=True) for number in range(3)]
+        waiting = [entry(number, uid=1001) for number in (3, 4, 5)] + [entry(6, 2, uid=1002)]
+        assert tags(startable([*begun, *waiting], slots=6)) == ["ty-3", "ty-6"]
+        recorded = [each.model_copy(update={"pid": 7}) for each in begun]
+        assert tags(startable([*recorded, *waiting], slots=6)) == ["ty-3", "ty-4", "ty-5"]
+
+    def test_jobs_of_the_service_start_together(self) -> None:
+        assert len(startable([entry(number) for number in range(9)], slots=9)) == 9
+
     def test_starts_all_that_fit_in_order(self) -> None:
         assert tags(startable([entry(3), entry(1), entry(2)], slots=2)) == ["ty-1", "ty-2"]
 

@@ -1,9 +1,13 @@
 """Slurm's commands: counting, old releases and untrusted output."""
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from service.as_owner import calls as calls_module
+from service.as_owner.accounts import Accounts
 from service.scheduler.base import SchedulerUnavailableError
 from service.scheduler.slurm.commands import SlurmCommands
 from service.scheduler.slurm.states import interpret_state
@@ -104,3 +108,15 @@ def test_records_distinguish_a_user_from_the_controller(programs: Path) -> None:
     rows = SlurmCommands().sacct(ids=["7", "8", "9"]) or []
     ends = [interpret_state(row.state) for row in rows]
     assert ends == [("ended", "cancelled"), ("ended", "dropped"), ("ended", "preempted")]
+
+
+def test_an_owner_who_delays_scancel_delays_the_tick_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls_module, "_BRIEF_SECONDS", 0.2)
+    owners, over = calls_module.OwnerCalls(Accounts(1000)), threading.Event()
+    monkeypatch.setattr(owners, "command", lambda *_: over.wait(30))
+    began = time.monotonic()
+    for _ in range(3):
+        with pytest.raises(SchedulerUnavailableError, match="scancel as uid 1001"):
+            SlurmCommands(owners=owners).scancel("7", "ty-x", 1001)
+    assert time.monotonic() - began < 10
+    over.set()
