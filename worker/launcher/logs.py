@@ -200,6 +200,13 @@ def _punch_hole(path: Path, end: int) -> None:
         os.close(handle)
 
 
+def log_streams(layout: AttemptLayout, launch: LaunchDocument, node: Node) -> list[LogStream]:
+    """Return the logs that are shipped from the start on. With several nodes, each rendezvous decides on the ranks."""
+    ranks = range(launch.processes_per_node if node.count == 1 else 0)
+    first = [LogStream("launch", layout.launch_log)] if node.is_first else []
+    return [*first, *(LogStream(str(rank), layout.rank_log(rank)) for rank in ranks)]
+
+
 def log_start(layout: AttemptLayout, launch: LaunchDocument, node: Node) -> None:
     """Write the launcher's log to the node's file from here on."""
     path = layout.node_log(node.index)

@@ -23,7 +23,7 @@ from worker.launcher import exit_record, presence, script_job, torchrun, watchdo
 from worker.launcher.claim import Claimed, claim_attempt, repeat_claim
 from worker.launcher.environment import preparation_seconds
 from worker.launcher.heartbeat import HeartbeatThread
-from worker.launcher.logs import LogShipper, LogStream, log_start
+from worker.launcher.logs import LogShipper, LogStream, log_start, log_streams
 from worker.launcher.nodes import Node, await_decision, publish, this_node
 from worker.launcher.program_reports import ProgramReports
 from worker.launcher.rejection import reject_claimed, reject_node
@@ -204,7 +204,7 @@ class Supervisor:
             node=node.index,
         )
         self._reports = reports
-        self._log_shipper = LogShipper(_log_streams(layout, launch, node), connect, limit=launch.log_bytes)
+        self._log_shipper = LogShipper(log_streams(layout, launch, node), connect, limit=launch.log_bytes)
 
     def run(self) -> None:
         """Return when torchrun has ended and the service, if it can be reached, has the exit record."""
@@ -390,12 +390,6 @@ def _ship_log(layout: AttemptLayout, launch: LaunchDocument, connect: "partial[S
     shipper = LogShipper([LogStream("launch", layout.launch_log)], connect, limit=launch.log_bytes)
     shipper.start()
     shipper.close(_LAST_LOGS_SECONDS)
-
-
-def _log_streams(layout: AttemptLayout, launch: LaunchDocument, node: Node) -> list[LogStream]:
-    ranks = range(launch.processes_per_node if node.count == 1 else 0)
-    first = [LogStream("launch", layout.launch_log)] if node.is_first else []
-    return [*first, *(LogStream(str(rank), layout.rank_log(rank)) for rank in ranks)]
 
 
 def _post_finish(connect: "partial[ServiceClient]", record: FinishRecord) -> None:
