@@ -207,6 +207,15 @@ def log_streams(layout: AttemptLayout, launch: LaunchDocument, node: Node) -> li
     return [*first, *(LogStream(str(rank), layout.rank_log(rank)) for rank in ranks)]
 
 
+def ship_launch_log(
+    layout: AttemptLayout, launch: LaunchDocument, connect: Callable[[], ServiceClient], seconds: float
+) -> None:
+    """Send the log of an attempt whose ranks do not start."""
+    shipper = LogShipper([LogStream("launch", layout.launch_log)], connect, limit=launch.log_bytes)
+    shipper.start()
+    shipper.close(seconds)
+
+
 def log_start(layout: AttemptLayout, launch: LaunchDocument, node: Node) -> None:
     """Write the launcher's log to the node's file from here on."""
     path = layout.node_log(node.index)

@@ -23,7 +23,7 @@ from worker.launcher import exit_record, presence, script_job, torchrun, watchdo
 from worker.launcher.claim import Claimed, claim_attempt, repeat_claim
 from worker.launcher.environment import preparation_seconds
 from worker.launcher.heartbeat import HeartbeatThread
-from worker.launcher.logs import LogShipper, LogStream, log_start, log_streams
+from worker.launcher.logs import LogShipper, LogStream, log_start, log_streams, ship_launch_log
 from worker.launcher.nodes import Node, await_decision, publish, this_node
 from worker.launcher.program_reports import ProgramReports
 from worker.launcher.rejection import reject_claimed, reject_node
@@ -113,7 +113,7 @@ def _decide(
         log_start(layout, launch, node)
         rejection = reject_claimed(layout, launch, node, claimed, lambda: signals.any)
         if rejection:
-            _ship_log(layout, launch, connect)
+            ship_launch_log(layout, launch, connect, _LAST_LOGS_SECONDS)
             _post_finish(connect, rejection)
     return publish(layout, node, claimed.execution if claimed and not rejection else None)
 
@@ -383,13 +383,6 @@ class Supervisor:
         if trace and self._node.is_first and trace.request > self._trace_requested:
             self._trace_requested = trace.request
             write_atomic(self._layout.profile_request, trace.model_dump_json())
-
-
-def _ship_log(layout: AttemptLayout, launch: LaunchDocument, connect: "partial[ServiceClient]") -> None:
-    """Send the log of an attempt whose ranks do not start."""
-    shipper = LogShipper([LogStream("launch", layout.launch_log)], connect, limit=launch.log_bytes)
-    shipper.start()
-    shipper.close(_LAST_LOGS_SECONDS)
 
 
 def _post_finish(connect: "partial[ServiceClient]", record: FinishRecord) -> None:
