@@ -29,6 +29,7 @@ from worker.core import distributed
 from worker.core.errors import TrainingError
 from worker.core.random_state import seed_generators
 from worker.core.stop_signal import StopSignal
+from worker.data.model_files import remove_private_folders
 from worker.engine import step_sync
 from worker.engine.frozen_base import held_dtype, hold_base
 from worker.engine.precision import COMPUTE_DTYPE
@@ -377,5 +378,6 @@ def main(rank, environ, folder):
     except BaseException:
         traceback.print_exc()
     finally:
+        remove_private_folders()
         # During the interpreter's shutdown, torch's threads abort the process.
         os._exit(status)
