@@ -39,8 +39,8 @@ from service.scheduler.local.queue import Entry, Gpu, Queue
 from trainyard.contract.spec.environment import ATTEMPT_VARIABLE
 from trainyard.contract.wire.cluster import ClusterSnapshot, SlotCount
 
-GRACE = timedelta(seconds=5)
-"""The time between SIGTERM and SIGKILL."""
+GRACE = timedelta(seconds=40)
+"""The time between SIGTERM and SIGKILL. The launcher kills the ranks of a cancelled job after 30 s by itself."""
 MAX_STARTS = 3
 _MAX_STARTS_AT_ONCE = 64
 """Starts of all owners."""

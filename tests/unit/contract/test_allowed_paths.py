@@ -40,7 +40,10 @@ def test_paths_under_a_root_are_accepted():
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "/sharedx/m", "/", "//shared2"])
 def test_paths_outside_the_roots_are_rejected(path):
-    message = "is outside the folders that this service allows (TRAINYARD_ALLOWED_ROOTS): /shared, /home/trainer"
+    message = (
+        "is outside the folders that this service allows: /shared, /home/trainer; "
+        "an administrator adds folders in TRAINYARD_ALLOWED_ROOTS"
+    )
     assert problems(model=path) == {"model.path": message}
     assert problems(data=path) == {"data.path": message}
     assert problems(eval_path=path) == {"data.eval_path": message}

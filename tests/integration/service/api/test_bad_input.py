@@ -341,7 +341,10 @@ class TestPathsOfModelsAndData:
     def test_paths_outside_the_allowed_roots_are_rejected(self, world: World) -> None:
         answer = world.client.post("/v1/jobs", json=self.HF)
         assert answer.status_code == 422
-        outside = f"is outside the folders that this service allows (TRAINYARD_ALLOWED_ROOTS): {world.settings.runs}"
+        outside = (
+            f"is outside the folders that this service allows: {world.settings.runs}; "
+            "an administrator adds folders in TRAINYARD_ALLOWED_ROOTS"
+        )
         assert answer.json()["problems"] == [
             {"param": "model.path", "message": outside},
             {"param": "data.path", "message": "must not contain `..`"},

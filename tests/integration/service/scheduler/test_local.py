@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,12 +19,14 @@ import pytest
 from service.scheduler.base import Accepted, Ambiguous, LaunchPlan, Observation, Rejected, SubmittedJob
 from service.scheduler.launch_plan import plan_launch
 from service.scheduler.local import processes as local_processes
+from service.scheduler.local import scheduler as local_scheduler
 from service.scheduler.local.queue import Entry
 from service.scheduler.local.scheduler import LocalScheduler
 from tests.support import local_service
 from tests.support.wait import wait_until
 from tests.unit.service.scheduler.test_launch_plan import document
 from trainyard.contract.spec.environment import ATTEMPT_VARIABLE
+from worker.launcher.stop_signals import CANCEL_GRACE_SECONDS
 
 
 def utc_now() -> datetime:
@@ -318,7 +320,11 @@ class TestCancel:
         scheduler.cancel(known(plan))
         assert observe(scheduler, plan).state == "ended"
 
-    def test_grandchildren_that_ignore_sigterm_are_killed(self, setup: Setup) -> None:
+    def test_the_launcher_has_time_to_end_the_ranks_of_a_cancelled_job(self) -> None:
+        assert timedelta(seconds=CANCEL_GRACE_SECONDS + 5) < local_scheduler.GRACE
+
+    def test_grandchildren_that_ignore_sigterm_are_killed(self, setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(local_scheduler, "GRACE", timedelta(seconds=5))
         scheduler, plan = setup.scheduler("stubborn"), setup.plan("a")
         scheduler.submit(plan)
         wait_until(lambda: len(lines(plan, "pids")) == 4, what="three grandchildren")
