@@ -41,7 +41,7 @@ def error_envelope(answer: httpx.Response) -> ErrorEnvelope | None:
     """Return the body of an error answer whose body has been read; None if it is not one of a service."""
     try:
         return ErrorEnvelope.model_validate(json.loads(answer.content))
-    except (ValueError, ValidationError):
+    except (ValueError, ValidationError, RecursionError):
         return None
 
 

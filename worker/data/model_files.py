@@ -29,6 +29,10 @@ _COPIED = frozenset(
 _TEMPLATES = "additional_chat_templates"
 """The only subfolder that transformers reads."""
 _ADAPTER = "adapter_config.json"
+_CONFIG = "config.json"
+_REDIRECTS = frozenset({"transformers_weights", "configuration_files"})
+"""Fields of a configuration that name other files of weights, whose index may name any file, and configurations."""
+_ATTENTION = frozenset({"attn_implementation", "_attn_implementation"})
 _SPECIAL_TOKENS = "special_tokens_map.json"
 _ARGUMENTS = frozenset({"tokenizer_config.json", _SPECIAL_TOKENS, "preprocessor_config.json", "processor_config.json"})
 """Files with arguments of classes of transformers."""
@@ -74,7 +78,7 @@ class ModelFiles:
         for name in names:
             if name.endswith(_WEIGHTS):
                 self._link(folder, name)
-            elif name == MODEL_CARD or os.path.splitext(name)[1] in _COPIED:
+            elif name == MODEL_CARD or (os.path.splitext(name)[1] in _COPIED and not _redirects(name)):
                 self._copy(folder, name)
         if _TEMPLATES in names:
             self._add_templates(folder)
@@ -149,9 +153,10 @@ class ModelFiles:
     def _check_texts(self, file: Path) -> None:
         """Remove or refuse texts that are paths for transformers or tokenizers, which would open any file: a vocabulary
         that is no object, and arguments of the tokenizer's class."""
-        changed = file.name in _ARGUMENTS
+        changes = {_CONFIG: _without_redirects, **dict.fromkeys(_ARGUMENTS, _without_paths)}
+        changed = file.name in changes
         try:
-            content = json.loads(file.read_text("utf-8"), object_hook=_without_paths if changed else None)
+            content = json.loads(file.read_text("utf-8"), object_hook=changes.get(file.name))
         except RecursionError:
             raise self._refusal(f"has a {file.name} that is nested too deeply", _SAVE_AGAIN) from None
         except ValueError:
@@ -183,6 +188,21 @@ def _remove(folder: Path, weights: list[int]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     for handle in weights:
         os.close(handle)
+
+
+def _redirects(name: str) -> bool:
+    """Return whether a file is another index of weights, or a configuration for some releases of transformers."""
+    is_index = name.endswith(".index.json") and name != INDEX
+    return is_index or (name.startswith("config.") and name != _CONFIG)
+
+
+def _without_redirects(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a part of a configuration without names of other files, and of attention from elsewhere: `owner/name`."""
+    return {
+        name: value
+        for name, value in values.items()
+        if name not in _REDIRECTS and not (name in _ATTENTION and isinstance(value, str) and "/" in value)
+    }
 
 
 def _without_paths(values: dict[str, Any]) -> dict[str, Any]:

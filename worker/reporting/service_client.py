@@ -12,6 +12,7 @@ from trainyard.contract.http import describe_foreign, describe_tls_error, error_
 _RETRIED = frozenset({408, 425, 429})
 _REJECTED = frozenset({400, 413, 422})
 TOO_LARGE = 413
+_MAX_ANSWER_BYTES = 16 * 1024 * 1024
 _UNKNOWN = frozenset({401, 404})
 _UNKNOWN_PAUSE_SECONDS = 30.0
 """Pause after an answer that the attempt is unknown. It is known again when the service has its own database back."""
@@ -100,7 +101,8 @@ class ServiceClient:
         self._probe_url = f"{service_url.rstrip('/')}/livez"
         self._http = httpx.Client(
             base_url=f"{service_url.rstrip('/')}/v1/attempts/{attempt_id}/",
-            headers={"Authorization": f"Bearer {token}"},
+            # A small compressed answer of somebody else could fill the memory.
+            headers={"Authorization": f"Bearer {token}", "Accept-Encoding": "identity"},
             timeout=timeout,
             transport=transport,
             verify=trust(service_url),
@@ -120,8 +122,11 @@ class ServiceClient:
         """
         kind = "application/octet-stream" if isinstance(body, bytes) else "application/json"
         try:
-            answer = self._http.post(route, content=body, params=params, headers={"Content-Type": kind})
-        except (httpx.TransportError, httpx.InvalidURL) as error:
+            with self._http.stream(
+                "POST", route, content=body, params=params, headers={"Content-Type": kind}
+            ) as stream:
+                answer = _receive(stream)
+        except (httpx.RequestError, httpx.InvalidURL) as error:
             raise UnavailableError(describe_tls_error(error) or f"{type(error).__name__}: {error}") from None
         return _read(answer)
 
@@ -129,7 +134,7 @@ class ServiceClient:
         """Return whether the service itself answers now, so that a foreign answer concerns one request alone."""
         try:
             return has_api_header(self._http.get(self._probe_url))
-        except (httpx.TransportError, httpx.InvalidURL):
+        except (httpx.RequestError, httpx.InvalidURL):
             return False
 
     def post_until(self, deadline: float, route: str, body: str | bytes) -> dict[str, Any]:
@@ -150,6 +155,23 @@ class ServiceClient:
 
     def close(self) -> None:
         self._http.close()
+
+
+def _receive(stream: httpx.Response) -> httpx.Response:
+    """Return the answer with its body.
+
+    Raises:
+        ForeignAnswerError: It is too large, or encoded, which no request accepts: a little of it can fill the memory.
+    """
+    content = bytearray()
+    is_encoded = stream.headers.get("content-encoding", "identity") != "identity"
+    for part in () if is_encoded else stream.iter_bytes():
+        content += part
+        if len(content) > _MAX_ANSWER_BYTES:
+            break
+    if is_encoded or len(content) > _MAX_ANSWER_BYTES:
+        raise ForeignAnswerError(describe_foreign(stream), stream.status_code)
+    return httpx.Response(stream.status_code, headers=stream.headers, content=bytes(content), request=stream.request)
 
 
 def _read(answer: httpx.Response) -> dict[str, Any]:
@@ -177,10 +199,10 @@ def _document(answer: httpx.Response) -> dict[str, Any] | None:
         return {}
     try:
         document = answer.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None
 
 
 def _seconds(header: str | None) -> float | None:
-    return float(header) if header and header.isdigit() else None
+    return float(header) if header and header.isascii() and header.isdigit() else None

@@ -181,3 +181,15 @@ def test_private_folder_ends_with_its_own_process_of_multiprocessing(model):
     child.join()
     assert not made.get().exists()
     assert (files.folder / "model.safetensors").read_text() == "{}"
+
+
+def test_configuration_leads_loaders_to_no_other_file(model, secret):
+    redirect = {"transformers_weights": "evil.safetensors.index.json", "configuration_files": ["config.4.0.0.json"]}
+    attention = {"attn_implementation": "someone/kernel"}
+    (model / "config.json").write_text(json.dumps({"hidden_size": 8, "text_config": redirect | attention, **redirect}))
+    (model / "config.4.0.0.json").write_text(json.dumps(redirect))
+    (model / "evil.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": str(secret)}}))
+    files = opened(model)
+    assert json.loads((files.folder / "config.json").read_text()) == {"hidden_size": 8, "text_config": {}}
+    assert not list(files.folder.glob("*evil*"))
+    assert not list(files.folder.glob("config.4*"))

@@ -332,6 +332,21 @@ class TestServiceClient:
         with pytest.raises(UnavailableError):
             ServiceClient("http://service", "a1", "secret", transport=transport).post("claim", "{}")
 
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            httpx.Response(502, content=b"abc", headers={"Content-Encoding": "zstd-or-so"}),
+            httpx.Response(503, text="<html>", headers={"Retry-After": b"\xb2"}),
+            httpx.Response(502, text="[" * 200_000),
+            httpx.Response(200, text="x" * (17 * 1024 * 1024)),
+        ],
+        ids=["encoded", "retry-after", "nested", "large"],
+    )
+    def test_malformed_answer_of_a_proxy_is_an_outage(self, answer):
+        client = ServiceClient("http://service", "a1", "secret", transport=service_transport(lambda request: answer))
+        with pytest.raises(ForeignAnswerError):
+            client.post("claim", "{}")
+
     def test_requests_are_retried_until_the_deadline(self):
         clock = [0.0]
         client = self.client(
