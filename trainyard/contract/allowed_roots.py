@@ -1,7 +1,7 @@
 """The folders from which specs may read models and data, checked by the service and again by the worker."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path, PurePath
 from typing import Annotated
 
@@ -47,8 +47,7 @@ class AllowedRoots(Strict):
 
     def contains(self, path: PurePath) -> bool:
         """Return whether a path is below an allowed root and not excluded, by its text alone."""
-        roots = [PurePath(root) for root in self.allowed]
-        return self._contains(path, roots, map(PurePath, self.excluded), self.runs and PurePath(self.runs))
+        return self._allows(path, PurePath)
 
     def hidden_problem(self, path: PurePath) -> str | None:
         """Return why a path is hidden, by its text alone; None if it is not."""
@@ -62,10 +61,9 @@ class AllowedRoots(Strict):
             OutsideRootsError: The real path is not allowed, or is hidden.
         """
         real = path.resolve(strict=True)
-        allowed, excluded = ([Path(root).resolve() for root in roots] for roots in (self.allowed, self.excluded))
-        if not self._contains(real, allowed, excluded, self.runs and Path(self.runs).resolve()):
+        if not self._allows(real, _real_path):
             raise OutsideRootsError(path, _OUTSIDE)
-        if (problem := self._hidden_problem(real, allowed)) is not None:
+        if (problem := self._hidden_problem(real, map(_real_path, self.allowed))) is not None:
             raise OutsideRootsError(path, problem)
         return real
 
@@ -92,13 +90,14 @@ class AllowedRoots(Strict):
             raise
         return handle
 
-    @staticmethod
-    def _contains(
-        path: PurePath, allowed: Sequence[PurePath], excluded: Iterable[PurePath], runs: "PurePath | str | None"
-    ) -> bool:
-        depth = _depth(path, allowed)
-        is_of_runs = bool(runs) and depth == len(PurePath(runs or "").parts) and path.is_relative_to(runs or "")
-        return depth > _depth(path, excluded) and not (is_of_runs and _is_private(path.parts[depth:]))
+    def _allows(self, path: PurePath, read: Callable[[str], PurePath]) -> bool:
+        """Return whether a path is allowed; `read` makes paths of the roots."""
+        depth = _depth(path, map(read, self.allowed))
+        if depth <= _depth(path, map(read, self.excluded)):
+            return False
+        runs = None if self.runs is None else read(self.runs)
+        is_of_runs = runs is not None and depth == len(runs.parts) and path.is_relative_to(runs)
+        return not (is_of_runs and _is_private(path.parts[depth:]))
 
     def _hidden_problem(self, path: PurePath, allowed: Iterable[PurePath]) -> str | None:
         below = path.parts[_depth(path, allowed) :]
@@ -112,6 +111,10 @@ class AllowedRoots(Strict):
 
 
 UNRESTRICTED_ROOTS = AllowedRoots(hidden=True)
+
+
+def _real_path(root: str) -> PurePath:
+    return Path(root).resolve()
 
 
 def _is_private(below: tuple[str, ...]) -> bool:

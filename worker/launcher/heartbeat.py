@@ -49,12 +49,22 @@ class HeartbeatThread:
         client = self._connect()
         try:
             while not self._closing:
-                self._wake.wait(max(self._interval, self._send(client)))
+                self._wake.wait(max(self._interval, self._send_safely(client)))
                 self._wake.clear()
         except RefusedError as error:
             log.warning("the service refuses heartbeats, and none are sent any more: %s", error)
         finally:
             client.close()
+
+    def _send_safely(self, client: ServiceClient) -> float:
+        """Send one heartbeat as `_send` does; whatever else fails, such as a full disk, ends no later heartbeat."""
+        try:
+            return self._send(client)
+        except RefusedError:
+            raise
+        except Exception:
+            log.exception("a heartbeat failed")
+            return 0.0
 
     def _send(self, client: ServiceClient) -> float:
         """Send one heartbeat and handle the answer; return the seconds to wait at least before the next one."""

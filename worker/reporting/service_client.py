@@ -13,6 +13,8 @@ _RETRIED = frozenset({408, 425, 429})
 _REJECTED = frozenset({400, 413, 422})
 TOO_LARGE = 413
 _MAX_ANSWER_BYTES = 16 * 1024 * 1024
+_ANSWER_SECONDS = 30.0
+"""How long the body of an answer may take. The timeout of the connection is for each part of it."""
 _UNKNOWN = frozenset({401, 404})
 _UNKNOWN_PAUSE_SECONDS = 30.0
 """Pause after an answer that the attempt is unknown. It is known again when the service has its own database back."""
@@ -31,7 +33,7 @@ class UnavailableError(ServiceError):
 
 
 class ForeignAnswerError(UnavailableError):
-    """Something else answered than the service, such as a proxy. That decides nothing, whatever its status."""
+    """Something other than the service answered, such as a proxy. That decides nothing, whatever its status."""
 
     def __init__(self, message: str, status: int, retry_after: float | None = None) -> None:
         super().__init__(message, retry_after)
@@ -115,7 +117,7 @@ class ServiceClient:
 
         Raises:
             UnavailableError: A retry may succeed.
-            ForeignAnswerError: The same; something else than the service answered.
+            ForeignAnswerError: The same; something other than the service answered.
             FailedError: The same, but this request may be the cause.
             RejectedError: The body is invalid.
             RefusedError: The service refuses this worker for good.
@@ -125,7 +127,7 @@ class ServiceClient:
             with self._http.stream(
                 "POST", route, content=body, params=params, headers={"Content-Type": kind}
             ) as stream:
-                answer = _receive(stream)
+                answer = self._receive(stream)
         except (httpx.RequestError, httpx.InvalidURL) as error:
             raise UnavailableError(describe_tls_error(error) or f"{type(error).__name__}: {error}") from None
         return _read(answer)
@@ -133,9 +135,29 @@ class ServiceClient:
     def is_reached(self) -> bool:
         """Return whether the service itself answers now, so that a foreign answer concerns one request alone."""
         try:
-            return has_api_header(self._http.get(self._probe_url))
+            with self._http.stream("GET", self._probe_url) as answer:
+                return has_api_header(answer)
         except (httpx.RequestError, httpx.InvalidURL):
             return False
+
+    def _receive(self, stream: httpx.Response) -> httpx.Response:
+        """Return the answer with its body.
+
+        Raises:
+            ForeignAnswerError: It is too large or too slow, or encoded, which no request accepts: a little of it can
+                fill the memory.
+        """
+        content, deadline = bytearray(), self._now() + _ANSWER_SECONDS
+        foreign = ForeignAnswerError(describe_foreign(stream), stream.status_code)
+        if stream.headers.get("content-encoding", "identity") != "identity":
+            raise foreign
+        for part in stream.iter_bytes():
+            content += part
+            if len(content) > _MAX_ANSWER_BYTES or self._now() > deadline:
+                raise foreign
+        return httpx.Response(
+            stream.status_code, headers=stream.headers, content=bytes(content), request=stream.request
+        )
 
     def post_until(self, deadline: float, route: str, body: str | bytes) -> dict[str, Any]:
         """Retry with jitter until there is an answer or `deadline` (of the injected clock) is near.
@@ -155,23 +177,6 @@ class ServiceClient:
 
     def close(self) -> None:
         self._http.close()
-
-
-def _receive(stream: httpx.Response) -> httpx.Response:
-    """Return the answer with its body.
-
-    Raises:
-        ForeignAnswerError: It is too large, or encoded, which no request accepts: a little of it can fill the memory.
-    """
-    content = bytearray()
-    is_encoded = stream.headers.get("content-encoding", "identity") != "identity"
-    for part in () if is_encoded else stream.iter_bytes():
-        content += part
-        if len(content) > _MAX_ANSWER_BYTES:
-            break
-    if is_encoded or len(content) > _MAX_ANSWER_BYTES:
-        raise ForeignAnswerError(describe_foreign(stream), stream.status_code)
-    return httpx.Response(stream.status_code, headers=stream.headers, content=bytes(content), request=stream.request)
 
 
 def _read(answer: httpx.Response) -> dict[str, Any]:

@@ -199,7 +199,7 @@ class SpoolSender:
             write_atomic(_put_aside_file(spool.path), format_put_aside(spool.put_aside))
         except OSError as error:
             log.warning("the list of reports that were put aside cannot be written: %s", error)
-            spool.held = min(spool.put_aside)
+            spool.held = min(spool.put_aside, default=spool.held)
 
     def _acknowledge(self, spool: _Spool, *, now: bool) -> None:
         due = self._now() - self._acknowledged_at >= self._acknowledge_seconds

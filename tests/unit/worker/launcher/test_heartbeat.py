@@ -1,6 +1,8 @@
 """Heartbeats: retries, the late claim, and the end after a refusal."""
 
+import errno
 import threading
+from collections.abc import Callable
 from functools import partial
 
 import httpx
@@ -30,9 +32,11 @@ class Service:
         status = self.statuses.pop(0) if self.statuses else 200
         return httpx.Response(status, json=REPLY if status == 200 else {"error": {"code": "x"}})
 
-    def heartbeats(self, *, late_claim: Claim | None = None) -> HeartbeatThread:
+    def heartbeats(
+        self, *, late_claim: Claim | None = None, on_reply: Callable[[HeartbeatReply], None] | None = None
+    ) -> HeartbeatThread:
         connect = partial(ServiceClient, "http://service", "a1", "token", transport=service_transport(self))
-        return HeartbeatThread(0.01, connect, lambda: 1, self.replies.append, late_claim=late_claim)
+        return HeartbeatThread(0.01, connect, lambda: 1, on_reply or self.replies.append, late_claim=late_claim)
 
 
 @pytest.fixture(autouse=True)
@@ -65,3 +69,18 @@ def test_late_claim_is_sent_until_the_service_knows_the_attempt() -> None:
     wait_until(lambda: service.replies)
     thread.close()
     assert service.routes[:4] == ["claim", "claim", "claim", "heartbeat"]
+
+
+def test_reply_that_cannot_be_carried_out_ends_no_later_heartbeat() -> None:
+    service = Service()
+    replies: list[HeartbeatReply] = []
+
+    def on_reply(reply: HeartbeatReply) -> None:
+        replies.append(reply)
+        if len(replies) == 1:
+            raise OSError(errno.ENOSPC, "the disk is full")
+
+    thread = service.heartbeats(on_reply=on_reply)
+    thread.start()
+    wait_until(lambda: len(replies) > 1)
+    thread.close()

@@ -166,7 +166,7 @@ def test_what_the_list_has_no_room_for_is_not_acknowledged(layout, monkeypatch):
 def test_service_that_is_down_is_waited_for_without_bound(layout, down):
     fill(layout, 1, range(10))
     service = Service(lambda *_: down if service.requests < 100 else None)
-    send(layout, service)
+    send(layout, service, reached=False)
     assert service.steps == list(range(10))
     assert service.requests == 100
 

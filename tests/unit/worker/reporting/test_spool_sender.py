@@ -347,6 +347,13 @@ class TestServiceClient:
         with pytest.raises(ForeignAnswerError):
             client.post("claim", "{}")
 
+    def test_body_that_arrives_too_slowly_is_an_outage(self):
+        clock = iter(range(0, 1000, 20))
+        transport = service_transport(lambda request: httpx.Response(200, content=iter([b"{", b"}", b" ", b" "])))
+        client = ServiceClient("http://service", "a1", "secret", transport=transport, now=lambda: next(clock))
+        with pytest.raises(ForeignAnswerError):
+            client.post("claim", "{}")
+
     def test_requests_are_retried_until_the_deadline(self):
         clock = [0.0]
         client = self.client(
