@@ -153,10 +153,10 @@ class ModelFiles:
     def _check_texts(self, file: Path) -> None:
         """Remove or refuse texts that are paths for transformers or tokenizers, which would open any file: a vocabulary
         that is no object, and arguments of the tokenizer's class."""
-        changes = {_CONFIG: _without_redirects, **dict.fromkeys(_ARGUMENTS, _without_paths)}
-        changed = file.name in changes
+        changed = file.name in _ARGUMENTS
+        hook = self._refuse_redirects if file.name == _CONFIG else _without_paths if changed else None
         try:
-            content = json.loads(file.read_text("utf-8"), object_hook=changes.get(file.name))
+            content = json.loads(file.read_text("utf-8"), object_hook=hook)
         except RecursionError:
             raise self._refusal(f"has a {file.name} that is nested too deeply", _SAVE_AGAIN) from None
         except ValueError:
@@ -170,6 +170,19 @@ class ModelFiles:
             content = {name: value for name, value in content.items() if name.endswith(("_token", "_tokens"))}
         if changed:
             file.write_text(json.dumps(content))
+
+    def _refuse_redirects(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Refuse a part of a configuration that leads a loader to other files, or to code from elsewhere.
+
+        It is not changed: its bytes are part of the digest of the model.
+        """
+        for name, value in values.items():
+            is_foreign = name in _ATTENTION and isinstance(value, str) and "/" in value
+            if name in _REDIRECTS or is_foreign:
+                raise self._refusal(
+                    f"has a {_CONFIG} with {name}, which names something outside of it", "Remove the field."
+                )
+        return values
 
     def _refusal(self, problem: str, hint: str | None = None) -> RefusedError:
         return RefusedError(f"model.path: {self._path} {problem}", hint)
@@ -194,15 +207,6 @@ def _redirects(name: str) -> bool:
     """Return whether a file is another index of weights, or a configuration for some releases of transformers."""
     is_index = name.endswith(".index.json") and name != INDEX
     return is_index or (name.startswith("config.") and name != _CONFIG)
-
-
-def _without_redirects(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a part of a configuration without names of other files, and of attention from elsewhere: `owner/name`."""
-    return {
-        name: value
-        for name, value in values.items()
-        if name not in _REDIRECTS and not (name in _ATTENTION and isinstance(value, str) and "/" in value)
-    }
 
 
 def _without_paths(values: dict[str, Any]) -> dict[str, Any]:

@@ -38,8 +38,6 @@ class HfFolder:
         self._files = ModelFiles(path, roots)
         self._check_files(self._files.folder)
         self.config: Any = self.read("a configuration", AutoConfig.from_pretrained)
-        if getattr(self.config, "transformers_weights", None) is not None:
-            raise RefusedError(f"model.path: {path} has a configuration that names other weights", "Remove that field.")
 
     @cached_property
     def tokenizer(self) -> Any:

@@ -183,13 +183,30 @@ def test_private_folder_ends_with_its_own_process_of_multiprocessing(model):
     assert (files.folder / "model.safetensors").read_text() == "{}"
 
 
-def test_configuration_leads_loaders_to_no_other_file(model, secret):
-    redirect = {"transformers_weights": "evil.safetensors.index.json", "configuration_files": ["config.4.0.0.json"]}
-    attention = {"attn_implementation": "someone/kernel"}
-    (model / "config.json").write_text(json.dumps({"hidden_size": 8, "text_config": redirect | attention, **redirect}))
-    (model / "config.4.0.0.json").write_text(json.dumps(redirect))
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("transformers_weights", "evil.safetensors.index.json"),
+        ("configuration_files", ["config.4.0.0.json"]),
+        ("attn_implementation", "someone/kernel"),
+    ],
+)
+def test_configuration_that_names_other_files_is_refused(model, name, value):
+    for content in ({name: value}, {"text_config": {name: value}}):
+        (model / "config.json").write_text(json.dumps(content))
+        assert f"config.json with {name}, which names something outside of it" in refusal(model)
+
+
+def test_other_indexes_and_configurations_are_left_out(model, secret):
+    (model / "config.4.0.0.json").write_text("{}")
     (model / "evil.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": str(secret)}}))
     files = opened(model)
-    assert json.loads((files.folder / "config.json").read_text()) == {"hidden_size": 8, "text_config": {}}
-    assert not list(files.folder.glob("*evil*"))
-    assert not list(files.folder.glob("config.4*"))
+    assert {path.name for path in files.folder.iterdir()} == {"config.json", "tokenizer.json", "model.safetensors"}
+
+
+def test_configuration_is_copied_byte_for_byte(model):
+    """Its bytes are part of the digest by which an adapter knows its base model."""
+    text = '{ "hidden_size": 8,\n  "attn_implementation": "sdpa" }'
+    (model / "config.json").write_text(text)
+    files = opened(model)
+    assert (files.folder / "config.json").read_text() == text
