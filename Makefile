@@ -39,10 +39,10 @@ older-clients: $(VENV)/.older
 $(VENV)/.older: tests/older_clients.txt tests/older_openai.txt | $(VENV)/.dev
 	@echo "Installing older clients, which tests use, into $(VENV)/older and $(VENV)/openai-VERSION."
 	rm -rf $(VENV)/older
-	$(BIN)/python -m pip install --quiet --no-deps --target $(VENV)/older --requirement tests/older_clients.txt
+	$(BIN)/python -m pip install --quiet --no-compile --no-deps --target $(VENV)/older --requirement tests/older_clients.txt
 	for pin in $$(grep ^openai== tests/older_openai.txt); do \
 		folder=$(VENV)/openai-$${pin#openai==} && rm -rf $$folder && \
-		$(BIN)/python -m pip install --quiet --no-deps --target $$folder $$pin || exit 1; done
+		$(BIN)/python -m pip install --quiet --no-compile --no-deps --target $$folder $$pin || exit 1; done
 	@touch $@
 
 demo: runtime

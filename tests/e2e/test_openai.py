@@ -24,13 +24,13 @@ from trainyard.demo import ServiceProcess
 
 pytestmark = [pytest.mark.heavy, pytest.mark.e2e]
 
-_EXAMPLES, _BATCH, _EPOCHS = 160, 2, 4
+_EXAMPLES, _BATCH, _EPOCHS = 160, 2, 2
 _STEPS = _EXAMPLES // _BATCH * _EPOCHS
 _CREATE = """
 upload = lambda name: client.files.create(file=open(name, "rb"), purpose="fine-tune").id
 job = client.fine_tuning.jobs.create(
     model="tiny-llama", training_file=upload("train.jsonl"), validation_file=upload("valid.jsonl"), suffix="kills",
-    seed=3, method={"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": 4, "batch_size": 2}}},
+    seed=3, method={"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": 2, "batch_size": 2}}},
 )
 out = strict(FineTuningJob, job)["id"]
 """
