@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar, Literal
 
-from service.core.errors import InvalidRequestError, ServiceError
+from service.core.errors import AuthenticationError, InvalidRequestError, ServiceError
 from trainyard.contract.problems import Problem
 from trainyard.contract.wire.pages import ErrorEnvelope
 
@@ -14,6 +14,8 @@ PREFIX = "/openai/v1/"
 
 _STATUSES: Mapping[int, int] = {409: 400, 422: 400}
 """Statuses that OpenAI's API does not use. Its client would repeat a request after 409."""
+_INVALID_REQUESTS = frozenset({401, 403, 404, 409})
+"""Statuses whose errors have a type of their own in `/v1`, and `invalid_request_error` in OpenAI's API."""
 _FIELDS: Mapping[str, str] = {
     "data.id": "training_file",
     "data.digest": "training_file",
@@ -85,7 +87,12 @@ def openai_error(error: ServiceError) -> tuple[int, ErrorEnvelope]:
         message = message.replace(f"`{field}`", f"`{name}`")
     if param and isinstance(error, InvalidRequestError) and param not in message:
         message = f"{param}: {message}"
-    body = error.envelope().error.model_copy(update={"param": param, "message": message})
+    updated: dict[str, str | None] = {"param": param, "message": message}
+    if error.status in _INVALID_REQUESTS:
+        updated["type"] = InvalidRequestError.type
+    if error.status == AuthenticationError.status:
+        updated["code"] = "invalid_api_key"
+    body = error.envelope().error.model_copy(update=updated)
     return _STATUSES.get(error.status, error.status), ErrorEnvelope(error=body)
 
 

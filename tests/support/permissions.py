@@ -83,6 +83,7 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("search_mlflow_experiments", "get_mlflow_experiment", "find_mlflow_experiment"), Rule.READ),
     **dict.fromkeys(("search_mlflow_runs", "get_mlflow_run", "get_mlflow_history"), Rule.READ),
     **dict.fromkeys(("search_mlflow_models", "list_mlflow_artifacts", "download_mlflow_artifact"), Rule.READ),
+    **dict.fromkeys(("get_mlflow_health", "get_mlflow_version"), Rule.READ),
     **{f"refuse_mlflow_{verb}": Rule.READ for verb in ("get", "post", "put", "patch", "delete")},
     **dict.fromkeys(("list_fine_tunes", "get_fine_tune", "list_fine_tune_events"), Rule.READ),
     **dict.fromkeys(("list_fine_tune_checkpoints", "list_openai_models", "get_openai_model"), Rule.READ),

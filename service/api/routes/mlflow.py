@@ -6,7 +6,7 @@ MLflow documents them; they are not in the OpenAPI document.
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
@@ -23,6 +23,8 @@ from service.mlflow.history import MAX_POINTS, read_history
 from trainyard.contract.mlflow_filter import MAX_FILTER
 
 _API = "/mlflow/api/2.0"
+_VERSION = "3.0.0"
+"""The version of MLflow's server whose answers these are, for programs that ask before they choose calls."""
 _MAX_EXPERIMENTS = 5000
 
 router = APIRouter(include_in_schema=False, route_class=JsonRoute)
@@ -145,6 +147,18 @@ def download_artifact(
         files = app_state.files_of(JobRepository(session, now).get(job_id))
     root = app_state.run_layout(job_id).artifacts
     return file_response(files, root, stored_path(files, root, path), conditions, code="artifact_not_found")
+
+
+@router.get("/mlflow/health", operation_id="get_mlflow_health")
+def health(_user: LenientUserDep) -> Response:
+    """Answer as MLflow's server does."""
+    return PlainTextResponse("OK")
+
+
+@router.get("/mlflow/version", operation_id="get_mlflow_version")
+def version(_user: LenientUserDep) -> Response:
+    """Get the version of MLflow's server that these routes stand for."""
+    return PlainTextResponse(_VERSION)
 
 
 def refuse(_user: LenientUserDep, path: str) -> Response:

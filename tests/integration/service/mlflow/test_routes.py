@@ -196,3 +196,9 @@ def test_deleted_view_is_empty(world: World) -> None:
     assert search(world, run_view_type="DELETED_ONLY") == {"runs": []}
     answer = world.client.post(f"{API}/experiments/search", json={"view_type": "DELETED_ONLY"})
     assert answer.json() == {"experiments": []}
+
+
+def test_server_answers_for_its_health_and_version(world: World) -> None:
+    assert world.client.get("/mlflow/health").text == "OK"
+    assert world.client.get("/mlflow/version").text.count(".") == 2
+    assert world.new_client(None).get("/mlflow/version").status_code == 401

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.openai_requests import change, create, get, status
+from tests.support.openai_requests import JOBS, change, create, get, status
 from tests.support.seeds import write_models_file
 from tests.support.world import World
 
@@ -93,3 +93,16 @@ class TestTerms:
         assert answer.status_code == 200, answer.text
         messages = [one["message"] for one in get(world, f"fine_tuning/jobs/{job}/events")["data"]]
         assert "validation_file: 1 is longer" in messages
+
+
+class TestErrors:
+    def test_types_and_code_are_those_of_openai_s_api(self, world: World, job: str) -> None:
+        refused = world.new_client(None).get(f"{JOBS}/{job}")
+        world.start(job).end("completed")
+        world.tick()
+        ended = world.client.post(f"{JOBS}/{job}/cancel")
+        unknown = world.client.get(f"{JOBS}/job_nope")
+        errors = [(answer.status_code, answer.json()["error"]) for answer in (refused, ended, unknown)]
+        assert [status for status, _ in errors] == [401, 400, 404]
+        assert {error["type"] for _, error in errors} == {"invalid_request_error"}
+        assert errors[0][1]["code"] == "invalid_api_key"
