@@ -46,6 +46,10 @@ class AttemptRepository:
         )
         return self._session.scalar(query) is not None
 
+    def count_events(self, job_pk: int, type_: str) -> int:
+        query = sa.select(sa.func.count()).select_from(Event).where(Event.job_pk == job_pk, Event.type == type_)
+        return self._session.scalar(query) or 0
+
     def save_parameters(self, job_id: str, before: Mapping[str, Entry], after: Mapping[str, Entry]) -> None:
         """Replace the rows by which job lists are filtered where they differ."""
         old = {(name, index_text(value)) for name, (_, value) in before.items()}

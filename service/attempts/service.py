@@ -14,6 +14,7 @@ from service.core.ids import new_checkpoint_id
 from service.core.sentences import begin_with_capital
 from service.db.engine import Database
 from service.db.models import Attempt, Checkpoint, Event, Job
+from service.jobs.outbox import enqueue_alert
 from service.jobs.parameters import Reported, merge
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import shown_metrics
@@ -30,12 +31,14 @@ from trainyard.contract.wire.reports import (
     HeartbeatReply,
     ParametersReport,
 )
-from trainyard.contract.wire.worker_events import WORKER_PREFIX
+from trainyard.contract.wire.worker_events import ALERT, WORKER_PREFIX
 
 CLAIMABLE = frozenset({"submitting", "pending", "running", "lost"})
 """Job statuses in which an attempt may be claimed."""
 REPORTS_REJECTED = "reports_rejected"
 PARAMETERS_DROPPED = "parameters_dropped"
+MAX_ALERTS = 100
+"""Alerts of one job that webhooks deliver. All are in its history."""
 
 
 class AttemptService:
@@ -117,19 +120,20 @@ class AttemptService:
                 sequence = jobs.next_sequence(job)
                 if attempts.has_event(job.pk, batch.execution, event.sequence):
                     continue
-                attempts.add(
-                    Event(
-                        job_pk=job.pk,
-                        sequence=sequence,
-                        type=WORKER_PREFIX + event.type,
-                        level=event.level,
-                        message=begin_with_capital(event.message),
-                        data=event.model_dump(mode="json")["data"],
-                        created_at=self._now,
-                        execution=batch.execution,
-                        worker_sequence=event.sequence,
-                    ),
+                row = Event(
+                    job_pk=job.pk,
+                    sequence=sequence,
+                    type=WORKER_PREFIX + event.type,
+                    level=event.level,
+                    message=begin_with_capital(event.message),
+                    data=event.model_dump(mode="json")["data"],
+                    created_at=self._now,
+                    execution=batch.execution,
+                    worker_sequence=event.sequence,
                 )
+                if event.type == ALERT and attempts.count_events(job.pk, row.type) < MAX_ALERTS:
+                    enqueue_alert(session, job, row, self._now)
+                attempts.add(row)
         self._count("events", len(batch.events))
         return len(batch.events)
 

@@ -11,18 +11,31 @@ from sqlalchemy.orm import Session
 
 from service.auth.repository import TokenRepository
 from service.core.ids import new_id
-from service.db.models import Delivery, Job, Webhook
+from service.db.models import Delivery, Event, Job, Webhook
 from trainyard.contract.base import wire_time
 from trainyard.contract.runtime import runtime_seconds
 
 
 def enqueue_status_changes(session: Session, jobs: Sequence[Job], now: datetime) -> None:
     """Write a delivery of each job's new status for each enabled webhook that subscribes to it."""
-    webhooks = session.scalars(sa.select(Webhook).where(Webhook.disabled_at.is_(None))).all()
-    for job, webhook in itertools.product(jobs, webhooks):
+    for job, webhook in itertools.product(jobs, _enabled(session)):
         subscribed = not webhook.statuses or job.status in webhook.statuses
         if subscribed and _may_receive(session, webhook, job, now):
             enqueue_delivery(session, webhook, "job.status", now, {"job": _job_payload(job, now)}, job.id)
+
+
+def enqueue_alert(session: Session, job: Job, event: Event, now: datetime) -> None:
+    """Write a delivery of an alert of the job's program for each enabled webhook, whatever its statuses are."""
+    alert = {"level": event.level, **{name: event.data[name] for name in ("title", "text")}}
+    for webhook in _enabled(session):
+        if _may_receive(session, webhook, job, now):
+            enqueue_delivery(
+                session, webhook, "job.alert", now, {"job": _job_payload(job, now), "alert": alert}, job.id
+            )
+
+
+def _enabled(session: Session) -> Sequence[Webhook]:
+    return session.scalars(sa.select(Webhook).where(Webhook.disabled_at.is_(None))).all()
 
 
 def _may_receive(session: Session, webhook: Webhook, job: Job, now: datetime) -> bool:

@@ -31,11 +31,14 @@ def slack_text(event: Mapping[str, Any], service_url: str) -> str:
     if not isinstance(job, Mapping):
         return f"Test of a webhook of {_escaped(service_url)}"
     name = _escaped(str(job["name"])[:_MAX_NAME])
+    link = f"<{service_url.rstrip('/')}/jobs/{quote(str(job['id']))}|{_escaped(str(job['id']))}>"
+    if isinstance(alert := event.get("alert"), Mapping):
+        texts = [_escaped(str(alert[part])[:_MAX_MESSAGE]) for part in ("title", "text") if alert[part]]
+        return f"*{name}* {_escaped(str(alert['level']))}: {': '.join(texts)} {link}"
     reason = f" ({_escaped(str(job['status_reason']))})" if job.get("status_reason") else ""
     message = _escaped(str(job.get("status_message") or "")[:_MAX_MESSAGE])
     seconds = job.get("runtime_seconds")
     runtime = f" Runtime: {duration(seconds)}." if isinstance(seconds, int | float) else ""
-    link = f"<{service_url.rstrip('/')}/jobs/{quote(str(job['id']))}|{_escaped(str(job['id']))}>"
     return f"*{name}* {_escaped(str(job['status']))}{reason}: {message}{runtime} {link}"
 
 

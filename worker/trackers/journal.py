@@ -19,6 +19,7 @@ from trainyard.contract.wire.reports import (
     MAX_PARAMETERS,
     MAX_POINTS,
     UNKNOWN_STEP,
+    EventLevel,
     EventsBatch,
     MetricsBatch,
     ParametersReport,
@@ -28,6 +29,7 @@ from trainyard.contract.wire.reports import (
     WorkerEvent,
 )
 from trainyard.contract.wire.spool import SpoolBody, format_record
+from trainyard.contract.wire.worker_events import ALERT
 from worker.reporting.spool_file import SpoolFile
 from worker.trackers.history import read_history
 from worker.trackers.steps import ExecutionSteps, MetricHistory
@@ -173,6 +175,17 @@ class Journal:
         with self._lock:
             self._state(self._execution(execution), execution, kind, message)
 
+    def alert(self, execution: int, level: EventLevel, title: str, text: str) -> None:
+        """Add an alert of the program to the job's events, which webhooks deliver.
+
+        Raises:
+            OSError: It could not be written.
+        """
+        title, text = _text(title, MAX_PARAMETER_TEXT), _text(text, MAX_PARAMETER_TEXT)
+        with self._lock:
+            message = f"{title}: {text}" if text else title
+            self._event(self._execution(execution), execution, ALERT, level, message, {"title": title, "text": text})
+
     def highest_step(self, execution: int) -> int:
         with self._lock:
             run = self._executions.get(execution)
@@ -242,12 +255,17 @@ class Journal:
         if kind in self._stated:
             return
         self._stated.add(kind)
+        self._event(run, execution, "report_adjusted", "warning", message, {"kind": kind})
+
+    def _event(
+        self, run: _Execution, execution: int, type_: str, level: EventLevel, message: str, data: dict[str, Any]
+    ) -> None:
         event = WorkerEvent(
             sequence=(self._node + 1) * EVENTS_PER_NODE + run.events,
-            type="report_adjusted",
-            level="warning",
+            type=type_,
+            level=level,
             message=message,
-            data={"kind": kind},
+            data=data,
             time=datetime.now(UTC),
         )
         run.events += 1

@@ -8,11 +8,12 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, unquote
 
+from trainyard.contract.wire.reports import EventLevel
 from worker.trackers.answers import Reporter, RunPrefixes, TrackerError, TrackerRequest
 from worker.trackers.artifacts import ArtifactFolder, store_or_state
 from worker.trackers.journal import Journal
@@ -44,6 +45,7 @@ _NO_PROJECT = "uncategorized"
 _UPDATE_SECONDS = 5.5
 """How long lines wait for the definitions of their step metrics, which the client sends 5 s after it created a run."""
 _ENTITY = "trainyard"
+_LEVELS: Mapping[str, EventLevel] = {"WARN": "warning", "ERROR": "error"}
 
 Document = dict[str, Any]
 
@@ -65,6 +67,8 @@ class _Run:
     parameters: Document = field(default_factory=dict)
     tags: Document = field(default_factory=dict)
     notes: Document = field(default_factory=dict)
+    alerts: dict[str, float] = field(default_factory=dict)
+    """Until when, by the clock of this process, an alert with this title is not repeated."""
 
 
 class WandbApi:
@@ -88,6 +92,7 @@ class WandbApi:
             "UpsertBucket": self._upsert_run,
             "RunResumeStatus": self._resume_status,
             "CreateRunFiles": self._create_files,
+            "NotifyScriptableRunAlert": self._alert,
             "RunStoppedStatus": _running,
             "ServerFeaturesQuery": _features,
             "ProbeServerCapabilities": _features,
@@ -202,6 +207,19 @@ class WandbApi:
         files = [{"name": name, "uploadUrl": f"{url}{UPLOADS}{quote(run_id)}/{quote(name, safe='')}"} for name in names]
         headers = [f"Authorization: Bearer {tracker_token(secret, reporter)}"]
         return {"createRunFiles": {"runID": run_id, "uploadHeaders": headers, "files": files}}
+
+    def _alert(self, reporter: Reporter, variables: Document) -> Document:
+        """Carry out `run.alert`: an event of the job, which webhooks deliver."""
+        level = _LEVELS.get(str(variables.get("severity")), "info")
+        title, text = (str(variables.get(name) or "") for name in ("title", "text"))
+        run = self._run(reporter, _run_id(variables.get("runName")), str(variables.get("runName")), None)
+        # The client gives milliseconds; an alert with the same title is repeated only after them.
+        pause = variables.get("waitDuration")
+        until = time.monotonic() + (pause / 1e3 if isinstance(pause, int | float) else 0.0)
+        if run.alerts.get(title, 0.0) <= time.monotonic():
+            run.alerts[title] = until
+            self._journal.alert(reporter.execution, level, title, text)
+        return {"notifyScriptableRunAlert": {"success": True}}
 
     def _uploads(self) -> tuple[str, str]:
         url, secret = self._listener()

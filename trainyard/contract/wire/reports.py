@@ -215,13 +215,16 @@ class MetricsBatch(Strict):
     progress: Progress | None = Field(default=None, examples=[{"step": 10, "total_steps": 400}])
 
 
+EventLevel = Literal["info", "warning", "error"]
+
+
 class WorkerEvent(Strict):
     """An event for the job's history."""
 
     sequence: NonNegativeInt
     """Position in the execution's spool; (execution, sequence) identifies repeated deliveries."""
     type: Annotated[str, StringConstraints(pattern=EVENT_TYPE_PATTERN)]
-    level: Literal["info", "warning", "error"] = "info"
+    level: EventLevel = "info"
     message: Annotated[SanitizedText, StringConstraints(max_length=4096)]
     data: EventData = Field(default_factory=dict)
     time: Timestamp

@@ -11,6 +11,9 @@ from trainyard.contract.validation_messages import describe_error
 WORKER_PREFIX = "worker."
 """Every event of a worker is stored with this prefix, so that no reader takes it for one of the service."""
 
+ALERT = "alert"
+"""Type of the event by which a program notifies people, such as `wandb.alert`. Webhooks deliver it."""
+
 MAX_DATA_VALUES = 4000
 """Values in the data of one event, keys included. A communication check has about 1,000."""
 MAX_DATA_CHARS = 64 * 1024
@@ -96,6 +99,11 @@ class _Dropped(_Data):
     reports: Annotated[int, Field(ge=1)]
 
 
+class _Alert(_Data):
+    title: StrictStr
+    text: StrictStr
+
+
 _REQUIRED: dict[str, type[_Data]] = {
     "training_started": _Start,
     "training_resumed": _Start,
@@ -108,6 +116,7 @@ _REQUIRED: dict[str, type[_Data]] = {
     "checkpoint_failed": _Checkpoint,
     "origin_loaded": _Checkpoint,
     "points_lost": _Dropped,
+    ALERT: _Alert,
 }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from service.attempts.service import MAX_ALERTS
 from service.webhooks.sender import Sender
 from service.webhooks.signing import RETRY_DELAYS
 from tests.support.receiver import Receiver, receiver, self_signed
@@ -63,6 +64,32 @@ def test_messages_for_slack_are_signed_texts_with_a_link(world: World, target: R
     key = base64.b64decode(webhook["secret"].removeprefix("whsec_"))
     digest = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
     assert sent.headers["webhook-signature"] == f"v1,{digest}"
+
+
+def test_alerts_of_a_program_are_delivered_once_and_limited(world: World, target: Receiver) -> None:
+    hook(world, target, statuses=["failed"])
+    worker = world.start(world.submit())
+    events = [
+        {
+            "sequence": number,
+            "type": "alert",
+            "level": "warning",
+            "message": f"low {number}: now",
+            "data": {"title": f"low {number}", "text": "now"},
+            "time": world.clock().isoformat(),
+        }
+        for number in range(MAX_ALERTS + 1)
+    ]
+    for part in (events[:60], events[40:]):
+        worker.post("events", {"execution": 1, "events": part})
+    while world.deliver_webhooks():
+        pass
+    bodies = [json.loads(message.body) for message in target.messages]
+    assert {body["type"] for body in bodies} == {"job.alert"}
+    titles = sorted(body["alert"]["title"] for body in bodies)
+    assert titles == sorted(f"low {number}" for number in range(MAX_ALERTS))
+    assert bodies[0]["alert"] == {"level": "warning", "title": bodies[0]["alert"]["title"], "text": "now"}
+    assert bodies[0]["job"]["status"] == "running"
 
 
 def test_unknown_format_is_refused(world: World) -> None:

@@ -15,6 +15,12 @@ def test_event_is_sent_unchanged_unless_a_text_is_requested() -> None:
     assert json.loads(sent) == {"text": "*digits* failed (error): No space. <https://t/jobs/job_1|job_1>"}
 
 
+def test_alert_of_a_program_has_its_level_title_and_text() -> None:
+    alert = {"level": "warning", "title": "loss <3", "text": "it is high"}
+    expected = "*digits* warning: loss &lt;3: it is high <https://t/jobs/job_1|job_1>"
+    assert slack_text({"type": "job.alert", "job": JOB, "alert": alert}, "https://t") == expected
+
+
 def test_names_make_no_markup_and_no_lines() -> None:
     text = slack_text({"job": {**JOB, "name": "<!here>*\n<http://evil|x>&", "status_message": "x" * 5000}}, "https://t")
     assert text.startswith("*&lt;!here&gt;\u2217 &lt;http://evil|x&gt;&amp;* failed")

@@ -40,6 +40,8 @@ for version in range(2):
     artifact.add_file("weights.bin")
     assert run.log_artifact(artifact).wait().version == f"v{version}"
 wandb.summary["best"] = 0.25
+for wait in (300, 300, 0.0001, 0.0001):
+    run.alert(f"wait {wait}", "is low", level="WARN", wait_duration=wait)
 with wandb.init(project="digits", name="inner", reinit="create_new") as inner:
     inner.log({"loss": 5.0})
 wandb.finish()
@@ -168,7 +170,10 @@ def test_program_reports_unchanged(
         ("model-v0", "weights"),
         ("model-v1", "weights"),
     ]
-    assert [event.data for event in events(layout)] == [{"kind": "not_a_number"}]
+    stated = [(event.type, event.level, event.data) for event in events(layout)]
+    alerts = [("alert", "warning", {"title": f"wait {wait}", "text": "is low"}) for wait in (300, 0.0001, 0.0001)]
+    assert [one for one in stated if one[0] == "alert"] == alerts
+    assert [one for one in stated if one[0] != "alert"] == [("report_adjusted", "warning", {"kind": "not_a_number"})]
 
 
 @pytest.mark.parametrize("clients", CLIENTS_OF_DETAILS)
