@@ -1,17 +1,14 @@
 """What the routes of MLflow's API cost, refuse and hide."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy import event
-from sqlalchemy.engine import Engine
 
 from service.db.models import DownsampledPoint, DownsampleState, Job, JobParameter, Point
 from service.mlflow import service
+from tests.support.statements import statements_of_request
 from tests.support.world import World
 
 API = "/mlflow/api/2.0/mlflow"
@@ -22,21 +19,6 @@ def search(world: World, client: Any = None, **body: Any) -> Any:
     answer = (client or world.client).post(f"{API}/runs/search", json={"experiment_ids": ["0"], **body})
     assert answer.status_code == 200, answer.text
     return answer.json()
-
-
-@contextmanager
-def counted_statements() -> Iterator[list[str]]:
-    """Collect the statements that are sent to any database."""
-    statements: list[str] = []
-
-    def add(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        statements.append(statement)
-
-    event.listen(Engine, "before_cursor_execute", add)
-    try:
-        yield statements
-    finally:
-        event.remove(Engine, "before_cursor_execute", add)
 
 
 def running_jobs(world: World, count: int) -> list[str]:
@@ -54,10 +36,10 @@ def running_jobs(world: World, count: int) -> list[str]:
 
 def test_page_of_runs_takes_as_many_statements_as_one_run(world: World) -> None:
     running_jobs(world, 1)
-    with counted_statements() as one:
+    with statements_of_request("FROM jobs") as one:
         assert len(search(world)["runs"]) == 1
     running_jobs(world, 4)
-    with counted_statements() as several:
+    with statements_of_request("FROM jobs") as several:
         runs = search(world)["runs"]
     assert len(several) == len(one)
     assert [{each["key"]: each["step"] for each in run["data"]["metrics"]} for run in runs] == [
@@ -125,7 +107,7 @@ def test_equality_of_parameters_uses_the_index(world: World) -> None:
     jobs = running_jobs(world, 2)
     with world.database.write() as session:
         session.add(JobParameter(key="lr", value="0.1", job_id=jobs[0]))
-    with counted_statements() as statements:
+    with statements_of_request("FROM jobs") as statements:
         search(world, filter="params.lr = '0.1'")
     assert any("job_parameters" in statement for statement in statements)
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import httpx
 import pytest
-import sqlalchemy
 
 from service.planner.batch_acceptance import BatchAcceptance
 from service.specs.acceptance import RejectedSpec
+from tests.support.statements import statements_of_request
 from tests.support.world import SPEC, World
 from trainyard.contract.problems import Problem
 
@@ -46,19 +46,9 @@ def test_members_are_jobs_that_can_be_listed_by_sweep(world: World, sweep: dict[
 def test_each_member_adds_at_most_one_statement(world: World) -> None:
     counts = []
     for size in (10, 10, 100):  # The first also inserts the keys of the values.
-        statements: list[str] = []
-
-        def count(connection: Any, _cursor: Any, statement: str, *_rest: Any, to: list[str] = statements) -> None:
-            # Services of other tests of this process may still write.
-            if connection.engine.url == world.app_state.database.url:
-                to.append(statement)
-
-        sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", count)
-        try:
+        with statements_of_request("INSERT INTO sweeps") as statements:
             body = {"spec": {**SPEC, "metadata": {"team": "vision"}}, "grid": {"seed": list(range(size))}}
             sweep = world.client.post("/v1/sweeps", json=body).json()
-        finally:
-            sqlalchemy.event.remove(sqlalchemy.Engine, "before_cursor_execute", count)
         assert len(sweep["members"]) == size
         counts.append(len(statements))
     assert 10 < counts[1] <= counts[2] <= counts[1] + 90, counts

@@ -200,7 +200,11 @@ def test_defined_step_metric_gives_the_steps(
 
 @pytest.mark.parametrize(
     ("clients", "arguments"),
-    [("installed", ""), ("installed", "id='same', resume='allow'"), ("older", "id='same', resume='auto'")],
+    [
+        ("installed", ""),
+        ("installed", "id='same', resume='allow'"),
+        pytest.param("older", "id='same', resume='auto'", marks=pytest.mark.heavy),
+    ],
 )
 def test_resumed_program_continues_after_its_checkpoint(
     listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, clients: Clients, arguments: str
