@@ -72,6 +72,18 @@ class ArtifactFolder:
         with path.open("ab") as file:
             file.write(line)
 
+    def lines(self, name: str) -> list[bytes]:
+        """Return the complete lines of a file; none if there is no such file.
+
+        Raises:
+            TrackerError: The name is invalid.
+            OSError: It could not be read.
+        """
+        try:
+            return self._path(name).read_bytes().split(b"\n")[:-1]
+        except FileNotFoundError:
+            return []
+
     def read_json(self, name: str) -> dict[str, Any]:
         """Return the JSON object of a small file.
 
@@ -108,6 +120,21 @@ class ArtifactFolder:
 
     def create_folder(self, name: str) -> None:
         self._path(name).mkdir(parents=True, exist_ok=True)
+
+    def reserve_folder(self, name: str) -> bool:
+        """Make a folder; return False if it exists, made by whoever.
+
+        Raises:
+            TrackerError: The name is invalid.
+            OSError: It could not be made.
+        """
+        path = self._path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir()
+        except FileExistsError:
+            return False
+        return True
 
     def copy(self, source: Path, name: str) -> None:
         with source.open("rb") as file:

@@ -10,6 +10,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -67,6 +69,7 @@ class _Run:
     parameters: Document = field(default_factory=dict)
     tags: Document = field(default_factory=dict)
     notes: Document = field(default_factory=dict)
+    created: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
     alerts: dict[str, float] = field(default_factory=dict)
     """Until when, by the clock of this process, an alert with this title is not repeated."""
 
@@ -87,23 +90,26 @@ class WandbApi:
         self._runs: dict[tuple[Reporter, str], _Run] = {}
         self._operations: dict[str, Callable[[Reporter, Document], Document]] = {
             "Viewer": _viewer,
+            "GetDefaultEntity": _viewer,
             "viewer": _viewer,
             "GetViewer": _viewer,
             "UpsertBucket": self._upsert_run,
             "RunResumeStatus": self._resume_status,
+            "Run": self._read_run,
+            "ProbeRunInput": _features,
             "CreateRunFiles": self._create_files,
             "NotifyScriptableRunAlert": self._alert,
             "RunStoppedStatus": _running,
             "ServerFeaturesQuery": _features,
             "ProbeServerCapabilities": _features,
             "OrganizationCoreWeaveOrganizationID": _nothing,
-        } | WandbArtifacts(self._uploads).operations
+        } | WandbArtifacts(artifacts, self._uploads).operations
 
     def serves(self, path: str) -> bool:
         return path == GRAPHQL or path.startswith((UPLOADS, _TELEMETRY, "/files/"))
 
-    def handle(self, request: TrackerRequest) -> Document:
-        """Carry out a request and return the answer.
+    def handle(self, request: TrackerRequest) -> Document | Path:
+        """Carry out a request and return the answer, or the file that is the answer.
 
         Raises:
             TrackerError: It cannot be carried out.
@@ -200,6 +206,33 @@ class WandbApi:
         entity = {"id": _ENTITY, "name": _ENTITY}
         return {"model": {"id": project, "name": project, "entity": entity, "bucket": bucket}}
 
+    def _read_run(self, _reporter: Reporter, variables: Document) -> Document:
+        """Answer `wandb.Api().run(path)` for a run that a rank of this job has begun since the launcher started."""
+        name = variables.get("name")
+        run = next((run for (_, run_id), run in list(self._runs.items()) if run_id == name), None)
+        if run is None:
+            return {"project": None}
+        fields = {
+            "id": run.run_id,
+            "name": run.run_id,
+            "displayName": run.name,
+            "projectId": 0,
+            "tags": [tag for tag, value in run.tags.items() if value == "true"],
+            "group": run.tags.get("group"),
+            "jobType": run.tags.get("job_type"),
+            "notes": run.notes.get("notes"),
+            "state": "running",
+            "config": json.dumps({key: {"value": value} for key, value in run.parameters.items()}),
+            "summaryMetrics": json.dumps(run.summary),
+            "historyLineCount": run.history.last_step,
+            "readOnly": True,
+            "createdAt": run.created,
+            "heartbeatAt": datetime.now(UTC).isoformat(),
+            "user": {"name": _ENTITY, "username": _ENTITY},
+        }
+        unknown = dict.fromkeys(("sweepName", "commit", "description", "systemMetrics", "historyKeys"))
+        return {"project": {"internalId": "0", "run": fields | unknown}}
+
     def _create_files(self, reporter: Reporter, variables: Document) -> Document:
         run_id = _run_id(variables.get("run"))
         url, secret = self._listener()
@@ -225,10 +258,10 @@ class WandbApi:
         url, secret = self._listener()
         return url + UPLOADS, secret
 
-    def _store_file(self, request: TrackerRequest) -> Document:
+    def _store_file(self, request: TrackerRequest) -> Document | Path:
         path = request.path.removeprefix(UPLOADS)
         if request.method == "GET":
-            return self._artifacts.read_json(path)
+            return self._artifacts.find(path)
         run_id, _, name = path.partition("/")
         if path.startswith(ARTIFACTS):
             store_or_state(self._artifacts, path, request, self._journal)
@@ -308,7 +341,7 @@ def _running(_reporter: Reporter, _variables: Document) -> Document:
 
 def _features(_reporter: Reporter, _variables: Document) -> Document:
     """Answer that the server has no optional operations, to new clients and to those before 0.20."""
-    types = ("QueryType", "MutationType", "ServerInfoType")
+    types = ("QueryType", "MutationType", "ServerInfoType", "RunType")
     return {"serverInfo": {"features": []}} | {name: {"fields": []} for name in types}
 
 

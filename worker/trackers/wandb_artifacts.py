@@ -1,16 +1,16 @@
-"""W&B's artifacts (`run.log_artifact`): the operations with which the client uploads files to the job's folder."""
+"""W&B's artifacts (`run.log_artifact`, `run.use_artifact`): operations that store and read them in the job's folder."""
 
 import base64
-import itertools
+import json
 import threading
-from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from worker.trackers.answers import Reporter, TrackerError
+from worker.trackers.artifacts import ArtifactFolder
 from worker.trackers.variables import signature_of, tracker_token
 
 ARTIFACTS = "artifacts/"
@@ -18,6 +18,9 @@ ARTIFACTS = "artifacts/"
 GLOBAL_ID = base64.b64encode(b"Trainyard:0").decode()
 """The identifier of everything that exists once. Clients check that it is base64."""
 _MANIFEST = "wandb_manifest.json"
+_INDEX = f"{ARTIFACTS}index.jsonl"
+"""The file with a line for each version, which later attempts of the job read."""
+_LATEST = "latest"
 _CREATE_FIELDS = (
     *("entityName", "projectName", "runName", "artifactTypeName", "artifactCollectionName", "artifactCollectionNames"),
     *("digest", "digestAlgorithm", "enableDigestDeduplication", "distributedID", "clientID", "sequenceClientID"),
@@ -32,33 +35,44 @@ Document = dict[str, Any]
 @dataclass(frozen=True)
 class _Artifact:
     artifact_id: str
+    entity: str
+    project: str
     collection: str
     version: int
     kind: str
     digest: str
     metadata: str | None
+    description: str | None
+    aliases: tuple[str, ...]
     created: str
 
 
 class WandbArtifacts:
-    """The artifacts of the launcher's executions."""
+    """The artifacts of a job: those of this launcher, and those that earlier attempts committed."""
 
-    def __init__(self, address: Callable[[], tuple[str, str]]) -> None:
+    def __init__(self, folder: ArtifactFolder, address: Callable[[], tuple[str, str]]) -> None:
         """
         Args:
             address: Returns URL of uploads and secret of the listener.
         """
+        self._folder = folder
         self._address = address
         self._lock = threading.Lock()
-        self._artifacts: dict[str, _Artifact] = {}
-        self._versions: dict[str, itertools.count[int]] = defaultdict(itertools.count)
+        self._known: dict[str, _Artifact] | None = None
         self.operations: dict[str, Callable[[Reporter, Document], Document]] = {
-            "ArtifactType": _no_project,
+            "ArtifactType": self._find_type,
             "InputFields": _describe_type,
             "TypeInfo": _describe_type,
             "ProbeServerArtifact": _describe_type,
             "ArtifactByID": self._describe,
             "ArtifactByIDShort": self._describe,
+            "ArtifactByName": self._find,
+            "ArtifactMembershipByName": self._find_membership,
+            "UseArtifact": self._use,
+            "ProbeServerProjectInfo": _describe_nothing,
+            "ProbeServerUseArtifactInput": _describe_nothing,
+            "ArtifactFileURLs": self._list_files,
+            "GetArtifactMembershipFileUrls": self._list_files_of_membership,
             "ArtifactManifest": self._find_manifest,
             "FetchArtifactManifest": self._get_manifest,
             "CreateArtifact": self._create,
@@ -68,24 +82,46 @@ class WandbArtifacts:
             "CommitArtifact": self._commit,
         }
 
+    @property
+    def _artifacts(self) -> dict[str, _Artifact]:
+        with self._lock:
+            if self._known is None:
+                lines = [json.loads(line) for line in self._folder.lines(_INDEX)]
+                artifacts = [_Artifact(**{**line, "aliases": tuple(line["aliases"])}) for line in lines]
+                self._known = {artifact.artifact_id: artifact for artifact in artifacts}
+            return self._known
+
     def _create(self, _reporter: Reporter, variables: Document) -> Document:
         fields = _input(variables)
+        if len(self._artifacts) >= _MAX_ARTIFACTS:
+            raise TrackerError(400, "INVALID_STATE", f"a program may have at most {_MAX_ARTIFACTS} artifacts")
         name = str(fields.get("artifactCollectionName") or "artifact")
-        with self._lock:
-            if len(self._artifacts) >= _MAX_ARTIFACTS:
-                raise TrackerError(400, "INVALID_STATE", f"a program may have at most {_MAX_ARTIFACTS} artifacts")
-            artifact_id = base64.b64encode(f"Artifact:{len(self._artifacts)}".encode()).decode()
-            self._artifacts[artifact_id] = _Artifact(
-                artifact_id,
-                name,
-                version=next(self._versions[name]),
-                kind=str(fields.get("artifactTypeName") or ""),
-                digest=str(fields.get("digest") or ""),
-                metadata=fields["metadata"] if isinstance(fields.get("metadata"), str) else None,
-                created=datetime.now(UTC).isoformat(),
-            )
+        version = self._reserve_version(name)
+        artifact_id = base64.b64encode(f"Artifact:{name}-v{version}".encode()).decode()
+        aliases = [one.get("alias") for one in fields.get("aliases") or () if isinstance(one, dict)]
+        self._artifacts[artifact_id] = _Artifact(
+            artifact_id,
+            str(fields.get("entityName") or ""),
+            str(fields.get("projectName") or ""),
+            name,
+            version,
+            kind=str(fields.get("artifactTypeName") or ""),
+            digest=str(fields.get("digest") or ""),
+            metadata=_text(fields.get("metadata")),
+            description=_text(fields.get("description")),
+            aliases=tuple(str(alias) for alias in aliases if alias),
+            created=datetime.now(UTC).isoformat(),
+        )
         sequence = {"id": name, "latestArtifact": None}
         return {"createArtifact": {"artifact": {"id": artifact_id, "state": "PENDING", "artifactSequence": sequence}}}
+
+    def _reserve_version(self, collection: str) -> int:
+        """Return a version that no artifact of any attempt and node has; its folder is made."""
+        versions = (one.version for one in list(self._artifacts.values()) if one.collection == collection)
+        version = max(versions, default=-1) + 1
+        while not self._folder.reserve_folder(_folder(collection, version)):
+            version += 1
+        return version
 
     def _create_manifest(self, reporter: Reporter, variables: Document) -> Document:
         manifest_id = str(_input(variables).get("artifactID"))
@@ -109,45 +145,115 @@ class WandbArtifacts:
 
     def _commit(self, _reporter: Reporter, variables: Document) -> Document:
         artifact = self._artifact(str(_input(variables).get("artifactID")))
+        self._folder.append_line(_INDEX, asdict(artifact))
         return {"commitArtifact": {"artifact": {"id": artifact.artifact_id, "digest": artifact.digest}}}
 
+    def _use(self, _reporter: Reporter, variables: Document) -> Document:
+        return {"useArtifact": {"artifact": self._document(self._artifact(str(_input(variables).get("artifactID"))))}}
+
     def _describe(self, _reporter: Reporter, variables: Document) -> Document:
-        artifact = self._artifact(str(variables.get("id")))
-        project: Document = {"id": GLOBAL_ID, "internalId": GLOBAL_ID, "name": "trainyard", "entityName": "trainyard"}
-        project["entity"] = {"name": "trainyard"}
+        return {"artifact": self._document(self._artifact(str(variables.get("id"))))}
+
+    def _find(self, _reporter: Reporter, variables: Document) -> Document:
+        artifact = self._named(variables)
+        return {"project": {"artifact": artifact and self._document(artifact)}}
+
+    def _find_membership(self, _reporter: Reporter, variables: Document) -> Document:
+        artifact = self._named(variables)
+        return {"project": {"artifactCollectionMembership": artifact and self._membership(artifact)}}
+
+    def _find_type(self, _reporter: Reporter, variables: Document) -> Document:
+        artifact = self._named(variables)
+        return {"project": artifact and {"artifact": {"artifactType": {"name": artifact.kind}}}}
+
+    def _named(self, variables: Document) -> _Artifact | None:
+        """Return the artifact of a name such as `model:v0`, `model:best` or `model:latest`; None if there is none."""
+        collection, _, version = str(variables.get("name")).partition(":")
+        artifacts = [one for one in list(self._artifacts.values()) if one.collection == collection]
+        named = [one for one in artifacts if version == f"v{one.version}" or version in one.aliases]
+        newest = artifacts if version in ("", _LATEST) else named
+        return newest[-1] if newest else None
+
+    def _membership(self, artifact: _Artifact) -> Document:
+        return {
+            "__typename": "ArtifactCollectionMembership",
+            "id": artifact.artifact_id,
+            "versionIndex": artifact.version,
+            "createdAt": artifact.created,
+            "aliases": self._aliases(artifact),
+            "artifactCollection": _collection(artifact),
+            "artifact": self._document(artifact),
+        }
+
+    def _aliases(self, artifact: _Artifact) -> list[Document]:
+        """Return the aliases of a version that no newer one of the collection has taken over."""
+        own = dict.fromkeys((*artifact.aliases, _LATEST))
+        aliases = [alias for alias in own if self._named({"name": f"{artifact.collection}:{alias}"}) == artifact]
+        fields = {"__typename": "ArtifactAlias", "id": GLOBAL_ID, "artifactCollection": _collection(artifact)}
+        return [fields | {"alias": alias} for alias in aliases]
+
+    def _document(self, artifact: _Artifact) -> Document:
+        contents = self._contents(artifact)
         fields = {
             "__typename": "Artifact",
             "id": artifact.artifact_id,
-            "artifactSequence": {"__typename": "ArtifactSequence", "name": artifact.collection, "project": project},
+            "artifactSequence": _collection(artifact),
             "versionIndex": artifact.version,
             "artifactType": {"name": artifact.kind},
+            "description": artifact.description,
             "metadata": artifact.metadata,
             "ttlDurationSeconds": -1,
             "ttlIsInherited": False,
             "state": "COMMITTED",
             "digest": artifact.digest,
             "createdAt": artifact.created,
+            "aliases": self._aliases(artifact),
+            "size": sum(one["size"] for one in contents.values() if isinstance(one.get("size"), int)),
+            "fileCount": len(contents),
         }
-        unknown = dict.fromkeys(("description", "historyStep", "commitHash", "updatedAt", "currentManifest"))
-        return {"artifact": fields | unknown | {"tags": [], "aliases": [], "size": 0, "fileCount": 0}}
+        return fields | dict.fromkeys(("historyStep", "commitHash", "updatedAt", "currentManifest")) | {"tags": []}
+
+    def _contents(self, artifact: _Artifact) -> dict[str, Document]:
+        """Return the entries of the manifest by name; none before the client has sent it."""
+        try:
+            contents = self._folder.read_json(_path(artifact, _MANIFEST)).get("contents")
+        except TrackerError:
+            return {}
+        return {name: one for name, one in contents.items() if isinstance(one, dict)} if contents else {}
+
+    def _list_files(self, _reporter: Reporter, variables: Document) -> Document:
+        return {"artifact": {"files": self._files(self._artifact(str(variables.get("id"))))}}
+
+    def _list_files_of_membership(self, _reporter: Reporter, variables: Document) -> Document:
+        artifact = self._named({"name": f"{variables.get('collection')}:{variables.get('alias')}"})
+        membership = artifact and {"files": self._files(artifact)}
+        collection = {"__typename": "ArtifactSequence", "artifactMembership": membership}
+        return {"project": {"artifactCollection": collection}}
+
+    def _files(self, artifact: _Artifact) -> Document:
+        """Return all uploaded files of an artifact with their addresses, as one page."""
+        names = [name for name, one in self._contents(artifact).items() if "ref" not in one]
+        nodes = [{"__typename": "File", "name": name, "directUrl": self._signed(artifact, name)} for name in names]
+        page = {"__typename": "PageInfo", "hasNextPage": False, "endCursor": None}
+        return {"pageInfo": page, "edges": [{"node": node} for node in nodes]}
 
     def _find_manifest(self, _reporter: Reporter, variables: Document) -> Document:
-        """Answer where the manifest is of an artifact that the program logged, by its name: `model:v0`."""
-        collection, _, version = str(variables.get("name")).partition(":v")
-        for artifact in list(self._artifacts.values()):
-            if (artifact.collection, str(artifact.version)) == (collection, version):
-                return {"project": {"artifact": self._address_of_manifest(artifact)}}
-        return {"project": {"artifact": None}}
+        """Answer where the manifest of an artifact is, by the artifact's name."""
+        artifact = self._named(variables)
+        return {"project": {"artifact": artifact and self._address_of_manifest(artifact)}}
 
     def _get_manifest(self, _reporter: Reporter, variables: Document) -> Document:
         return {"artifact": self._address_of_manifest(self._artifact(str(variables.get("id"))))}
 
     def _address_of_manifest(self, artifact: _Artifact) -> Document:
-        url, secret = self._address()
-        path = _path(artifact, _MANIFEST)
-        signature = signature_of(secret, urlsplit(url + path).path)
-        file = {"id": GLOBAL_ID, "directUrl": f"{url}{path}?signature={signature}"}
+        file = {"id": GLOBAL_ID, "directUrl": self._signed(artifact, _MANIFEST)}
         return {"id": artifact.artifact_id, "currentManifest": {"id": GLOBAL_ID, "file": file}}
+
+    def _signed(self, artifact: _Artifact, name: str) -> str:
+        """Return the address of a file that a client reads without its token."""
+        url, secret = self._address()
+        path = _path(artifact, name)
+        return f"{url}{path}?signature={signature_of(secret, urlsplit(url + path).path)}"
 
     def _artifact(self, artifact_id: str) -> _Artifact:
         artifact = self._artifacts.get(artifact_id)
@@ -170,8 +276,11 @@ class WandbArtifacts:
 
 
 def _path(artifact: _Artifact, name: str) -> str:
-    folder = quote(f"{artifact.collection}-v{artifact.version}", safe="")
-    return f"{ARTIFACTS}{folder}/{quote(name, safe='')}"
+    return f"{_folder(artifact.collection, artifact.version)}/{quote(name, safe='')}"
+
+
+def _folder(collection: str, version: int) -> str:
+    return ARTIFACTS + quote(f"{collection}-v{version}", safe="")
 
 
 def _input(variables: Document) -> Document:
@@ -179,8 +288,19 @@ def _input(variables: Document) -> Document:
     return fields if isinstance(fields, dict) else variables
 
 
-def _no_project(_reporter: Reporter, _variables: Document) -> Document:
-    return {"project": None}
+def _collection(artifact: _Artifact) -> Document:
+    project: Document = {"id": GLOBAL_ID, "internalId": GLOBAL_ID, "name": artifact.project}
+    project |= {"entityName": artifact.entity, "entity": {"name": artifact.entity}}
+    return {"__typename": "ArtifactSequence", "name": artifact.collection, "project": project}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _describe_nothing(_reporter: Reporter, _variables: Document) -> Document:
+    """Answer that artifacts are read without optional arguments, to clients before 0.23."""
+    return {"ProjectInfoType": {"fields": []}, "UseArtifactInputInfoType": {"inputFields": []}}
 
 
 def _describe_type(_reporter: Reporter, variables: Document) -> Document:

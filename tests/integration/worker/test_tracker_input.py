@@ -59,7 +59,7 @@ run.log({f"m{number}": 1.0 for number in range(10_000)}, step=10)
 artifact = wandb.Artifact("weights", "model")
 artifact.add_file("artifact")
 run.log_artifact(artifact)
-refused(lambda: run.use_artifact("of-a-newer-client:latest"))
+refused(lambda: run.link_artifact(artifact, "registry/weights"))
 run.log({"odd": 2.0}, step=20)
 run.finish()
 """,
@@ -67,7 +67,7 @@ run.finish()
 EPILOGUE = """
 print("grown by", peak() - before, flush=True)
 """
-UNSUPPORTED = {"mlflow": "mlflow_route", "wandb": "wandb_ArtifactMembershipByName"}
+UNSUPPORTED = {"mlflow": "mlflow_route", "wandb": "wandb_LinkArtifact"}
 """The kind of the event that states the call which only a newer client makes."""
 
 

@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,35 @@ images = [wandb.Image(numpy.full((4, 4, 3), shade, dtype="uint8"), caption=str(s
 run.log({"examples": images, "pages": [wandb.Html("<b>a</b>"), wandb.Html("<b>b</b>")], "loss": 1.0})
 run.finish()
 """
+READS = """
+import json, pathlib, wandb
+run = wandb.init(project="digits", config={"lr": 0.1}, tags=["small"])
+folder = pathlib.Path("sub")
+folder.mkdir(exist_ok=True)
+(folder / "a b.txt").write_text("text")
+for version in range(2):
+    artifact = wandb.Artifact("model", "model", metadata={"version": version})
+    artifact.add_dir("sub", "sub")
+    run.log_artifact(artifact, aliases=[] if version else ["best"]).wait()
+api = wandb.Api()
+best, latest = run.use_artifact("model:best"), run.use_artifact("model:latest")
+own = api.run(run.path)
+print("READ", json.dumps({
+    "versions": [best.version, latest.version],
+    "metadata": [best.metadata, latest.metadata],
+    "aliases": sorted(api.artifact("digits/model:v0").aliases),
+    "files": {path.name: path.read_text() for path in pathlib.Path(latest.download("copy")).rglob("*.txt")},
+    "run": [own.name, own.config, own.tags],
+}))
+for name in ("model:v9", "nothing:latest"):
+    try:
+        run.use_artifact(name)
+    except Exception as error:
+        assert "not found" in str(error), error
+    else:
+        raise AssertionError(name)
+run.finish()
+"""
 STREAM = "/files/a/b/run/file_stream"
 JOB_PAGE = "http://trainyard.example:8470/jobs/job_1"
 
@@ -99,19 +129,29 @@ def address() -> list[str]:
     return []
 
 
-@pytest.fixture
-def api(layout: AttemptLayout, address: list[str]) -> WandbApi:
+def make_api(layout: AttemptLayout, address: list[str]) -> WandbApi:
     artifacts = ArtifactFolder(RunLayout(layout.root.parent.parent).artifacts / "wandb", limit=100_000)
     return WandbApi(Journal(layout, 0), artifacts, lambda: (address[0], address[1]))
 
 
 @pytest.fixture
-def listener(api: WandbApi, address: list[str]) -> Iterator[TrackerListener]:
+def api(layout: AttemptLayout, address: list[str]) -> WandbApi:
+    return make_api(layout, address)
+
+
+@contextmanager
+def listening(api: WandbApi, address: list[str]) -> Iterator[TrackerListener]:
     made = TrackerListener(api.handle, lambda: None)
-    address += [made.url, made.secret]
+    address[:] = [made.url, made.secret]
     made.start()
     yield made
     made.close()
+
+
+@pytest.fixture
+def listener(api: WandbApi, address: list[str]) -> Iterator[TrackerListener]:
+    with listening(api, address) as made:
+        yield made
 
 
 @pytest.fixture
@@ -174,6 +214,26 @@ def test_program_reports_unchanged(
     alerts = [("alert", "warning", {"title": f"wait {wait}", "text": "is low"}) for wait in (300, 0.0001, 0.0001)]
     assert [one for one in stated if one[0] == "alert"] == alerts
     assert [one for one in stated if one[0] != "alert"] == [("report_adjusted", "warning", {"kind": "not_a_number"})]
+
+
+@pytest.mark.parametrize("clients", CLIENTS)
+def test_program_reads_its_artifacts_and_its_run(
+    layout: AttemptLayout, address: list[str], tmp_path: Path, clients: Clients
+) -> None:
+    def read(execution: int) -> Any:
+        """Return what the program reads in an execution that has a launcher of its own."""
+        with listening(make_api(layout, address), address) as listener:
+            output = run(listener, tmp_path, READS, clients, execution)
+        return json.loads(next(line for line in output.splitlines() if line.startswith("READ "))[5:])
+
+    first, second = read(1), read(2)
+    metadata = [{"version": 0}, {"version": 1}]
+    for result, versions in ((first, ["v0", "v1"]), (second, ["v2", "v3"])):
+        assert (result["versions"], result["metadata"]) == (versions, metadata)
+        assert result["files"] == {"a b.txt": "text"}
+        assert result["run"][1:] == [{"lr": 0.1}, ["small"]]
+    assert (first["aliases"], second["aliases"]) == (["best"], [])
+    assert events(layout) == []
 
 
 @pytest.mark.parametrize("clients", CLIENTS_OF_DETAILS)
