@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # `make test PARALLEL=` runs the tests in one process.
 PARALLEL ?= -n 3
 
-.PHONY: bench check clean demo dev docs gpu gpu-wheels lab older-clients runtime screenshots serve sync-client wheel wheelhouse
+.PHONY: bench check clean client-lines demo dev docs gpu gpu-wheels lab older-clients runtime screenshots serve sync-client wheel wheelhouse
 .PHONY: test test-all test-compose test-compose-smoke test-gpu test-heavy test-quick test-slow test-slurm test-slurm-smoke test-web
 
 INSTALL := $(PYTHON) -m trainyard.installation.dependencies
@@ -45,6 +45,16 @@ $(VENV)/.older: tests/older_clients.txt tests/older_openai.txt | $(VENV)/.dev
 		$(BIN)/python -m pip install --quiet --no-compile --no-deps --target $$folder $$pin || exit 1; done
 	@touch $@
 
+# The lowest version of each minor line of the trackers' clients.
+client-lines: $(VENV)/.client-lines
+
+$(VENV)/.client-lines: tests/client_lines.txt | $(VENV)/.dev
+	@echo "Installing $$(grep -c == $<) versions of clients, 1.1 GiB on disk, into $(VENV)/client-lines."
+	rm -rf $(VENV)/client-lines
+	grep == $< | while read -r pin more; do \
+		$(BIN)/python -m pip install --quiet --no-compile --no-deps --target $(VENV)/client-lines/$$pin $$pin $$more || exit 1; done
+	@touch $@
+
 demo: runtime
 	$(BIN)/python -m trainyard.demo
 
@@ -61,7 +71,7 @@ test-quick: dev
 test-heavy: dev older-clients
 	$(BIN)/python -m pytest $(PARALLEL) --own-groups -m "heavy and not slow" --durations 10
 
-test-slow: dev older-clients
+test-slow: dev older-clients client-lines
 	$(BIN)/python -m pytest -m "slow and not compose and not gpu" --timeout 1000
 
 test-slurm: dev

@@ -4,27 +4,39 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import pytest
 
-Clients = Literal["installed", "older"]
+Clients = str
+"""`installed`, `older`, or the pin of a version, such as `wandb==0.20.0`."""
 CLIENTS = ("installed", pytest.param("older", marks=pytest.mark.heavy))
 """Parameters of a test. `make test` does not install the older clients."""
 CLIENTS_OF_DETAILS = ("installed", pytest.param("older", marks=pytest.mark.slow))
 """Parameters of further tests of the same protocol."""
 _OLDER = Path(sys.prefix) / "older"
+_LINES = Path(sys.prefix) / "client-lines"
 _REQUIREMENTS = Path(__file__).parents[1] / "older_clients.txt"
+_PINS = Path(__file__).parents[1] / "client_lines.txt"
+
+
+def lines_of(package: str) -> list[Any]:
+    """Return parameters of a test: the lowest version of each minor line of a package."""
+    pins = [line.split()[0] for line in _PINS.read_text().splitlines() if line.startswith(f"{package}==")]
+    return [pytest.param(pin, marks=pytest.mark.slow) for pin in pins]
 
 
 def run_program(text: str, folder: Path, variables: Mapping[str, str], clients: Clients = "installed") -> str:
     """Run a program to its end in a folder and return what it printed; it must succeed."""
     inherited = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     own = {"HOME": str(folder), **variables}
-    if clients == "older":
-        assert _OLDER.is_dir(), f"{_OLDER} is missing; run: make older-clients"
-        own["PYTHONPATH"] = str(_OLDER)
+    if clients != "installed":
+        # Versions without dependencies run with those of the older clients.
+        folders = [_OLDER] if clients == "older" else [_LINES / clients, _OLDER]
+        assert all(one.is_dir() for one in folders), f"{folders[0]} is missing; run: make older-clients client-lines"
+        own["PYTHONPATH"] = os.pathsep.join(map(str, folders))
     done = subprocess.run(
         [sys.executable, "-c", text],
         env=inherited | own,
@@ -38,7 +50,11 @@ def run_program(text: str, folder: Path, variables: Mapping[str, str], clients: 
     return done.stdout
 
 
-def older_version(package: str) -> str:
-    """Return the version of the older client of a package."""
+def version_of(clients: Clients, package: str) -> str:
+    """Return the version of a package's client with which programs run."""
+    if clients == "installed":
+        return version(package)
+    if clients != "older":
+        return clients.partition("==")[2]
     pins = dict(line.split("==") for line in _REQUIREMENTS.read_text().split("\n") if "==" in line)
     return pins[package].strip()

@@ -72,6 +72,8 @@ class WandbArtifacts:
             "ProbeServerProjectInfo": _describe_nothing,
             "ProbeServerUseArtifactInput": _describe_nothing,
             "ArtifactFileURLs": self._list_files,
+            "ArtifactFileUrls": self._list_files,
+            "GetArtifactFileUrls": self._list_files,
             "GetArtifactMembershipFileUrls": self._list_files_of_membership,
             "ArtifactManifest": self._find_manifest,
             "FetchArtifactManifest": self._get_manifest,
@@ -242,7 +244,9 @@ class WandbArtifacts:
         artifact = self._named(variables)
         return {"project": {"artifact": artifact and self._address_of_manifest(artifact)}}
 
-    def _get_manifest(self, _reporter: Reporter, variables: Document) -> Document:
+    def _get_manifest(self, reporter: Reporter, variables: Document) -> Document:
+        if "name" in variables:  # as clients of 0.22 ask
+            return self._find_manifest(reporter, variables)
         return {"artifact": self._address_of_manifest(self._artifact(str(variables.get("id"))))}
 
     def _address_of_manifest(self, artifact: _Artifact) -> Document:

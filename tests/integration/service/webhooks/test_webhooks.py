@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from service.attempts.service import MAX_ALERTS
 from service.webhooks.sender import Sender
 from service.webhooks.signing import RETRY_DELAYS
 from tests.support.receiver import Receiver, receiver, self_signed
@@ -66,8 +65,11 @@ def test_messages_for_slack_are_signed_texts_with_a_link(world: World, target: R
     assert sent.headers["webhook-signature"] == f"v1,{digest}"
 
 
-def test_alerts_of_a_program_are_delivered_once_and_limited(world: World, target: Receiver) -> None:
-    hook(world, target, statuses=["failed"])
+def test_alerts_of_a_program_are_delivered_once_and_limited(
+    world: World, target: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.attempts.service.MAX_ALERTS", 3)
+    webhook = hook(world, target, statuses=["failed"])
     worker = world.start(world.submit())
     events = [
         {
@@ -78,17 +80,16 @@ def test_alerts_of_a_program_are_delivered_once_and_limited(world: World, target
             "data": {"title": f"low {number}", "text": "now"},
             "time": world.clock().isoformat(),
         }
-        for number in range(MAX_ALERTS + 1)
+        for number in range(5)
     ]
-    for part in (events[:60], events[40:]):
+    for part in (events[:2], events[1:]):
         worker.post("events", {"execution": 1, "events": part})
+    assert [one["type"] for one in deliveries(world, webhook)] == ["job.alert"] * 3
     while world.deliver_webhooks():
         pass
-    bodies = [json.loads(message.body) for message in target.messages]
-    assert {body["type"] for body in bodies} == {"job.alert"}
-    titles = sorted(body["alert"]["title"] for body in bodies)
-    assert titles == sorted(f"low {number}" for number in range(MAX_ALERTS))
-    assert bodies[0]["alert"] == {"level": "warning", "title": bodies[0]["alert"]["title"], "text": "now"}
+    bodies = sorted((json.loads(message.body) for message in target.messages), key=lambda body: body["alert"]["title"])
+    assert [body["alert"]["title"] for body in bodies] == ["low 0", "low 1", "low 2"]
+    assert bodies[0]["alert"] == {"level": "warning", "title": "low 0", "text": "now"}
     assert bodies[0]["job"]["status"] == "running"
 
 

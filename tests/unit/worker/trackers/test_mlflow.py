@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.tracker_clients import CLIENTS, CLIENTS_OF_DETAILS, Clients, older_version, run_program
+from tests.support.tracker_clients import CLIENTS, CLIENTS_OF_DETAILS, Clients, lines_of, run_program, version_of
 from tests.support.tracker_spool import bodies, events, parameters, points
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.reports import EventsBatch, ParametersReport
@@ -50,12 +50,12 @@ def run(listener: TrackerListener, folder: Path, text: str, clients: Clients, ex
     return run_program(text, folder, tracker_variables(base, execution), clients)
 
 
-@pytest.mark.parametrize("clients", CLIENTS)
+@pytest.mark.parametrize("clients", [*CLIENTS, *lines_of("mlflow-skinny")])
 def test_program_reports_unchanged(
     listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, clients: Clients
 ) -> None:
     output = run(listener, tmp_path, PROGRAM, clients)
-    assert (f"client {older_version('mlflow-skinny')}" in output) == (clients == "older")
+    assert f"client {version_of(clients, 'mlflow-skinny')}" in output
     assert "View run" not in output
     stored = points(layout)
     assert [(step, value) for key, step, value in stored if key == "loss"] == [(0, 1.0), (1, 0.5), (2, 1 / 3)]

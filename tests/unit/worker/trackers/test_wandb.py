@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.tracker_clients import CLIENTS, CLIENTS_OF_DETAILS, Clients, older_version, run_program
+from tests.support.tracker_clients import CLIENTS, CLIENTS_OF_DETAILS, Clients, lines_of, run_program, version_of
 from tests.support.tracker_spool import bodies, events, parameters, points, tags
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.reports import ParametersReport
@@ -180,12 +180,14 @@ def history(*lines: dict[str, Any], offset: int = 0, **more: Any) -> dict[str, A
     return {"files": {"wandb-history.jsonl": {"offset": offset, "content": texts}}, **more}
 
 
-@pytest.mark.parametrize("clients", CLIENTS)
+@pytest.mark.parametrize("clients", [*CLIENTS, *lines_of("wandb")])
 def test_program_reports_unchanged(
     listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, clients: Clients
 ) -> None:
-    output = run(listener, tmp_path, PROGRAM, clients)
-    assert (f"version {older_version('wandb')}" in output) == (clients == "older")
+    # 0.19.0 has one run at a time.
+    text = PROGRAM.replace('reinit="create_new"', "reinit=True") if clients == "wandb==0.19.0" else PROGRAM
+    output = run(listener, tmp_path, text, clients)
+    assert f"version {version_of(clients, 'wandb')}" in output
     assert f"View run at {JOB_PAGE}/wandb/" in output
     links = re.findall(r"https?://\S+/runs/\S+", output)
     assert len(links) > 1
@@ -216,7 +218,7 @@ def test_program_reports_unchanged(
     assert [one for one in stated if one[0] != "alert"] == [("report_adjusted", "warning", {"kind": "not_a_number"})]
 
 
-@pytest.mark.parametrize("clients", CLIENTS)
+@pytest.mark.parametrize("clients", [*CLIENTS, *lines_of("wandb")])
 def test_program_reads_its_artifacts_and_its_run(
     layout: AttemptLayout, address: list[str], tmp_path: Path, clients: Clients
 ) -> None:
