@@ -57,6 +57,11 @@ class ExecutionSteps:
         self._note_start(name, assigned)
         return assigned
 
+    def restart(self, name: str) -> None:
+        """Forget the steps of a metric whose curve is written again."""
+        self._last.pop(name, None)
+        self.counted.discard(name)
+
     def _first_count(self, name: str) -> int:
         known = self.history.get(name)
         return known.resumes_at if known else 0
