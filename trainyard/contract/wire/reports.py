@@ -1,6 +1,7 @@
 """The reports of a worker to the service, and the reasons for the end of an execution."""
 
 import re
+from itertools import pairwise
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, FailFast, Field, StrictBool, StrictInt, StringConstraints, model_validator
@@ -215,10 +216,19 @@ class SpoolRecords(Strict):
     spool: Annotated[NonNegativeInt, Field(le=MAX_SPOOL)] = 0
     """0: the spool of the ranks. N + 1: the tracker spool of node N."""
     records: Annotated[
-        tuple[tuple[Annotated[NonNegativeInt, Field(le=MAX_RECORD)], NonNegativeInt], ...],
+        tuple[
+            tuple[Annotated[NonNegativeInt, Field(le=MAX_RECORD)], Annotated[NonNegativeInt, Field(le=MAX_POINTS)]], ...
+        ],
         Field(max_length=MAX_POINTS),
     ]
-    """The number of each record and the number of its points, in the order of the batch's points."""
+    """The number of each record and the number of its points, in the order of the batch's points. The numbers of the
+    records increase."""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> "SpoolRecords":
+        if any(one[0] >= following[0] for one, following in pairwise(self.records)):
+            raise ValueError("the numbers of `records` must increase; name each record once")
+        return self
 
     def count(self) -> int:
         """Return the number of points."""

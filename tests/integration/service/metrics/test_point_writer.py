@@ -20,17 +20,17 @@ LATER = datetime(2026, 1, 2, tzinfo=UTC)
 def batch(
     step: int, value: float = 1.0, *, execution: int = 1, key: str = "a", progress: dict[str, Any] | None = None
 ) -> PointBatch:
-    return PointBatch(execution, 0, [(key, step, value, 0, 0)], progress)
+    return PointBatch(execution, 0, [(key, step, value, 0, 0, None)], progress)
 
 
 def counts(outcomes: list[Outcome]) -> list[tuple[int, int]]:
     """Inserted points and duplicates of each batch."""
-    return [(one.inserted, one.duplicates) if isinstance(one, InsertResult) else (-1, -1) for one in outcomes]
+    return [(one.stored, one.duplicates) if isinstance(one, InsertResult) else (-1, -1) for one in outcomes]
 
 
 def codes(outcomes: list[Outcome]) -> list[str | int]:
     """The error code or the number of inserted points of each batch."""
-    return [one.inserted if isinstance(one, InsertResult) else one.code for one in outcomes]
+    return [one.stored if isinstance(one, InsertResult) else one.code for one in outcomes]
 
 
 def job_row(world: World, job_id: str) -> Any:
@@ -108,7 +108,7 @@ def test_commit_notifies_downsampler_and_subscribers(world: World) -> None:
     results.clear()
     world.database.after_commit.append(changed_jobs.append)
     writer.write([(attempt, batch(2)), (attempt, batch(2))], NOW)
-    assert [result.inserted for result in results] == [1, 0]
+    assert [result.stored for result in results] == [1, 0]
     assert changed_jobs == [{results[0].job_pk}]
 
 
@@ -200,5 +200,5 @@ def test_two_services_store_points_of_the_same_jobs_once(world: World) -> None:
         thread.join(60)
     results = [one for each in outcomes.values() for one in each if isinstance(one, InsertResult)]
     assert len(results) == 2 * 15 * 3 * 2
-    assert (sum(one.inserted for one in results), len(stored(world))) == (3 * 15 * 3, 3 * 15 * 3 + 9)
+    assert (sum(one.stored for one in results), len(stored(world))) == (3 * 15 * 3, 3 * 15 * 3 + 9)
     assert len({(one.job_pk, one.sequence) for one in results}) == len(results), "every batch has its own number"
