@@ -22,6 +22,12 @@ class MetricHistory:
     latest_at: float = 0.0
     """When that was, in seconds since 1970."""
 
+    def joined(self, other: "MetricHistory") -> "MetricHistory":
+        """Return the history with the points of both."""
+        latest_at, latest_step = max((self.latest_at, self.latest_step), (other.latest_at, other.latest_step))
+        last_step, resumes_at = max(self.last_step, other.last_step), max(self.resumes_at, other.resumes_at)
+        return MetricHistory(last_step, resumes_at, latest_step, latest_at)
+
 
 @dataclass
 class ExecutionSteps:
