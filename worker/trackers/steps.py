@@ -45,15 +45,16 @@ class ExecutionSteps:
     def __post_init__(self) -> None:
         self.resumed_from = 0 if self.execution == 1 else UNKNOWN_STEP
 
-    def assign(self, name: str, step: int | None) -> int:
+    def assign(self, name: str, step: int | None, *, counts_zeros: bool = True) -> int:
         """Return the step of the next point of a metric.
 
         Args:
-            step: What the tracker sent; None: the program gave no step. MLflow sends 0 in that case, so a second 0 of a
-                metric means the same.
+            step: What the tracker sent; None: the program gave no step.
+            counts_zeros: Whether the tracker sends 0 in that case, as MLflow and TensorBoard do, so that a second 0 of
+                a metric in a row means the same.
         """
         last = self._last.get(name)
-        if step is None or (step == 0 and last == 0):
+        if step is None or (counts_zeros and step == 0 and last == 0):
             self.counted.add(name)
         if name in self.counted:
             step = last + 1 if last is not None else self._first_count(name)
