@@ -275,8 +275,8 @@ def _chunks(batch: AcceptedBatch, keys: dict[str, int]) -> Iterator[tuple[int, l
     for size in _STATEMENT_ROWS:
         while len(rows) - done >= size:
             values: list[Any] = [batch.job.pk, batch.execution, batch.sequence]
-            for key, *others in rows[done : done + size]:
-                values += (keys[key], *others)
+            for key, step, value, special, time, place in rows[done : done + size]:
+                values += (keys[key], step, value, special, time, place)
             yield size, values
             done += size
 
