@@ -51,6 +51,8 @@ class DownsampleCursor:
     """Distance between the job's points when the first were downsampled, as a power of two of steps."""
     raw_deleted: bool = False
     """Retention has deleted the points."""
+    revision: int = 0
+    """How often points were deleted."""
 
 
 class CurveRepository:
@@ -77,9 +79,9 @@ class CurveRepository:
 
     def cursor(self, job_pk: int) -> DownsampleCursor | None:
         rows = self._rows(
-            "SELECT sequence, spacing_bits, raw_deleted FROM downsample_states WHERE job_pk = ?", (job_pk,)
+            "SELECT sequence, spacing_bits, raw_deleted, revision FROM downsample_states WHERE job_pk = ?", (job_pk,)
         )
-        return DownsampleCursor(rows[0][0], rows[0][1], bool(rows[0][2])) if rows else None
+        return DownsampleCursor(rows[0][0], rows[0][1], bool(rows[0][2]), rows[0][3]) if rows else None
 
     def step_count(self, job_pk: int, key_pk: int, *, raw: bool) -> int:
         """Return the number of steps between a series' first and last point, both included."""
@@ -170,13 +172,15 @@ class CurveRepository:
         ]
 
     def start_cursor(self, job_pk: int, spacing_bits: int) -> None:
-        row = {"job_pk": job_pk, "sequence": 0, "spacing_bits": spacing_bits, "raw_deleted": False}
+        # The lock orders this after a writer that deletes points and has found no cursor.
+        self._session.execute(sa.select(Job.pk).where(Job.pk == job_pk).with_for_update())
+        row = {"job_pk": job_pk, "sequence": 0, "spacing_bits": spacing_bits, "raw_deleted": False, "revision": 0}
         self._session.execute(self._database.insert(DownsampleState).values(row).on_conflict_do_nothing())
 
-    def advance_cursor(self, job_pk: int, old: int, new: int) -> bool:
-        """Compare and set; return False if another process was faster."""
-        update = "UPDATE downsample_states SET sequence = ? WHERE job_pk = ? AND sequence = ?"
-        return self._run(update, (new, job_pk, old)).rowcount == 1
+    def advance_cursor(self, job_pk: int, old: DownsampleCursor, new: int) -> bool:
+        """Compare and set; return False if another process was faster, or points were deleted."""
+        update = "UPDATE downsample_states SET sequence = ? WHERE job_pk = ? AND sequence = ? AND revision = ?"
+        return self._run(update, (new, job_pk, old.sequence, old.revision)).rowcount == 1
 
     def replace_samples(
         self, job_pk: int, removed: Sequence[tuple[int, ...]], added: Sequence[tuple[Any, ...]]
@@ -200,7 +204,7 @@ class CurveRepository:
 
     def mark_points_deleted(self, job_pk: int) -> None:
         update = sa.update(DownsampleState).where(DownsampleState.job_pk == job_pk)
-        self._session.execute(update.values(raw_deleted=True))
+        self._session.execute(update.values(raw_deleted=True, revision=DownsampleState.revision + 1))
 
     def delete_points(self, job_pk: int, up_to: int, batches: int) -> bool:
         """Delete the points of a few numbers of the job's sequence; return False when none is left up to there."""

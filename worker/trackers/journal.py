@@ -6,7 +6,7 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -38,6 +38,8 @@ EVENTS_PER_NODE = 1_000_000
 MAX_NAMES = 9_000
 """Metric names of one node, below what the service allows a job."""
 _TRAINER_NAMES = {"per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs"}
+_GIVE_STEPS = frozenset({"wandb"})
+"""Trackers whose client counts where the program gives no step: their 0 is a step."""
 _CHECK_SECONDS = 1.0
 """How often the spool is read for metrics that the program reports by `trainyard.script`."""
 _METRICS_MARK = b'"kind": "metrics"'
@@ -107,6 +109,44 @@ class Journal:
                 )
                 self._append(run, "metrics", batch)
         return len(points)
+
+    def rewrite(self, execution: int, tracker: str, values: Iterable[TrackedValue]) -> int:
+        """Replace the curves of the metrics that the values name, and return the number of points.
+
+        What was logged of them in this execution is void. Their steps are assigned as if nothing had been logged.
+        Either all records are written or none.
+
+        Raises:
+            OSError: They could not be written.
+        """
+        with self._lock:
+            run = self._execution(execution)
+            curves: dict[str, list[TrackedValue]] = {}
+            for value in values:
+                name = self._name(run, execution, value.name)
+                if name is not None and run.trackers.setdefault(name, tracker) == tracker:
+                    curves.setdefault(name, []).append(value)
+            counted = set(run.steps.counted)
+            rewritten: list[tuple[str, Point | None]] = []
+            for name, logged in curves.items():
+                run.steps.restart(name)
+                run.latest.pop(name, None)
+                points = [point for value in logged if (point := self._point(run, execution, tracker, value))]
+                rewritten += [(name, point) for point in points or (None,)]
+            if run.steps.counted != counted:
+                self._save_counted(run.steps.counted)
+            batches = [
+                MetricsBatch(
+                    execution=execution,
+                    resumed_from_step=run.steps.resumed_from,
+                    points=tuple(point for _, point in part if point),
+                    progress=self._progress(execution, run),
+                    restarts=tuple(begun),
+                )
+                for part, begun in _divide(rewritten)
+            ]
+            self._append(run, "metrics", *batches)
+        return sum(len(batch.points) for batch in batches)
 
     def add_unread(
         self, execution: int, values: Callable[[Mapping[str, MetricHistory]], Iterable[TrackedValue]]
@@ -225,7 +265,8 @@ class Journal:
         if run.latest.get(name) == latest:
             return None
         run.latest[name] = latest
-        return Point(key=name, step=run.steps.assign(name, value.step), value=number, time=value.time)
+        step = run.steps.assign(name, value.step, counts_zeros=tracker not in _GIVE_STEPS)
+        return Point(key=name, step=step, value=number, time=value.time)
 
     def _name(self, run: _Execution, execution: int, name: str) -> str | None:
         if name in self._names:
@@ -271,9 +312,10 @@ class Journal:
         run.events += 1
         self._append(run, "events", EventsBatch(execution=execution, events=(event,)))
 
-    def _append(self, run: _Execution, kind: SpoolKind, body: SpoolBody) -> None:
-        run.file.append(format_record(run.records, kind, body))
-        run.records += 1
+    def _append(self, run: _Execution, kind: SpoolKind, *bodies: SpoolBody) -> None:
+        """Append a record for each body; either all are written or none."""
+        run.file.append(b"".join(format_record(number, kind, body) for number, body in enumerate(bodies, run.records)))
+        run.records += len(bodies)
 
     def _load_counted(self) -> set[str]:
         try:
@@ -286,6 +328,19 @@ class Journal:
         # Without the file, only the counts of a later execution begin at 0 again.
         with contextlib.suppress(OSError):
             write_atomic(self._counted_file, json.dumps(sorted(names)))
+
+
+def _divide(
+    points: Sequence[tuple[str, Point | None]],
+) -> Iterator[tuple[Sequence[tuple[str, Point | None]], list[str]]]:
+    """Yield the points of rewritten curves, which are grouped by curve, in parts of the size of a batch, each with the
+    curves that begin in it. None stands for a curve without points."""
+    begun: set[str] = set()
+    for start in range(0, len(points), MAX_POINTS):
+        part = points[start : start + MAX_POINTS]
+        names = dict.fromkeys(name for name, _ in part if name not in begun)
+        begun.update(names)
+        yield part, list(names)
 
 
 def trainer_steps(parameters: Mapping[str, Any]) -> int | None:

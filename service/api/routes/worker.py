@@ -68,7 +68,7 @@ async def metrics(request: Request, aid: AttemptId) -> Response:
         batch = await run_in_thread_slot(decode_batch, body, known_keys)
     stored = await app_state.ingest_queue.submit(aid, batch, len(body))
     app_state.metrics.ingested("points", len(batch.rows))
-    content = b'{"accepted":%d,"duplicates":%d}' % (stored.inserted, stored.duplicates)
+    content = b'{"accepted":%d,"duplicates":%d}' % (stored.stored, stored.duplicates)
     return Response(content, media_type="application/json")
 
 

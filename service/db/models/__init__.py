@@ -15,7 +15,7 @@ from service.db.models.jobs import (
     JobLabel,
     JobParameter,
 )
-from service.db.models.metrics import DownsampledPoint, DownsampleState, JobKey, MetricKey, Point
+from service.db.models.metrics import CurveRevision, DownsampledPoint, DownsampleState, JobKey, MetricKey, Point
 from service.db.models.registry import ModelVersion, RegisteredModel
 from service.db.models.secrets import Secret
 from service.db.models.streaming import FeedCursor, FeedEntry, FeedSequence, LogChunk, LogStream
@@ -29,6 +29,7 @@ __all__ = [
     "Base",
     "Checkpoint",
     "Cluster",
+    "CurveRevision",
     "DataFile",
     "Delivery",
     "DownsampleState",

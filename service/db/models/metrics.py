@@ -35,6 +35,25 @@ class Point(Base):
     special: Mapped[int] = mapped_column(SmallInteger, default=0)
     time: Mapped[datetime]
     sequence: Mapped[int]
+    place: Mapped[int | None]
+    """Where the point is in its spool, as `service.metrics.values.places`. None: an older worker reported it."""
+
+
+class CurveRevision(Base):
+    """What changed in the points of a metric that were stored before, by execution and spool."""
+
+    __tablename__ = "curve_revisions"
+
+    job_pk: Mapped[int] = mapped_column(ForeignKey("jobs.pk", ondelete="CASCADE"), primary_key=True)
+    execution: Mapped[int] = mapped_column(primary_key=True)
+    key_pk: Mapped[int] = mapped_column(ForeignKey("metric_keys.pk"), primary_key=True)
+    spool: Mapped[int] = mapped_column(primary_key=True)
+    repeats: Mapped[int] = mapped_column(default=0)
+    """How many values were replaced by a later one of the same step."""
+    restart: Mapped[int | None]
+    """The first place that is not void, if the curve was begun again."""
+    sequence: Mapped[int]
+    """The number in the job's sequence of the last change."""
 
 
 class JobKey(Base):
@@ -77,3 +96,5 @@ class DownsampleState(Base):
     """Distance between the job's points as a power of two of steps, estimated from the first points."""
     raw_deleted: Mapped[bool] = mapped_column(default=False)
     """Whether retention has deleted the points; the samples remain."""
+    revision: Mapped[int] = mapped_column(default=0, server_default="0")
+    """How often points were deleted. Samples that were computed from points before that are not stored."""

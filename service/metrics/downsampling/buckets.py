@@ -1,8 +1,10 @@
 """The samples of a bucket: first, last, smallest, largest and one non-finite point. Pure functions."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple
+
+from service.metrics.downsampling.levels import LEVELS, bucket_bits
 
 _DEFAULT_GAP = 1
 _MAX_SPACING_BITS = 20
@@ -72,26 +74,39 @@ def _value(point: Sample) -> float:
     return point.value
 
 
-def merge_samples(existing: Iterable[Sample], new: Iterable[Sample], bits: int) -> tuple[list[Sample], list[Sample]]:
-    """Merge new samples into buckets of 2**bits steps.
+def sample_levels(points: Sequence[Sample], spacing_bits: int) -> Iterator[list[Sample]]:
+    """Yield the samples of each level, from the lowest.
+
+    The extremes of a bucket are among those of the narrower buckets in it.
 
     Args:
-        existing: The current samples, at least those of the buckets that the new samples belong to.
-
-    Returns:
-        The samples of the buckets with new samples, and the existing samples that are no longer selected.
+        points: Those of one series, ordered by step.
     """
-    by_step = {point.step: point for point in new}
-    changed = {step >> bits for step in by_step}
-    old = [point for point in existing if point.step >> bits in changed]
-    # An existing point stays unchanged, as in the table of points.
-    by_step.update((point.step, point) for point in old)
-    points = sorted(by_step.values())
-    selected: list[Sample] = []
-    for _, bucket in groupby(points, key=lambda point: point.step >> bits):
-        selected += select_extremes(list(bucket))
-    remaining = set(selected)
-    return selected, [point for point in old if point not in remaining]
+    samples = list(points)
+    for level in range(LEVELS):
+        samples = sample_buckets(samples, bucket_bits(level, spacing_bits))
+        yield samples
+
+
+def sample_buckets(points: Iterable[Sample], bits: int) -> list[Sample]:
+    """Return the samples of buckets of 2**bits steps; the points are ordered by step."""
+    buckets = groupby(points, key=lambda point: point.step >> bits)
+    return [sample for _, bucket in buckets for sample in select_extremes(list(bucket))]
+
+
+def merge_samples(existing: Iterable[Sample], new: Iterable[Sample], bits: int) -> list[Sample]:
+    """Return the samples of the buckets of 2**bits steps that have new samples.
+
+    Of two samples at one step, the new one is taken.
+
+    Args:
+        existing: The current samples, at least those of these buckets.
+    """
+    new = list(new)
+    changed = {point.step >> bits for point in new}
+    by_step = {point.step: point for point in existing if point.step >> bits in changed}
+    by_step.update((point.step, point) for point in new)
+    return sample_buckets(sorted(by_step.values()), bits)
 
 
 def estimate_spacing_bits(steps: Iterable[int]) -> int:

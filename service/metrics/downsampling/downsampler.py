@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -13,9 +13,10 @@ from service.metrics.downsampling.buckets import (
     Sample,
     estimate_spacing_bits,
     merge_samples,
+    sample_buckets,
     sample_new_points,
 )
-from service.metrics.downsampling.levels import LEVELS, bucket_bits
+from service.metrics.downsampling.levels import LEVELS, NO_LEVEL, RangeRead, bucket_bits
 from service.metrics.ingest.repository import InsertResult
 from service.metrics.repository import BucketRange, CurveRepository, DownsampleCursor
 
@@ -35,20 +36,22 @@ def downsample_job(database: Database, job_pk: int) -> int:
     """
     with database.read() as session:
         curves = CurveRepository(session, database)
-        stored = curves.cursor(job_pk)
+        cursor = curves.cursor(job_pk)
         points = _without_partial_batch(
-            curves.pending_points(job_pk, stored.sequence if stored else 0, _MAX_POINTS_PER_RUN)
+            curves.pending_points(job_pk, cursor.sequence if cursor else 0, _MAX_POINTS_PER_RUN)
         )
         if not points:
             return 0
-        cursor = stored or DownsampleCursor(0, _spacing_bits(points))
         up_to = points[-1][-1]
-        removed, added = _changes(curves, job_pk, cursor.spacing_bits, points)
+        removed, added = _changes(curves, job_pk, cursor, points) if cursor else ([], [])
+    if cursor is None:
+        # Points that are deleted from now on change the cursor, so that the next run notices.
+        with database.write() as session:
+            CurveRepository(session, database).start_cursor(job_pk, _spacing_bits(points))
+        return downsample_job(database, job_pk)
     with database.write() as session:
         curves = CurveRepository(session, database)
-        if stored is None:
-            curves.start_cursor(job_pk, cursor.spacing_bits)
-        if not curves.advance_cursor(job_pk, cursor.sequence, up_to):
+        if not curves.advance_cursor(job_pk, cursor, up_to):
             return 0
         curves.replace_samples(job_pk, removed, added)
     return len(points)
@@ -71,23 +74,99 @@ def _spacing_bits(points: Sequence[NewPoint]) -> int:
 
 
 def _changes(
-    curves: CurveRepository, job_pk: int, spacing_bits: int, points: Sequence[NewPoint]
+    curves: CurveRepository, job_pk: int, cursor: DownsampleCursor, points: Sequence[NewPoint]
 ) -> tuple[list[tuple[int, ...]], list[tuple[Any, ...]]]:
     """Return the rows to remove and to add, at all levels."""
     removed: list[tuple[int, ...]] = []
     added: list[tuple[Any, ...]] = []
+    spacing_bits = cursor.spacing_bits
     bits = bucket_bits(0, spacing_bits)
-    series = {key: sample_new_points(sorted(group), bits) for key, group in _by_series(points).items()}
+    pending = _by_series(points)
+    series = {key: sample_new_points(sorted(group), bits) for key, group in pending.items()}
     ranges = [sample for key, new in series.items() for sample in _bucket_ranges(key, new, spacing_bits)]
     samples = curves.samples(job_pk, ranges)
     for (key_pk, execution), new in series.items():
-        for level in range(LEVELS):
-            existing = samples[key_pk, level, execution]
-            new, dropped = merge_samples(existing, new, bucket_bits(level, spacing_bits))
-            steps = {point.step for point in existing}
-            removed += [(key_pk, level, point.step, execution) for point in dropped]
-            added += [(key_pk, level, point.step, execution, *point[1:]) for point in new if point.step not in steps]
+        existing = [samples[key_pk, level, execution] for level in range(LEVELS)]
+        steps = {point[2] for point in pending[key_pk, execution]}
+        # A former value that is no sample of the lowest level is none of the others, and can go unnoticed.
+        repeated = {sample.step >> bits for sample in existing[0] if sample.step in steps}
+        if repeated and not cursor.raw_deleted:
+            store = _Series(curves, job_pk, key_pk, execution)
+            levels = _sample_again(store, existing[0], new, repeated, spacing_bits)
+        else:
+            levels = _merge(existing, new, spacing_bits)
+        for level, selected in enumerate(levels):
+            width, known, chosen = bucket_bits(level, spacing_bits), set(existing[level]), set(selected)
+            changed = {sample.step >> width for sample in selected}
+            dropped = [one for one in known - chosen if one.step >> width in changed]
+            removed += [(key_pk, level, sample.step, execution) for sample in dropped]
+            added += [
+                (key_pk, level, sample.step, execution, *sample[1:]) for sample in selected if sample not in known
+            ]
     return removed, added
+
+
+def _merge(existing: Sequence[Sequence[Sample]], new: list[Sample], spacing_bits: int) -> Iterator[list[Sample]]:
+    """Yield the samples of the changed buckets of each level, with new points of other steps."""
+    for level, known in enumerate(existing):
+        new = merge_samples(known, new, bucket_bits(level, spacing_bits))
+        yield new
+
+
+class _Series(NamedTuple):
+    """The stored points and samples of one metric in one execution."""
+
+    curves: CurveRepository
+    job_pk: int
+    key_pk: int
+    execution: int
+
+    def points(self, first: int, last: int) -> list[Sample]:
+        """Return the points of these steps, in no order."""
+        read = RangeRead(self.execution, NO_LEVEL, first, last)
+        rows = self.curves.read_ranges(self.job_pk, self.key_pk, [read])
+        return [Sample(step, value, special, time) for step, _, value, special, time in rows]
+
+    def samples(self, level: int, first: int, last: int) -> list[Sample]:
+        """Return the samples of these steps, in no order."""
+        bucket_range = BucketRange(self.key_pk, level, self.execution, first, last)
+        return self.curves.samples(self.job_pk, [bucket_range])[bucket_range[:3]]
+
+
+def _sample_again(
+    series: _Series, existing: Sequence[Sample], new: list[Sample], repeated: set[int], spacing_bits: int
+) -> Iterator[list[Sample]]:
+    """Yield the samples of the changed buckets of each level, computed without the former values of repeated steps.
+
+    Args:
+        existing: The samples of the lowest level.
+        repeated: The buckets of the lowest level that have such values.
+    """
+    bits = bucket_bits(0, spacing_bits)
+    points = [
+        point for first, last in _runs(repeated) for point in series.points(first << bits, (last + 1 << bits) - 1)
+    ]
+    new = [sample for sample in merge_samples(existing, new, bits) if sample.step >> bits not in repeated]
+    new = sorted([*new, *sample_buckets(sorted(points), bits)])
+    yield new
+    for level in range(1, LEVELS):
+        lower, bits = bits, bucket_bits(level, spacing_bits)
+        changed, known = {sample.step >> lower for sample in new}, []
+        for first, last in _runs({sample.step >> bits for sample in new}):
+            known += series.samples(level - 1, first << bits, (last + 1 << bits) - 1)
+        new = sample_buckets(sorted([*new, *(one for one in known if one.step >> lower not in changed)]), bits)
+        yield new
+
+
+def _runs(buckets: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the first and the last bucket of each run of adjacent ones."""
+    runs: list[tuple[int, int]] = []
+    for bucket in sorted(buckets):
+        if runs and runs[-1][1] == bucket - 1:
+            runs[-1] = (runs[-1][0], bucket)
+        else:
+            runs.append((bucket, bucket))
+    return runs
 
 
 def _by_series(points: Iterable[NewPoint]) -> dict[tuple[int, int], list[NewPoint]]:
@@ -120,7 +199,7 @@ class Downsampler:
         """Count points that were committed. A job that is new to this process may have uncounted pending points."""
         with self._changed:
             for batch in batches:
-                count = self._pending.get(batch.job_pk, self._max_pending // 2) + batch.inserted
+                count = self._pending.get(batch.job_pk, self._max_pending // 2) + batch.stored
                 self._pending[batch.job_pk] = count
                 if count >= self._max_pending:
                     self._pending[batch.job_pk] = 0

@@ -1,18 +1,20 @@
 """Decoding of metrics requests into rows. msgspec decodes valid batches; pydantic handles the rest. Pure functions."""
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import pairwise
 from typing import Annotated, Any
 
 import msgspec
 from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter, ValidationError
 
+from service.core.errors import InvalidRequestError
 from service.db.types import to_micros
-from service.metrics.values import PointRow, encode_value
+from service.metrics.values import PointRow, encode_value, first_place, places
 from trainyard.contract.base import MAX_SAFE_INT, Timestamp
-from trainyard.contract.wire.reports import MAX_POINTS, MetricsBatch, Phase
+from trainyard.contract.wire.reports import MAX_POINTS, MAX_RECORD, MAX_SPOOL, MetricsBatch, Phase
 
 
 class _Point(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -33,11 +35,22 @@ class _Progress(msgspec.Struct, forbid_unknown_fields=True):
     phase_total: Annotated[int, msgspec.Meta(ge=0, le=MAX_SAFE_INT)] | None = None
 
 
+class _Source(msgspec.Struct, forbid_unknown_fields=True):
+    records: Annotated[
+        list[
+            tuple[Annotated[int, msgspec.Meta(ge=0, le=MAX_RECORD)], Annotated[int, msgspec.Meta(ge=0, le=MAX_POINTS)]]
+        ],
+        msgspec.Meta(max_length=MAX_POINTS),
+    ]
+    spool: Annotated[int, msgspec.Meta(ge=0, le=MAX_SPOOL)] = 0
+
+
 class _Batch(msgspec.Struct, forbid_unknown_fields=True):
     execution: Annotated[int, msgspec.Meta(ge=1, le=MAX_SAFE_INT)]
     resumed_from_step: Annotated[int, msgspec.Meta(ge=0, le=MAX_SAFE_INT)]
     points: Annotated[list[_Point], msgspec.Meta(max_length=MAX_POINTS)] = msgspec.field(default_factory=list)
     progress: _Progress | None = None
+    source: _Source | None = None
 
 
 _decoder = msgspec.json.Decoder(_Batch)
@@ -52,6 +65,10 @@ class PointBatch:
     resumed_from_step: int
     rows: list[PointRow] = field(default_factory=list)
     progress: dict[str, Any] | None = None
+    restarts: Sequence[str] = ()
+    """Metrics whose earlier points of the same execution and spool are void."""
+    restart_place: int = 0
+    """The first place that is not."""
 
 
 def decode_batch(body: bytes, known_keys: Container[str]) -> PointBatch:
@@ -70,26 +87,52 @@ def decode_known(body: bytes, known_keys: Container[str]) -> PointBatch | None:
     """Return the batch if it is valid and all its names are known, which takes little time; else None."""
     try:
         decoded = _decoder.decode(body)
-        points = decoded.points
-        if not all(key in known_keys for key in {point.key for point in points}):
+        points, source = decoded.points, decoded.source
+        numbers = _places(source, len(points))
+        if numbers is None or not all(key in known_keys for key in {point.key for point in points}):
             return None
         # Points that are reported together share one time.
         micros = {time: to_micros(_time.validate_python(time)) for time in {point.time for point in points}}
     except (msgspec.DecodeError, ValidationError, UnicodeDecodeError, RecursionError):
         return None
     # JSON numbers are finite; non-finite values are strings, which only the pydantic model accepts.
-    rows: list[PointRow] = [(point.key, point.step, point.value, 0, micros[point.time]) for point in points]
+    rows: list[PointRow] = [
+        (point.key, point.step, point.value, 0, micros[point.time], place)
+        for point, place in zip(points, numbers, strict=True)
+    ]
     progress = None if decoded.progress is None else msgspec.to_builtins(decoded.progress)
     return PointBatch(decoded.execution, decoded.resumed_from_step, rows, progress)
 
 
+def _places(source: _Source | None, count: int) -> Sequence[int | None] | None:
+    """Return the places of a batch's points, as far as they are known; None if the records are not theirs."""
+    if source is None:
+        return [None] * count
+    records = source.records
+    ordered = all(one[0] < following[0] for one, following in pairwise(records))
+    return places(source.spool, records) if ordered and sum(points for _, points in records) == count else None
+
+
 def batch_from_model(batch: MetricsBatch) -> PointBatch:
-    """Return the batch of a parsed model, such as one that was read from the spool."""
+    """Return the batch of a parsed model, such as one that was read from the spool.
+
+    Raises:
+        InvalidRequestError: Curves begin again in a record that is not named.
+    """
+    source = batch.source
+    if batch.restarts and source is None:
+        message = "`restarts` needs `source`, which names the record in which the curves begin again"
+        raise InvalidRequestError(message, param="source")
+    numbers: Sequence[int | None] = [None] * len(batch.points)
+    if source is not None:
+        numbers = places(source.spool, source.records)
     rows: list[PointRow] = [
-        (point.key, point.step, *encode_value(point.value), to_micros(point.time)) for point in batch.points
+        (point.key, point.step, *encode_value(point.value), to_micros(point.time), place)
+        for point, place in zip(batch.points, numbers, strict=True)
     ]
     progress = None if batch.progress is None else batch.progress.model_dump(mode="json")
-    return PointBatch(batch.execution, batch.resumed_from_step, rows, progress)
+    first = first_place(source.spool, source.records[0][0]) if source and batch.restarts else 0
+    return PointBatch(batch.execution, batch.resumed_from_step, rows, progress, batch.restarts, first)
 
 
 def _parse_model(body: bytes) -> MetricsBatch:

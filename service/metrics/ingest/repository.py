@@ -1,15 +1,16 @@
 """All SQL that writes points. It uses the driver directly, because every reported point passes through here."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from service.db.arrays import array_elements
 from service.db.raw import RawTransaction, Statement
-from service.metrics.values import PointRow
+from service.metrics.values import SPOOL_SHIFT, PointRow
 
 _STATEMENT_ROWS = (500, 100, 10, 1)
 """Rows per INSERT on SQLite. A few fixed sizes keep every statement in SQLite's cache. A statement runs without the
@@ -19,26 +20,52 @@ _ATTEMPT = (
     "a.id, a.execution, a.max_restarts, a.reported_execution, a.resumed_from_step, a.ended_at,"
     " j.pk, j.id, j.attempt_id, j.sequence"
 )
+_RESTARTS = "FROM curve_revisions r WHERE r.job_pk = j.pk AND r.restart IS NOT NULL"
 _FROM_ATTEMPTS = "FROM attempts a JOIN jobs j ON j.pk = a.job_pk WHERE a.id"
 # One row carries all results, and one parameter all values: the thread waits for the GIL after each row as well.
 _SQLITE_ATTEMPTS = (
-    f"SELECT json_group_array(json_array({_ATTEMPT}, j.latest)) {_FROM_ATTEMPTS} IN (SELECT value FROM json_each(?))"  # noqa: S608
+    f"SELECT json_group_array(json_array({_ATTEMPT}, j.latest,"  # noqa: S608
+    f" json((SELECT json_group_array(json_array(r.execution, r.key_pk, r.spool, r.restart)) {_RESTARTS}))))"
+    f" {_FROM_ATTEMPTS} IN (SELECT value FROM json_each(?))"
 )
 _SQLITE_SAVE = (
     "UPDATE jobs SET sequence = json_extract(w.value, '$[1]'), updated_at = ?, latest = json_extract(w.value, '$[2]'),"
     " progress = COALESCE(json_extract(w.value, '$[3]'), progress)"
     " FROM json_each(?) AS w WHERE jobs.pk = json_extract(w.value, '$[0]')"
 )
-_SQLITE_INSERT = "INSERT INTO points (job_pk, execution, sequence, key_pk, step, value, special, time) VALUES "
+_COLUMNS = "job_pk, execution, sequence, key_pk, step, value, special, time, place"
+_SQLITE_INSERT = f"INSERT INTO points AS p ({_COLUMNS}) VALUES "  # noqa: S608
+_REPLACE = (
+    " ON CONFLICT (job_pk, key_pk, step, execution) DO UPDATE SET sequence = excluded.sequence,"
+    " value = excluded.value, special = excluded.special, time = excluded.time, place = excluded.place"
+    f" WHERE excluded.place > p.place AND excluded.place >> {SPOOL_SHIFT} = p.place >> {SPOOL_SHIFT}"
+)
+"""A value that its program logged later replaces the stored one. Two spools have no common order: the first stays."""
+_COUNT_REPEATS = (
+    " ON CONFLICT (job_pk, execution, key_pk, spool) DO UPDATE SET"
+    " repeats = curve_revisions.repeats + excluded.repeats, sequence = excluded.sequence"
+)
+_SQLITE_REPEATS = (
+    "INSERT INTO curve_revisions (job_pk, execution, key_pk, spool, repeats, sequence) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608
+    f"{_COUNT_REPEATS}"
+)
 _POSTGRES_LOCK = (
     "SELECT pk FROM jobs WHERE pk IN (SELECT job_pk FROM attempts WHERE id = ANY(?)) ORDER BY pk FOR UPDATE"
 )
-_POSTGRES_ATTEMPTS = f"SELECT {_ATTEMPT}, CAST(j.latest AS TEXT) {_FROM_ATTEMPTS} = ANY(?)"
+_POSTGRES_ATTEMPTS = (
+    f"SELECT {_ATTEMPT}, CAST(j.latest AS TEXT),"
+    f" (SELECT json_agg(json_build_array(r.execution, r.key_pk, r.spool, r.restart)) {_RESTARTS})"
+    f" {_FROM_ATTEMPTS} = ANY(?)"
+)
+# A row that was inserted has no xmax.
 _POSTGRES_INSERT = (
-    "WITH fresh AS (INSERT INTO points (job_pk, execution, sequence, key_pk, step, value, special, time)"
+    f"WITH fresh AS (INSERT INTO points AS p ({_COLUMNS})"  # noqa: S608
     " SELECT * FROM unnest(?::bigint[], ?::bigint[], ?::bigint[], ?::bigint[], ?::bigint[],"
-    " ?::float8[], ?::smallint[], ?::bigint[])"
-    " ON CONFLICT DO NOTHING RETURNING sequence, job_pk)"
+    f" ?::float8[], ?::smallint[], ?::bigint[], ?::bigint[]){_REPLACE}"
+    " RETURNING p.job_pk, p.execution, p.key_pk, p.sequence, p.place, p.xmax <> 0 AS is_repeat),"
+    " repeated AS (INSERT INTO curve_revisions (job_pk, execution, key_pk, spool, repeats, sequence)"
+    f" SELECT job_pk, execution, key_pk, place >> {SPOOL_SHIFT}, count(*), max(sequence)"
+    f" FROM fresh WHERE is_repeat GROUP BY 1, 2, 3, 4{_COUNT_REPEATS})"
     " SELECT job_pk, sequence, count(*) FROM fresh GROUP BY job_pk, sequence"
 )
 _POSTGRES_SAVE = (
@@ -58,6 +85,8 @@ class JobState:
     current_attempt: str | None
     sequence: int
     latest: dict[str, Any]
+    restarts: dict[tuple[int, int, int], int]
+    """The first place that is not void, by execution, number of the metric and spool, of curves that began again."""
     progress: dict[str, Any] | None = None
     """New progress; None leaves the stored one unchanged."""
 
@@ -84,14 +113,18 @@ class AcceptedBatch:
     execution: int
     sequence: int
     rows: Sequence[PointRow]
+    reported: int
+    """The number of reported points, with those that are void."""
+    restarts: Mapping[str, int] = field(default_factory=dict)
+    """The first place that is not void, by metric, of the curves that begin again."""
 
 
 @dataclass(frozen=True, slots=True)
 class InsertResult:
     """The result of a batch that is in the database."""
 
-    inserted: int
-    """Points that were new."""
+    stored: int
+    """Points that are new or replace another one."""
     duplicates: int
     job_pk: int
     job_id: str
@@ -115,9 +148,9 @@ class PointsRepository:
             rows = self._transaction.execute_pipelined((_POSTGRES_LOCK, ids), (_POSTGRES_ATTEMPTS, ids))[1].fetchall()
         attempts: dict[str, AttemptState] = {}
         jobs: dict[int, JobState] = {}
-        for attempt_id, first, restarts, reported, resumed, ended, pk, job_id, current, sequence, latest in rows:
+        for attempt_id, first, restarts, reported, resumed, ended, pk, job_id, current, *state in rows:
             if pk not in jobs:
-                jobs[pk] = JobState(pk, job_id, current, sequence, msgspec.json.decode(latest))
+                jobs[pk] = _job_state(pk, job_id, current, *state)
             attempts[attempt_id] = AttemptState(attempt_id, first, restarts, reported, resumed, ended, jobs[pk])
         return attempts
 
@@ -167,7 +200,7 @@ class PointsRepository:
     def store(
         self, batches: Sequence[AcceptedBatch], jobs: Sequence[JobState], keys: dict[str, int], now: int
     ) -> list[InsertResult]:
-        """Insert the points that are new and save the changed jobs; existing points stay unchanged.
+        """Insert the points that are new, replace those that were logged earlier, and save the changed jobs.
 
         It must be the last call of the transaction: on Postgres the same round trip commits.
 
@@ -180,7 +213,7 @@ class PointsRepository:
         self._transaction.changed_job_pks.update(job.pk for job in jobs)
         counts = (self._store_sqlite if self._transaction.is_sqlite else self._store_postgres)(batches, jobs, keys, now)
         return [
-            InsertResult(count, len(batch.rows) - count, batch.job.pk, batch.job.id, batch.sequence)
+            InsertResult(count, batch.reported - count, batch.job.pk, batch.job.id, batch.sequence)
             for batch, count in zip(batches, counts, strict=True)
         ]
 
@@ -192,15 +225,19 @@ class PointsRepository:
         return [self._insert_sqlite(batch, keys) for batch in batches]
 
     def _insert_sqlite(self, batch: AcceptedBatch, keys: dict[str, int]) -> int:
-        rows, inserted, done = batch.rows, 0, 0
-        for size in _STATEMENT_ROWS:
-            while len(rows) - done >= size:
-                values: list[Any] = [batch.job.pk, batch.execution, batch.sequence]
-                for key, step, value, special, time in rows[done : done + size]:
-                    values += (keys[key], step, value, special, time)
-                inserted += self._transaction.execute(_sqlite_insert(size), values).rowcount
-                done += size
-        return inserted
+        stored = 0
+        for count, values in _chunks(batch, keys):
+            stored += self._transaction.execute(_sqlite_insert(count, "NOTHING"), values).rowcount
+        if stored == len(batch.rows) or batch.rows[0][-1] is None:
+            return stored
+        # Some were stored before, or occur twice in the batch: those of them that were logged later are the exception.
+        repeats: Counter[int] = Counter()
+        for count, values in _chunks(batch, keys):
+            repeats.update(key for (key,) in self._transaction.execute(_sqlite_insert(count, "REPLACE"), values))
+        spool = batch.rows[0][-1] >> SPOOL_SHIFT
+        rows = [(batch.job.pk, batch.execution, key, spool, n, batch.sequence) for key, n in repeats.items()]
+        self._transaction.execute_many(_SQLITE_REPEATS, rows)
+        return stored + repeats.total()
 
     def _store_postgres(
         self, batches: Sequence[AcceptedBatch], jobs: Sequence[JobState], keys: dict[str, int], now: int
@@ -209,28 +246,78 @@ class PointsRepository:
             {"pk": job.pk, "sequence": job.sequence, "latest": job.latest, "progress": job.progress} for job in jobs
         ]
         statements: list[Statement] = [(_POSTGRES_SAVE, (now, _json(changed)))]
-        columns = [_array_bodies(batch, keys) for batch in batches if batch.rows]
-        if columns:
+        for part in _distinct(batches):
+            columns = [_array_bodies(batch, keys) for batch in part]
             literals = ["{" + ",".join(column) + "}" for column in zip(*columns, strict=True)]
             statements.append((_POSTGRES_INSERT, literals))
         cursors = self._transaction.execute_pipelined(*statements, commit=True)
-        counts = {(job, sequence): n for job, sequence, n in cursors[1].fetchall()} if columns else {}
-        return [counts.get((batch.job.pk, batch.sequence), 0) for batch in batches]
+        counts: Counter[tuple[int, int]] = Counter()
+        for cursor in cursors[1:]:
+            for job, sequence, count in cursor.fetchall():
+                counts[job, sequence] += count
+        return [counts[batch.job.pk, batch.sequence] for batch in batches]
 
 
 def _json(value: Any) -> str | None:
     return None if value is None else msgspec.json.encode(value).decode()
 
 
+def _job_state(
+    pk: int, job_id: str, current: str | None, sequence: int, latest: str, restarts: Sequence[Sequence[int]] | None
+) -> JobState:
+    places = {(execution, key, spool): place for execution, key, spool, place in restarts or ()}
+    return JobState(pk, job_id, current, sequence, msgspec.json.decode(latest), places)
+
+
+def _chunks(batch: AcceptedBatch, keys: dict[str, int]) -> Iterator[tuple[int, list[Any]]]:
+    """Yield the number of rows and the values of each statement that inserts a part of a batch on SQLite."""
+    rows, done = batch.rows, 0
+    for size in _STATEMENT_ROWS:
+        while len(rows) - done >= size:
+            values: list[Any] = [batch.job.pk, batch.execution, batch.sequence]
+            for key, step, value, special, time, place in rows[done : done + size]:
+                values += (keys[key], step, value, special, time, place)
+            yield size, values
+            done += size
+
+
+def _distinct(batches: Sequence[AcceptedBatch]) -> Iterator[Sequence[AcceptedBatch]]:
+    """Divide batches so that no part has two values for one step of a metric: Postgres refuses such a statement.
+
+    The values of a step keep their order. Usually there is one part.
+    """
+    rest = [batch for batch in batches if batch.rows]
+    while rest:
+        seen: set[tuple[int, int, str, int]] = set()
+        part, repeated = [], []
+        for batch in rest:
+            job, execution = batch.job.pk, batch.execution
+            steps = {(job, execution, row[0], row[1]) for row in batch.rows}
+            if len(steps) == len(batch.rows) and seen.isdisjoint(steps):
+                seen |= steps
+                part.append(batch)
+                continue
+            first: list[PointRow] = []
+            later: list[PointRow] = []
+            for row in batch.rows:
+                step = (job, execution, row[0], row[1])
+                (later if step in seen else first).append(row)
+                seen.add(step)
+            part += [replace(batch, rows=first)] if first else []
+            repeated.append(replace(batch, rows=later))
+        yield part
+        rest = repeated
+
+
 def _array_bodies(batch: AcceptedBatch, keys: dict[str, int]) -> list[str]:
     """Return the content of the Postgres array literal of each column."""
-    names, steps, values, specials, times = zip(*batch.rows, strict=True)
+    names, *others = zip(*batch.rows, strict=True)
     constants = (batch.job.pk, batch.execution, batch.sequence)
-    columns = ([keys[name] for name in names], steps, values, specials, times)
     repeated = [",".join([str(constant)] * len(batch.rows)) for constant in constants]
-    return repeated + [array_elements(column) for column in columns]
+    return repeated + [array_elements(column) for column in ([keys[name] for name in names], *others)]
 
 
 @cache
-def _sqlite_insert(rows: int) -> str:
-    return f"{_SQLITE_INSERT}{','.join(['(?1,?2,?3,?,?,?,?,?)'] * rows)} ON CONFLICT DO NOTHING"
+def _sqlite_insert(rows: int, conflict: Literal["NOTHING", "REPLACE"]) -> str:
+    on_conflict = " ON CONFLICT DO NOTHING" if conflict == "NOTHING" else f"{_REPLACE} RETURNING key_pk"
+    return f"{_SQLITE_INSERT}{','.join(['(?1,?2,?3,?,?,?,?,?,?)'] * rows)}{on_conflict}"

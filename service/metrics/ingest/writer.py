@@ -1,7 +1,7 @@
 """Storing of groups of batches: one transaction a group, and each batch whole or not at all."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from service.core.errors import AttemptEndedError, ConflictError, InvalidRequestError, NotFoundError, ServiceError
@@ -9,7 +9,8 @@ from service.db.engine import Database
 from service.db.types import to_micros
 from service.metrics.ingest.decode import PointBatch, batch_from_model
 from service.metrics.ingest.repository import AcceptedBatch, AttemptState, InsertResult, JobState, PointsRepository
-from service.metrics.values import latest_values
+from service.metrics.ingest.restart_repository import RestartRepository
+from service.metrics.values import SPOOL_SHIFT, PointRow, latest_values
 from trainyard.contract.wire.reports import IDLE_GPUS, SYSTEM_PREFIX, MetricsBatch
 
 MAX_KEYS = 10_000
@@ -72,9 +73,9 @@ class PointWriter:
         """
         try:
             with self._database.write_raw() as transaction:
-                outcomes = GroupWriter(
-                    PointsRepository(transaction), self._cache, now, accepts_ended=self._accepts_ended
-                ).write(group)
+                repositories = PointsRepository(transaction), RestartRepository(transaction)
+                writer = GroupWriter(*repositories, self._cache, now, accepts_ended=self._accepts_ended)
+                outcomes = writer.write(group)
         except BaseException:
             self._cache.clear()  # it may hold names of the transaction that was rolled back
             raise
@@ -83,7 +84,7 @@ class PointWriter:
 
 
 def store_batch(database: Database, attempt_id: str, batch: MetricsBatch, now: datetime, *, late: bool = False) -> int:
-    """Store one batch without the queue, such as one from a spool, and return the number of inserted points.
+    """Store one batch without the queue, such as one from a spool; return how many points are new or replace another.
 
     Args:
         late: Whether the attempt may have ended.
@@ -95,15 +96,24 @@ def store_batch(database: Database, attempt_id: str, batch: MetricsBatch, now: d
     (outcome,) = PointWriter(database, accepts_ended=late).write([(attempt_id, batch_from_model(batch))], now)
     if isinstance(outcome, ServiceError):
         raise outcome
-    return outcome.inserted
+    return outcome.stored
 
 
 class GroupWriter:
     """Writes one group in one transaction."""
 
-    def __init__(self, points: PointsRepository, cache: WriterCache, now: datetime, *, accepts_ended: bool = False):
+    def __init__(
+        self,
+        points: PointsRepository,
+        restarts: RestartRepository,
+        cache: WriterCache,
+        now: datetime,
+        *,
+        accepts_ended: bool = False,
+    ):
         self._accepts_ended = accepts_ended
         self._points = points
+        self._restarts = restarts
         self._cache = cache
         self._now = now
         self._micros = to_micros(now)
@@ -111,7 +121,10 @@ class GroupWriter:
     def write(self, group: Sequence[tuple[str, PointBatch]]) -> list[Outcome]:
         attempts = self._points.lock_attempts(sorted({attempt_id for attempt_id, _ in group}))
         checked = [self._accept(attempts.get(attempt_id), attempt_id, batch) for attempt_id, batch in group]
-        accepted = [batch for batch in checked if isinstance(batch, AcceptedBatch)]
+        accepted = [self._without_void(batch) for batch in checked if isinstance(batch, AcceptedBatch)]
+        for batch in accepted:
+            if batch.restarts:
+                self._restarts.restart(batch, self._cache.names, self._micros)
         changed: dict[int, JobState] = {batch.job.pk: batch.job for batch in accepted}
         jobs = sorted(changed.values(), key=lambda job: job.pk)
         results = iter(self._points.store(accepted, jobs, self._cache.names, self._micros))
@@ -125,12 +138,37 @@ class GroupWriter:
         if not attempt.first_execution <= batch.execution <= attempt.first_execution + attempt.max_restarts:
             message = f"execution {batch.execution} does not belong to this attempt"
             return ConflictError(message, code="stale_execution", param="execution")
-        if not self._register_keys(attempt, {row[0] for row in batch.rows}):
+        if not self._register_keys(attempt, {row[0] for row in batch.rows}.union(batch.restarts)):
             message = f"a job may use at most {MAX_KEYS} metric names; put varying parts into the value or the step"
             return InvalidRequestError(message, code="too_many_keys", param="points")
-        attempt.job.sequence += 1
-        self._update_job(attempt, batch)
-        return AcceptedBatch(attempt.job, batch.execution, attempt.job.sequence, batch.rows)
+        job = attempt.job
+        job.sequence += 1
+        restarts = self._add_restarts(job, batch)
+        accepted = AcceptedBatch(job, batch.execution, job.sequence, batch.rows, len(batch.rows), restarts)
+        self._update_job(attempt, batch, self._without_void(accepted).rows)
+        return accepted
+
+    def _add_restarts(self, job: JobState, batch: PointBatch) -> dict[str, int]:
+        """Remember which curves begin again, and return those for which that is new, with the first place."""
+        restarts: dict[str, int] = {}
+        for name in batch.restarts:
+            series = (batch.execution, self._cache.names[name], batch.restart_place >> SPOOL_SHIFT)
+            if batch.restart_place > job.restarts.get(series, -1):
+                restarts[name] = job.restarts[series] = batch.restart_place
+        return restarts
+
+    def _without_void(self, batch: AcceptedBatch) -> AcceptedBatch:
+        """Leave out the points of curves that began again after them."""
+        first = batch.job.restarts
+        if not first:
+            return batch
+        names, execution = self._cache.names, batch.execution
+        rows = [
+            row
+            for row in batch.rows
+            if row[-1] is None or row[-1] >= first.get((execution, names[row[0]], row[-1] >> SPOOL_SHIFT), 0)
+        ]
+        return replace(batch, rows=rows)
 
     def _register_keys(self, attempt: AttemptState, names: set[str]) -> bool:
         """Give every name a number, for this job too; return False when the job would have too many names."""
@@ -160,8 +198,12 @@ class GroupWriter:
             self._cache.executions[entry] = lowest
         return lowest
 
-    def _update_job(self, attempt: AttemptState, batch: PointBatch) -> None:
-        """Update the job's copy of the latest values, which lists of jobs show without a query for each job."""
+    def _update_job(self, attempt: AttemptState, batch: PointBatch, rows: Sequence[PointRow]) -> None:
+        """Update the job's copy of the latest values, which lists of jobs show without a query for each job.
+
+        Args:
+            rows: The points of the batch that are not void.
+        """
         lowest = self._lowest_resume_step(attempt, batch)
         if batch.execution < (attempt.reported_execution or 0):
             return
@@ -173,7 +215,9 @@ class GroupWriter:
         if attempt.job.current_attempt != attempt.attempt_id:
             return
         # The values of a node are no results of the job: lists of jobs do not carry them.
-        attempt.job.latest.update(latest_values([row for row in batch.rows if _is_stored(row[0])]))
+        for name in batch.restarts:
+            attempt.job.latest.pop(name, None)
+        attempt.job.latest.update(latest_values([row for row in rows if _is_stored(row[0])]))
         if batch.progress is not None:
             attempt.job.progress = {**batch.progress, "reported_at": self._now.isoformat()}
 

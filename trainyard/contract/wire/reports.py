@@ -1,6 +1,7 @@
 """The reports of a worker to the service, and the reasons for the end of an execution."""
 
 import re
+from itertools import pairwise
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, FailFast, Field, StrictBool, StrictInt, StringConstraints, model_validator
@@ -118,7 +119,7 @@ class AcceptedPoints(Accepted):
     model_config = example(accepted=990)
 
     duplicates: int = Field(examples=[10])
-    """Points that existed before."""
+    """Points that were stored before, or that are void, because the program logged a later value of their step."""
 
 
 class AppendedLog(Resource):
@@ -202,6 +203,38 @@ UNKNOWN_STEP = 2**53
 """The step that an execution resumed from, as a writer sends it that does not know it: it hides no point."""
 
 
+MAX_SPOOL = 2**17 - 1
+MAX_RECORD = 2**36 - 1
+"""Largest numbers of a spool and of a record in it. Both fit into one integer that every JSON parser reads exactly."""
+
+
+class SpoolRecords(Strict):
+    """The records of a spool from which the points of a batch are."""
+
+    model_config = example(records=[[7, 1]])
+
+    spool: Annotated[NonNegativeInt, Field(le=MAX_SPOOL)] = 0
+    """0: the spool of the ranks. N + 1: the tracker spool of node N."""
+    records: Annotated[
+        tuple[
+            tuple[Annotated[NonNegativeInt, Field(le=MAX_RECORD)], Annotated[NonNegativeInt, Field(le=MAX_POINTS)]], ...
+        ],
+        Field(max_length=MAX_POINTS),
+    ]
+    """The number of each record and the number of its points, in the order of the batch's points. The numbers of the
+    records increase."""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> "SpoolRecords":
+        if any(one[0] >= following[0] for one, following in pairwise(self.records)):
+            raise ValueError("the numbers of `records` must increase; name each record once")
+        return self
+
+    def count(self) -> int:
+        """Return the number of points."""
+        return sum(points for _, points in self.records)
+
+
 class MetricsBatch(Strict):
     """Points of one execution; either all are stored or none."""
 
@@ -213,6 +246,22 @@ class MetricsBatch(Strict):
     later points of earlier executions. The lowest one of the execution's batches counts."""
     points: Annotated[tuple[Point, ...], Field(max_length=MAX_POINTS), FailFast()] = ()
     progress: Progress | None = Field(default=None, examples=[{"step": 10, "total_steps": 400}])
+    source: SpoolRecords | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Where the points are from. Of several values of a metric at one step of an execution, the one of the highest
+    record stays, and within a record the last one. Between two spools, and without `source`, the first stays."""
+    restarts: Annotated[tuple[MetricKey, ...], Field(max_length=MAX_POINTS)] = Field(
+        default=(), examples=[[]], exclude_if=lambda value: not value
+    )
+    """Metrics whose curves begin again with this batch: what the execution reported of them in earlier records of the
+    spool is deleted, and is not stored if it arrives later. Such a batch has the points of one record alone."""
+
+    @model_validator(mode="after")
+    def _check_source(self) -> "MetricsBatch":
+        if self.source is not None and self.source.count() != len(self.points):
+            raise ValueError(f"`source` counts {self.source.count()} points; the batch has {len(self.points)}")
+        if self.source is not None and self.restarts and len(self.source.records) != 1:
+            raise ValueError("a batch with `restarts` has one record in `source`; send other records by themselves")
+        return self
 
 
 EventLevel = Literal["info", "warning", "error"]

@@ -212,12 +212,12 @@ def test_unstorable_value_is_refused_without_a_retry(world: World, monkeypatch: 
     worker = world.start(world.submit())
     queue = world.app_state.ingest_queue
     monkeypatch.setattr(
-        "service.api.routes.worker.decode_batch", lambda *_: PointBatch(1, 0, [("a", 2**70, 1.0, 0, 0)])
+        "service.api.routes.worker.decode_batch", lambda *_: PointBatch(1, 0, [("a", 2**70, 1.0, 0, 0, None)])
     )
     answer = worker.metrics([("a", 1, 1.0)])
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, "value_not_storable")
-    good = PointBatch(1, 0, [("a", 1, 1.0, 0, 0)])
-    bad = PointBatch(1, 0, [("a", 2**70, 1.0, 0, 0)])
+    good = PointBatch(1, 0, [("a", 1, 1.0, 0, 0, None)])
+    bad = PointBatch(1, 0, [("a", 2**70, 1.0, 0, 0, None)])
 
     class Entry:
         def __init__(self, batch: PointBatch) -> None:

@@ -15,6 +15,7 @@ from service.maintenance.repository import MaintenanceRepository
 from service.metrics.downsampling.downsampler import downsample_job
 from service.metrics.ingest.decode import PointBatch
 from service.metrics.ingest.repository import InsertResult, PointsRepository
+from service.metrics.ingest.restart_repository import RestartRepository
 from service.metrics.ingest.writer import GroupWriter, WriterCache
 from tests.support.wait import wait_until
 from tests.support.world import World
@@ -87,8 +88,9 @@ def test_points_stored_during_the_deletion_are_deleted_too(world: World) -> None
             return super().store(*what)
 
     with world.database.write_raw() as transaction:
-        group = GroupWriter(Slow(transaction), WriterCache(), datetime(2026, 1, 1, tzinfo=UTC))
-        (outcome,) = group.write([(attempt, PointBatch(1, 0, [("a", 1, 1.0, 0, 0)]))])
+        repositories = Slow(transaction), RestartRepository(transaction)
+        group = GroupWriter(*repositories, WriterCache(), datetime(2026, 1, 1, tzinfo=UTC))
+        (outcome,) = group.write([(attempt, PointBatch(1, 0, [("a", 1, 1.0, 0, 0, None)]))])
     assert isinstance(outcome, InsertResult)
     deleting.join(10)
     with world.database.read() as session:

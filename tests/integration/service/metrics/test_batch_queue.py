@@ -14,7 +14,7 @@ from service.metrics.ingest.decode import PointBatch
 from service.metrics.ingest.repository import InsertResult
 from tests.support.wait import wait_until
 
-BATCH = PointBatch(1, 0, [("a", 1, 1.0, 0, 0)])
+BATCH = PointBatch(1, 0, [("a", 1, 1.0, 0, 0, None)])
 
 
 class BlockedWriter:
@@ -53,8 +53,8 @@ def test_full_queue_rejects_and_counts_batches_being_written(sizes: list[int]) -
         with pytest.raises(TooManyRequestsError):
             await queue.submit("c", BATCH, 450)
         writer.go.set()
-        assert [result.inserted for result in await asyncio.gather(*waiting)] == [1] * len(sizes)
-        assert (await queue.submit("a", BATCH, 450)).inserted == 1, "there is room again"
+        assert [result.stored for result in await asyncio.gather(*waiting)] == [1] * len(sizes)
+        assert (await queue.submit("a", BATCH, 450)).stored == 1, "there is room again"
 
     asyncio.run(fill())
 
@@ -70,8 +70,8 @@ def test_one_attempt_leaves_half_of_the_queue_to_others() -> None:
         waiting.append(asyncio.create_task(queue.submit("b", BATCH, 400)))
         await asyncio.sleep(0)
         writer.go.set()
-        assert [result.inserted for result in await asyncio.gather(*waiting)] == [1, 1]
-        assert (await queue.submit("a", BATCH, 400)).inserted == 1, "its batches are written"
+        assert [result.stored for result in await asyncio.gather(*waiting)] == [1, 1]
+        assert (await queue.submit("a", BATCH, 400)).stored == 1, "its batches are written"
 
     asyncio.run(fill())
 
@@ -150,7 +150,7 @@ def test_writer_thread_survives_bugs_and_idle_periods(monkeypatch: pytest.Monkey
             await queue.submit("a", BATCH, 1)
         writer.error = None
         for _ in range(3):
-            assert (await queue.submit("a", BATCH, 1)).inserted == 1
+            assert (await queue.submit("a", BATCH, 1)).stored == 1
             await asyncio.to_thread(wait_until, lambda: not queue._running)
 
     asyncio.run(submit())

@@ -1,15 +1,18 @@
 """Storing of groups of batches: results, latest values, and concurrent writers."""
 
 import threading
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from service.db.raw import RawTransaction
 from service.metrics.ingest.decode import PointBatch
 from service.metrics.ingest.repository import InsertResult
 from service.metrics.ingest.writer import Outcome, PointWriter
+from service.metrics.values import places
 from tests.support.wait import wait_until
 from tests.support.world import World
 
@@ -20,17 +23,17 @@ LATER = datetime(2026, 1, 2, tzinfo=UTC)
 def batch(
     step: int, value: float = 1.0, *, execution: int = 1, key: str = "a", progress: dict[str, Any] | None = None
 ) -> PointBatch:
-    return PointBatch(execution, 0, [(key, step, value, 0, 0)], progress)
+    return PointBatch(execution, 0, [(key, step, value, 0, 0, None)], progress)
 
 
 def counts(outcomes: list[Outcome]) -> list[tuple[int, int]]:
     """Inserted points and duplicates of each batch."""
-    return [(one.inserted, one.duplicates) if isinstance(one, InsertResult) else (-1, -1) for one in outcomes]
+    return [(one.stored, one.duplicates) if isinstance(one, InsertResult) else (-1, -1) for one in outcomes]
 
 
 def codes(outcomes: list[Outcome]) -> list[str | int]:
     """The error code or the number of inserted points of each batch."""
-    return [one.inserted if isinstance(one, InsertResult) else one.code for one in outcomes]
+    return [one.stored if isinstance(one, InsertResult) else one.code for one in outcomes]
 
 
 def job_row(world: World, job_id: str) -> Any:
@@ -72,6 +75,33 @@ def test_group_stores_points_latest_values_and_progress(world: World, writer: Po
     assert sorted(stored(world)) == [(1, 1, 1.0), (1, 1, 1.0), (1, 2, 1.0), (1, 2, 1.0), (1, 3, 7.0)]
 
 
+def test_new_points_cost_one_statement_each_for_attempts_jobs_and_points(
+    world: World, writer: PointWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = world.start(world.submit()).attempt_id
+    statements: list[str] = []
+    execute = RawTransaction.execute
+
+    def counting(transaction: RawTransaction, statement: str, values: Sequence[Any] = ()) -> Any:
+        statements.append(statement.split(" ")[0])
+        return execute(transaction, statement, values)
+
+    def report(record: int, step: int) -> list[str]:
+        statements.clear()
+        rows = [
+            ("a", one, 1.0, 0, 0, place)
+            for one, place in zip(range(step, step + 10), places(0, [(record, 10)]), strict=True)
+        ]
+        writer.write([(attempt, PointBatch(1, 0, rows))], NOW)
+        return statements
+
+    report(0, 0)
+    monkeypatch.setattr(RawTransaction, "execute", counting)
+    lock = [] if world.database.dialect == "sqlite" else ["SELECT"]
+    insert = "INSERT" if world.database.dialect == "sqlite" else "WITH"
+    assert report(1, 10) == [*lock, "SELECT", "UPDATE", insert]
+
+
 def test_rejected_batch_does_not_affect_its_group(world: World, writer: PointWriter) -> None:
     attempts = [world.start(world.submit()).attempt_id for _ in range(2)]
     good, stale = batch(1), batch(1, execution=9)
@@ -108,7 +138,7 @@ def test_commit_notifies_downsampler_and_subscribers(world: World) -> None:
     results.clear()
     world.database.after_commit.append(changed_jobs.append)
     writer.write([(attempt, batch(2)), (attempt, batch(2))], NOW)
-    assert [result.inserted for result in results] == [1, 0]
+    assert [result.stored for result in results] == [1, 0]
     assert changed_jobs == [{results[0].job_pk}]
 
 
@@ -200,5 +230,5 @@ def test_two_services_store_points_of_the_same_jobs_once(world: World) -> None:
         thread.join(60)
     results = [one for each in outcomes.values() for one in each if isinstance(one, InsertResult)]
     assert len(results) == 2 * 15 * 3 * 2
-    assert (sum(one.inserted for one in results), len(stored(world))) == (3 * 15 * 3, 3 * 15 * 3 + 9)
+    assert (sum(one.stored for one in results), len(stored(world))) == (3 * 15 * 3, 3 * 15 * 3 + 9)
     assert len({(one.job_pk, one.sequence) for one in results}) == len(results), "every batch has its own number"

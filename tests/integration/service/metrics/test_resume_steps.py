@@ -72,16 +72,16 @@ def test_another_writer_does_not_raise_the_step(world: World) -> None:
     job = world.submit()
     attempt = world.start(job).attempt_id
     first, second = PointWriter(world.database), PointWriter(world.database)
-    first.write([(attempt, PointBatch(2, 5, [("a", 6, 1.0, 0, 0)], None))], NOW)
-    second.write([(attempt, PointBatch(2, 2, [("a", 7, 1.0, 0, 0)], None))], NOW)
-    first.write([(attempt, PointBatch(2, 5, [("a", 8, 1.0, 0, 0)], None))], NOW)
+    first.write([(attempt, PointBatch(2, 5, [("a", 6, 1.0, 0, 0, None)], None))], NOW)
+    second.write([(attempt, PointBatch(2, 2, [("a", 7, 1.0, 0, 0, None)], None))], NOW)
+    first.write([(attempt, PointBatch(2, 5, [("a", 8, 1.0, 0, 0, None)], None))], NOW)
     assert world.job(job)["attempt"]["resumed_from_step"] == 2
 
 
 def test_known_step_costs_no_statement(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = world.start(world.submit()).attempt_id
     writer = PointWriter(world.database)
-    writer.write([(attempt, PointBatch(1, 5, [("a", 6, 1.0, 0, 0)], None))], NOW)
+    writer.write([(attempt, PointBatch(1, 5, [("a", 6, 1.0, 0, 0, None)], None))], NOW)
     for name in ("add_execution", "set_reported_execution"):
         monkeypatch.delattr(PointsRepository, name)
-    writer.write([(attempt, PointBatch(1, resumed, [("a", 7, 1.0, 0, 0)], None)) for resumed in (5, 9)], NOW)
+    writer.write([(attempt, PointBatch(1, resumed, [("a", 7, 1.0, 0, 0, None)], None)) for resumed in (5, 9)], NOW)

@@ -1,7 +1,5 @@
 """Selection of the samples of a bucket."""
 
-import math
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,9 +7,12 @@ from service.metrics.downsampling.buckets import (
     Sample,
     estimate_spacing_bits,
     merge_samples,
+    sample_buckets,
+    sample_levels,
     sample_new_points,
     select_extremes,
 )
+from service.metrics.downsampling.levels import bucket_bits
 
 
 def point(step: int, value: float | None, special: int = 0) -> Sample:
@@ -39,20 +40,20 @@ POINTS = st.dictionaries(st.integers(0, 300), st.floats(allow_nan=False, allow_i
 
 @given(POINTS, POINTS)
 def test_merging_twice_keeps_the_extremes_of_all_points(first: dict[int, float], second: dict[int, float]) -> None:
-    # A step occurs once: the table of points ignores a second report of it.
     later = {step: value for step, value in second.items() if step not in first}
-    one, _ = merge_samples([], [point(s, v) for s, v in first.items()], 6)
-    two, dropped = merge_samples(one, [point(s, v) for s, v in later.items()], 6)
-    remaining = {p.step: p for p in one}
-    for sample in dropped:
-        del remaining[sample.step]
-    remaining.update((p.step, p) for p in two)
-    every = {**first, **later}
-    for bucket in {step >> 6 for step in every}:
-        values = [v for s, v in every.items() if s >> 6 == bucket]
-        shown = [p.value for p in remaining.values() if p.step >> 6 == bucket]
-        assert (min(shown), max(shown)) == (min(values), max(values))  # type: ignore[type-var]
-        assert all(math.isfinite(v) for v in shown if v is not None)
+    one = merge_samples([], [point(s, v) for s, v in first.items()], 6)
+    two = merge_samples(one, [point(s, v) for s, v in later.items()], 6)
+    changed = {step >> 6 for step in later}
+    assert sorted([*(p for p in one if p.step >> 6 not in changed), *two]) == sample_buckets(
+        sorted(point(s, v) for s, v in {**first, **later}.items()), 6
+    )
+
+
+@given(POINTS, st.integers(0, 3))
+def test_samples_of_a_level_are_those_of_its_points(values: dict[int, float], spacing: int) -> None:
+    points = sorted(point(step << 9, value) for step, value in values.items())
+    for level, samples in enumerate(sample_levels(points, spacing)):
+        assert samples == sample_buckets(points, bucket_bits(level, spacing))
 
 
 def test_spacing_is_the_median_distance_of_the_steps() -> None:

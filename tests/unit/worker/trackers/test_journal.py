@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.tracker_spool import bodies, events
 from trainyard.contract.layout import AttemptLayout, RunLayout
-from trainyard.contract.wire.reports import MetricsBatch
+from trainyard.contract.wire.reports import MAX_POINTS, MetricsBatch
 from worker.trackers.journal import Journal, TrackedValue, trainer_steps
 
 TRAINER = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "num_train_epochs": 3.0}
@@ -56,3 +56,36 @@ def test_the_length_is_unknown_until_it_is_stated_and_when_it_was_passed(tmp_pat
     journal.close()
     progress = [body.progress for body in bodies(layout) if isinstance(body, MetricsBatch)]
     assert [(one.step, one.total_steps) for one in progress if one] == [(39, None), (40, 40), (41, None)]
+
+
+def test_a_rewritten_curve_begins_again_with_its_own_steps(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path / "job").attempt("1-a")
+    layout.root.mkdir(parents=True)
+    journal = Journal(layout, 0)
+    now = datetime.now(UTC)
+    journal.log(1, "wandb", [TrackedValue("loss", 3.0, None, now), TrackedValue("acc", 0.1, None, now)])
+    journal.log(1, "wandb", [TrackedValue("loss", 2.0, None, now)])
+    assert journal.rewrite(1, "wandb", [TrackedValue("loss", value, step, now) for value, step in ((3, 10), (2, 20))])
+    assert journal.rewrite(1, "mlflow", [TrackedValue("loss", 9.0, 1, now)]) == 0
+    journal.log(1, "wandb", [TrackedValue("loss", 1.0, 30, now), TrackedValue("acc", 0.2, None, now)])
+    journal.close()
+    written = [(body.restarts, [(one.key, one.step) for one in body.points]) for body in bodies(layout)]
+    assert written == [
+        ((), [("loss", 0), ("acc", 0)]),
+        ((), [("loss", 1)]),
+        (("loss",), [("loss", 10), ("loss", 20)]),
+        ((), [("loss", 30), ("acc", 1)]),
+    ]
+
+
+def test_only_the_first_record_of_a_long_rewritten_curve_begins_it(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path / "job").attempt("1-a")
+    layout.root.mkdir(parents=True)
+    journal = Journal(layout, 0)
+    now = datetime.now(UTC)
+    names = ["a"] * (MAX_POINTS + 1) + ["b"] * 2
+    assert journal.rewrite(1, "wandb", [TrackedValue(name, 1.0, step, now) for step, name in enumerate(names)]) == 1003
+    journal.rewrite(1, "wandb", [TrackedValue("a", None, 1, now)])
+    journal.close()
+    written = [(body.restarts, len(body.points)) for body in bodies(layout) if isinstance(body, MetricsBatch)]
+    assert written == [(("a",), 1000), (("b",), 3), (("a",), 0)]
