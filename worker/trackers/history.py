@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from trainyard.contract.layout import AttemptLayout, RunLayout
-from trainyard.contract.wire.reports import SYSTEM_PREFIX
+from trainyard.contract.stored_name import SYSTEM_PREFIXES
 from trainyard.contract.wire.spool import SpoolCorruptError, parse_spool
 from worker.trackers.event_folders import EVENT_FILE_MARK
 from worker.trackers.steps import MetricHistory
@@ -79,7 +79,7 @@ def _points_of(path: Path) -> Iterator[tuple[str, int, float]]:
         for record in parse_spool(path):
             if record.kind == "metrics":
                 for point in json.loads(record.body_text)["points"]:
-                    if point["key"].startswith(SYSTEM_PREFIX):
+                    if point["key"].startswith(SYSTEM_PREFIXES):
                         break
                     yield point["key"], point["step"], datetime.fromisoformat(point["time"]).timestamp()
     except (OSError, SpoolCorruptError, ValueError, LookupError, TypeError, AttributeError):

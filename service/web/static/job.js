@@ -101,7 +101,7 @@ const readCurves = throttled(async () => {
 function showCurvesSection() {
   const keys = [...store.series.keys(), ...Object.keys(job.metrics)];
   byId("curves").hidden = TERMINAL.has(job.status) && keys.length === 0;
-  const reported = keys.some((key) => !key.startsWith("system/"));
+  const reported = keys.some((key) => !isSystem(key));
   byId("no-metrics").hidden = reported || job.spec.task !== "script" || !["running", "succeeded"].includes(job.status);
 }
 
