@@ -235,8 +235,8 @@ class _Parser:
         if character in "&|":
             return f"{character!r} is not an operator; use `and`, `or` and `not`"
         return (
-            f"unexpected {character!r}; a key with characters other than letters, digits and _ . / @ % : - is written in "
-            "backticks, and a text in quotes"
+            f"unexpected {character!r}; a key with characters other than letters, digits and _ . / @ % : - is written "
+            "in backticks, and a text in quotes"
         )
 
     def described(self) -> str:

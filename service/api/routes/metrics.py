@@ -57,7 +57,7 @@ Keys = Annotated[
 System = Annotated[
     bool,
     Query(
-        description="Without `key`: also what launchers measure, whose names begin with `system/node-` or `system/rank-`."
+        description="Without `key`: also what launchers measure, in names such as `system/node-0/cpu_percent`."
     ),
 ]
 FromStep = Annotated[int, Query(ge=0, le=MAX_STEP, description="Omit earlier steps.")]

@@ -19,6 +19,7 @@ import { LogView } from "./log_view.js";
 import { isExported, showUses } from "./model_use.js";
 import { afterPaint, byId, data, showConnection, toastError } from "./page.js";
 import { follow } from "./stream.js";
+import { isSystem } from "./system_charts.js";
 
 const REFRESH_INTERVAL = 5000; // milliseconds; refreshes clocks, and a finished job, which may have been retried
 
