@@ -56,9 +56,7 @@ Keys = Annotated[
 ]
 System = Annotated[
     bool,
-    Query(
-        description="Without `key`: also what launchers measure, in names such as `system/node-0/cpu_percent`."
-    ),
+    Query(description="Without `key`: also what launchers measure, in names such as `system/node-0/cpu_percent`."),
 ]
 FromStep = Annotated[int, Query(ge=0, le=MAX_STEP, description="Omit earlier steps.")]
 ToStep = Annotated[int, Query(ge=0, le=MAX_STEP, description="Omit later steps.")]

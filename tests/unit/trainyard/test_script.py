@@ -83,7 +83,8 @@ class TestInAJob:
         assert [body.resumed_from_step for body in bodies(attempt, 1)[1:]] == [0]
 
     @pytest.mark.parametrize(
-        "name", ["a/λ#%", "lo\nss", "a/\u202eb", "a/\ud800", "x" * 300, "x" * 243 + "\0", "system/x", "system/node-0/x", ""]
+        "name",
+        ["a/λ#%", "lo\nss", "a/\u202eb", "a/\ud800", "x" * 300, "x" * 243 + "\0", "system/x", "system/node-0/x", ""],
     )
     def test_names_are_those_of_the_contract(self, attempt, name):
         script.report(1, {name: 1.0})

@@ -27,10 +27,32 @@ pytestmark = [pytest.mark.databases, pytest.mark.cpu_seconds(20)]
 
 ODD = ["λ", "μ", "acc@1", "acc#1", "a,b", "`q`", "loss (val)", "準確率", "😀", 'a"b', "a\\b", "50%"]
 ALIKE = ["a\nb", "a\tb", r"a\nb", "\0", "\ufffd", "\ud800", "é", "e\u0301", "É", " x", "x", "x ", "X", "x" * 251]
-LIKE_SYNTAX = ["name", "min(x)", "metrics.x", "metrics.metrics.x", "-x", "--", "a=b", "a:b", "a;b", "'", "''", "a``b", "$.x"]
+LIKE_SYNTAX = [
+    "name",
+    "min(x)",
+    "metrics.x",
+    "metrics.metrics.x",
+    "-x",
+    "--",
+    "a=b",
+    "a:b",
+    "a;b",
+    "'",
+    "''",
+    "a``b",
+    "$.x",
+]
 LONG = ["😀" * 250, "😀" * 251, "\U00020000" * 250, "`" * 250, "," * 250, '"' * 249 + "\\"]
-SYSTEM = ["system/x", "system/node-0/cpu_percent", "System/node-0/x", "system/node-0", "program/system/node-0/cpu_percent"]
-_NAMES = st.lists(st.text(alphabet=st.characters(exclude_categories=[]), max_size=260), min_size=1, max_size=8, unique=True)
+SYSTEM = [
+    "system/x",
+    "system/node-0/cpu_percent",
+    "System/node-0/x",
+    "system/node-0",
+    "program/system/node-0/cpu_percent",
+]
+_NAMES = st.lists(
+    st.text(alphabet=st.characters(exclude_categories=[]), max_size=260), min_size=1, max_size=8, unique=True
+)
 
 
 @pytest.fixture
@@ -165,4 +187,3 @@ def test_old_form_of_several_keys_is_split_at_commas(world: World, report: Calla
     assert curves(keys="a,b") == [("a", [0.0]), ("b", [1.0])]
     assert curves(key="a,b") == [("a,b", [2.0])]
     assert curves(key=["a,b", "a"]) == [("a,b", [2.0]), ("a", [0.0])]
-

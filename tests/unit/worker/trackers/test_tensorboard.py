@@ -147,7 +147,10 @@ def test_images_texts_and_histograms_are_stored(
         writer.add_histogram("weights/0", numpy.arange(9.0), 5)
     follower.poll()
     (image,) = (tmp_path / "artifacts/samples").rglob("5.png")
-    assert image.parent.relative_to(tmp_path / "artifacts").as_posix() == f"samples/{file_part('..')}/{file_part('first %')}"
+    assert (
+        image.parent.relative_to(tmp_path / "artifacts").as_posix()
+        == f"samples/{file_part('..')}/{file_part('first %')}"
+    )
     assert image.read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "artifacts/note/6.txt").read_text() == "some *text*"
     lines = (tmp_path / "artifacts/histograms/weights/0.jsonl").read_text().splitlines()
