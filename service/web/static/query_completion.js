@@ -19,7 +19,8 @@ export function completions(text, position, keys) {
   const start = position - word.length;
   const head = before.slice(0, start).trimEnd();
   const part = word.replace("`", "").replaceAll("``", "`").toLowerCase();
-  return { start, options: optionsAfter(head, part, keys).slice(0, MAX_SHOWN) };
+  const options = optionsAfter(head, part, keys).filter((one) => !word.startsWith("`") || !AGGREGATES.includes(one.text));
+  return { start, options: options.slice(0, MAX_SHOWN) };
 }
 
 function optionsAfter(head, part, keys) {
