@@ -66,9 +66,7 @@ def report(step: int, values: Mapping[str, SupportsFloat], *, total_steps: int |
     job = _job()
     if job is not None:
         job.progressed(number)
-    if _rank() != 0:
-        return
-    if number is None:
+    if _rank() != 0 or number is None:
         return
     named = _metrics(values)
     if job is None:

@@ -15,6 +15,7 @@ from tests.support.world import World
 pytestmark = [pytest.mark.web]
 
 NAMES = ["準確率", "a,b", "`q`", "<b>λ</b>", 'a"b\\', "50%2C", " x  y ", "μ/", "μ/x", "min(x)", "system/x"]
+DRAWN = "document.querySelector('#chart-selected .frame').chart.curves.map((one) => one.y[1])"
 
 
 @pytest.fixture(scope="module")
@@ -76,10 +77,7 @@ def test_runs_are_compared_by_each_name(visit: Visit, jobs: tuple[Visit, list[st
     for number, name in enumerate(NAMES):
         page.locator("#key").select_option(name)
         expect(page.locator("#chart-selected .chart-title")).to_have_text(name)
-        page.wait_for_function(
-            "values => String(document.querySelector('#chart-selected .frame').chart.curves.map((one) => one.y[1])) === values",
-            arg=f"{number},{number + 100}",
-        )
+        page.wait_for_function(f"values => String({DRAWN}) === values", arg=f"{number},{number + 100}")
 
 
 def test_jobs_are_filtered_by_completed_names_and_sorted(visit: Visit) -> None:

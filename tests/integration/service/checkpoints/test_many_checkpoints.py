@@ -76,7 +76,7 @@ def test_oldest_rows_give_way_deleted_ones_first(
     assert world.job(job)["last_checkpoint_step"] == 30
 
 
-def test_values_of_metrics_are_found_by_any_name(world: World, job: str, worker: FakeWorker) -> None:
+def test_values_of_metrics_with_any_name_are_read(world: World, job: str, worker: FakeWorker) -> None:
     names = ['a"b', "a\\b", "`q`", "準確率", "a.b", "$[0]", "'"]
     worker.checkpoint(5, metrics={name: float(number) for number, name in enumerate(names)})
     with world.database.read() as session:

@@ -138,8 +138,7 @@ def check_mlflow(world: World, job: str, names: Sequence[str]) -> None:
         answer = world.client.get("/mlflow/api/2.0/mlflow/metrics/get-history", params=query).json()
         assert [(one["key"], one["value"]) for one in answer["metrics"]] == [(name, float(number))]
         quoted = name.replace("`", "``")
-        found = f"metrics.`{quoted}` = {number} AND run_id = '{job}'"
-        body = {"experiment_ids": ["0"], "filter": found}
+        body = {"experiment_ids": ["0"], "filter": f"metrics.`{quoted}` = {number} AND run_id = '{job}'"}
         runs = world.client.post("/mlflow/api/2.0/mlflow/runs/search", json=body).json()["runs"]
         assert [one["info"]["run_id"] for one in runs] == [job]
 

@@ -234,10 +234,11 @@ def test_client_reads_metrics_by_the_names_that_were_logged(world: World, read: 
     world.start(job).metrics([(name, 1, float(number)) for number, name in enumerate(names)])
     text = f"""
 histories = [[[m.key, m.value] for m in client.get_metric_history({job!r}, name)] for name in {names!r}]
-found = [len(client.search_runs(["0"], filter_string=f"metrics.`{{name}}` = {{number}}")) for number, name in enumerate({names!r})]
-out = [client.get_run({job!r}).data.metrics, histories, found]
+filters = [f"metrics.`{{name}}` = {{number}}" for number, name in enumerate({names!r})]
+runs = [len(client.search_runs(["0"], filter_string=text)) for text in filters]
+out = [client.get_run({job!r}).data.metrics, histories, runs]
 """
-    metrics, histories, found = read(text)
+    metrics, histories, runs = read(text)
     assert metrics == {name: float(number) for number, name in enumerate(names)}
     assert histories == [[[name, float(number)]] for number, name in enumerate(names)]
-    assert found == [1] * len(names)
+    assert runs == [1] * len(names)
