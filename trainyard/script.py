@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import hashlib
 import json
 import math
 import operator
 import os
-import re
 import signal
 import socket
 import sys
@@ -38,8 +38,8 @@ RESUMED = "TRAINYARD_RESUMED"
 PROGRESS_INTERVAL = "TRAINYARD_BEAT_SECONDS"
 """The environment variable with the seconds between two progress records; it is set if the watchdog is on."""
 
-_NOT_IN_KEY = re.compile(r"[^A-Za-z0-9_.\-/ ]")
-_MAX_KEY = 250
+_MAX_NAME = 250
+_SYSTEM_PREFIXES = ("system/node-", "system/rank-")
 _MAX_STEP = 2**53
 _MAX_POINTS = 1000
 _LIBRARY_PATHS = ("/torch/", "/importlib/", "<frozen", "/threading.py", "/contextlib.py")
@@ -57,18 +57,16 @@ def report(step: int, values: Mapping[str, SupportsFloat], *, total_steps: int |
         values: metric names and values; a name without a slash gets the prefix `train/`.
         total_steps: the length of the whole run, for the progress and the ETA.
 
-    A report never ends a training. In names, characters that a metric cannot have become `_`. What is no number is left
-    out, and so is a report whose step is none. The first correction of each kind is an event `report_adjusted` of the
-    job, and a line on stderr.
+    A report never ends a training. A name that cannot be printed, has more than 250 characters or is one of the
+    launcher's is stored in a form with a digest. What is no number is left out, and so is a report whose step is none.
+    The first correction of each kind is an event `report_adjusted` of the job, and a line on stderr.
     """
     number = _whole_step(step, "step")
     length = None if total_steps is None else _whole_step(total_steps, "total_steps")
     job = _job()
     if job is not None:
         job.progressed(number)
-    if _rank() != 0:
-        return
-    if number is None:
+    if _rank() != 0 or number is None:
         return
     named = _metrics(values)
     if job is None:
@@ -331,15 +329,16 @@ def _metrics(values: Mapping[str, SupportsFloat]) -> dict[str, float]:
 
 
 def _metric_name(name: str) -> str:
-    name = name if "/" in name else f"train/{name}"
-    allowed = _NOT_IN_KEY.sub("_", name)
-    if allowed != name:
-        _state_once(
-            f"Metric name {name[:80]!a} is stored as {allowed[:80]!a}; others are changed in the same way", "name"
-        )
-    if len(allowed) > _MAX_KEY:
-        _state_once(f"the name {allowed[:80]!r}... is cut to {_MAX_KEY} characters", "long_name")
-    return allowed[:_MAX_KEY]
+    """Return the full name, changed if it cannot be stored: `trainyard.contract.stored_name` defines how."""
+    full = name if "/" in name else f"train/{name}"
+    is_system = full.startswith(_SYSTEM_PREFIXES)
+    if full.isprintable() and len(full) <= _MAX_NAME and not is_system:
+        return full
+    text, room = f"program/{full}" if is_system else full, _MAX_NAME - 17
+    escaped = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text[:room])
+    stored = f"{escaped[:room]}~{hashlib.sha256(full.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+    _state_once(f"Metric name {full[:80]!a} is stored as {stored!a}; others are changed in the same way", "name")
+    return stored
 
 
 def _state_once(message: str, kind: str) -> None:

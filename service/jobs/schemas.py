@@ -16,11 +16,12 @@ from trainyard.contract.evaluation_metric import choose_evaluation
 from trainyard.contract.failure_summaries import summarize_failure
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.loss_metric import choose_loss
+from trainyard.contract.stored_name import SYSTEM_PREFIXES
 from trainyard.contract.wire.files import CheckpointResource
 from trainyard.contract.wire.jobs import MAX_SHOWN_METRICS, AttemptResource, EventResource, JobProgress, JobResource
 from trainyard.contract.wire.launch import Origin
 from trainyard.contract.wire.pages import Page
-from trainyard.contract.wire.reports import SYSTEM_PREFIX, UNKNOWN_STEP, Failure
+from trainyard.contract.wire.reports import UNKNOWN_STEP, Failure
 
 _MAX_SUMMARY = 500
 T = TypeVar("T")
@@ -34,7 +35,7 @@ _ENGINE_METRICS = ("train/", "eval/")
 def shown_metrics(latest: Mapping[str, Any], first: str | None = None) -> dict[str, Any]:
     """Return the metrics that a resource or stream carries: all, or of many `first`, the engine's own and the next.
     Those of the system are only curves."""
-    latest = {name: value for name, value in latest.items() if not name.startswith(SYSTEM_PREFIX)}
+    latest = {name: value for name, value in latest.items() if not name.startswith(SYSTEM_PREFIXES)}
     if len(latest) <= MAX_SHOWN_METRICS:
         return latest
     losses = {*_LOSSES, choose_loss(latest)}
@@ -73,7 +74,7 @@ def job_resource(
         progress=progress_resource(job, now),
         attempt=attempt_resource(attempt) if attempt else None,
         metrics=metrics,
-        metrics_omitted=max(0, sum(not name.startswith(SYSTEM_PREFIX) for name in job.latest) - MAX_SHOWN_METRICS),
+        metrics_omitted=max(0, sum(not name.startswith(SYSTEM_PREFIXES) for name in job.latest) - MAX_SHOWN_METRICS),
         loss_metric=choose_loss(job.latest),
         evaluation_metric=choose_evaluation(metrics, job.spec),
         last_checkpoint_step=job.last_checkpoint_step,

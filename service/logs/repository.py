@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from service.db.engine import Database
 from service.db.models import Attempt, JobKey, LogChunk, LogStream, MetricKey, Point
-from trainyard.contract.wire.reports import MAX_LOG_CHUNK, SYSTEM_PREFIX
+from trainyard.contract.wire.reports import MAX_LOG_CHUNK
 
 _REFERENCE_METRIC = "train/loss"
 """The metric whose points define the times of a job's steps, if the job has it."""
@@ -93,7 +93,7 @@ class LogRepository:
             attempt: Only points of this attempt.
         """
         keys = sa.select(JobKey.key_pk).join(MetricKey, MetricKey.pk == JobKey.key_pk).where(JobKey.job_pk == job_pk)
-        of_program = keys.where(~MetricKey.name.startswith(SYSTEM_PREFIX, autoescape=True))
+        of_program = keys.where(MetricKey.is_of_program())
         key = self._session.scalar(of_program.order_by(MetricKey.name != _REFERENCE_METRIC, MetricKey.name).limit(1))
         query = sa.select(Point.time, Point.execution).where(
             Point.job_pk == job_pk, Point.key_pk == key, Point.step >= step

@@ -14,8 +14,8 @@ from service.metrics.downsampling.minmax import downsample_minmax
 from service.metrics.repository import CurveRepository, CurveRow, DownsampleCursor
 from service.metrics.values import decode_value
 from service.metrics.x_axis import TOKENS, Axis, ExecutionSpan, StepTime, check_token_axis, token_axis, training_seconds
+from trainyard.contract.stored_name import SYSTEM_PREFIXES
 from trainyard.contract.wire.curves import CurveAxis, MetricsResource, Series
-from trainyard.contract.wire.reports import SYSTEM_PREFIX
 
 _REFERENCE_METRIC = "train/loss"
 """The metric whose points define the times of a job's steps, if the job has it."""
@@ -45,7 +45,7 @@ class CurveQuery:
         """Return the selected metrics of a job that has these."""
         if self.keys:
             return self.keys
-        return sorted((name for name in names if self.system or not name.startswith(SYSTEM_PREFIX)), key=_order)
+        return sorted((name for name in names if self.system or not name.startswith(SYSTEM_PREFIXES)), key=_order)
 
     def divided_among(self, jobs: int) -> "CurveQuery":
         """Return the query for each of several jobs in one response, which share its limits."""
@@ -189,7 +189,7 @@ class _JobCurves:
 
 def _order(name: str) -> tuple[bool, bool, str]:
     """Return the place of a metric: those of the engine first, those of the nodes last."""
-    return name.startswith(SYSTEM_PREFIX), not name.startswith(_ENGINE_PREFIXES), name
+    return name.startswith(SYSTEM_PREFIXES), not name.startswith(_ENGINE_PREFIXES), name
 
 
 def _apply_axis(

@@ -20,7 +20,6 @@ from service.db.models import (
 )
 from service.jobs.table.value_repository import ValueRepository
 from service.jobs.table.values import Kind, Values
-from trainyard.contract.wire.reports import SYSTEM_PREFIX
 
 Extreme = tuple[str, int, float | None, int]
 """Metric, step, value and special of a point that is the last, smallest or largest of those that were read."""
@@ -124,7 +123,7 @@ class SummaryRepository:
             .join(ends, ends.c.key_pk == chosen.c.key_pk)
             .join(MetricKey, MetricKey.pk == chosen.c.key_pk)
             # What a node uses is no result of the job, by which anyone would compare jobs.
-            .where(is_end, ~MetricKey.name.startswith(SYSTEM_PREFIX, autoescape=True))
+            .where(is_end, MetricKey.is_of_program())
             .group_by(MetricKey.name, chosen.c.value, chosen.c.special)
         )
         rows = self._session.execute(query)

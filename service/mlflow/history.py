@@ -11,6 +11,7 @@ from service.metrics.queries import CurveQuery, read_curves
 from service.metrics.repository import CurveRepository
 from service.metrics.values import json_value
 from service.mlflow.schemas import Document, milliseconds
+from trainyard.contract.stored_name import stored_name
 
 MAX_POINTS = 25_000
 """Points of one page; the client asks for as many."""
@@ -23,6 +24,7 @@ def read_history(database: Database, run_id: str, key: str, limit: int, token: s
     """Return the next visible points of a metric, by step; of a job whose points were deleted, the samples.
 
     Args:
+        key: Its name, as the program logged it.
         token: The id of the last point of the previous page; empty: the first page.
 
     Raises:
@@ -45,10 +47,10 @@ def _page(
         job = JobRepository(session, now).get(run_id)
         cursor = CurveRepository(session, database).cursor(job.pk)
     if cursor is None or not cursor.raw_deleted:
-        page = point_page(database, run_id, (key,), token or None, limit, now)
+        page = point_page(database, run_id, (stored_name(key),), token or None, limit, now)
         return [(each.step, each.value, each.time) for each in page.data], page.last_id, page.has_more
     first = _next_step(token)
-    (series,) = read_curves(database, run_id, CurveQuery((key,), first, MAX_STEP, 1_000_000), now).series
+    (series,) = read_curves(database, run_id, CurveQuery((stored_name(key),), first, MAX_STEP, 1_000_000), now).series
     samples = list(zip(series.steps, series.values, series.times, strict=True))
     shown = samples[:limit]
     return shown, f"0.{shown[-1][0]}.0" if shown else None, len(samples) > limit

@@ -219,3 +219,35 @@ def test_frameworks_report_through_their_trackers(client: Client, tmp_path: Path
     reported = {re.sub("^[a-z0-9]{8}/", "ID/", series.key): series.steps for series in client.metrics(job).series}
     for name, (curve, steps) in CURVES.items():
         assert reported.get(curve) == steps, (name, reported)
+
+
+ODD_NAMES = ["λ", "μ", "acc@1", "acc#1", "a,b", "`q`", "loss (val)", "準確率", "😀", 'a"b', "a\\b", "50%"]
+NAMED = {
+    "mlflow": """
+import mlflow
+for number, name in enumerate(NAMES):
+    mlflow.log_metric(name, number, step=1)
+""",
+    "wandb": """
+import wandb
+with wandb.init() as run:
+    run.log({name: number for number, name in enumerate(NAMES)}, step=1)
+""",
+    "tensorboard": """
+from torch.utils.tensorboard import SummaryWriter
+with SummaryWriter("logs") as writer:
+    for number, name in enumerate(NAMES):
+        writer.add_scalar(name, number, 1)
+""",
+}
+
+
+@pytest.mark.parametrize("tracker", NAMED)
+def test_curves_have_the_names_that_the_program_logged(client: Client, tmp_path: Path, tracker: str) -> None:
+    (tmp_path / "train.py").write_text(f"NAMES = {ODD_NAMES!r}\n{NAMED[tracker]}")
+    job = client.submit({"name": f"odd-{tracker}", "task": "script", "argv": ["train.py"]}, code=tmp_path)
+    wait_for_status(client, job.id, "succeeded")
+    expected = {name: [float(number)] for number, name in enumerate(ODD_NAMES)}
+    assert {one.key: one.values for one in client.metrics(job.id).series} == expected
+    for name, values in expected.items():
+        assert [(one.key, one.values) for one in client.metrics(job.id, name).series] == [(name, values)]

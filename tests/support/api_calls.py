@@ -34,6 +34,8 @@ SNIPPETS: Mapping[str, str] = MappingProxyType(
         "download_artifact": 'client.download_artifact(job_id, file_path, "trace.json.gz", overwrite=True)',
         "download_export": 'client.download(job_id, "model", overwrite=True)',
         "download_file": 'client.download_data_file(file_id, "copy.jsonl", overwrite=True)',
+        "get_metrics": 'client.metrics(job_id, ["train/loss"])',
+        "list_points": 'list(client.points(job_id, ["train/loss"]))',
         "list_checkpoint_files": 'client.files(job_id, f"checkpoints/{checkpoint_id}")',
         "put_code": 'client.upload("my-code")  # the folder, unless the service has it; the answer is `code` of a spec',
         "stream_job": "for event in client.stream(job_id):\n    print(event.type, event.data)",

@@ -78,8 +78,8 @@ def test_metrics_of_the_system_share_charts_by_quantity(module: Callable[[str], 
     ]  # fmt: skip
     charts = module("chart_list.js")("chartsOf", {"task": "script"}, keys)
     assert [(chart["title"], chart["section"], len(chart["keys"])) for chart in charts] == [
-        ("Loss", "Overview", 2), ("GPU memory", "System", 1), ("CPU of the nodes", "System", 2),
-        ("CPU of the ranks", "System", 1), ("Memory of the nodes", "System", 1), ("system/mine", "System", 1),
+        ("Loss", "Overview", 2), ("system/mine", "system", 1), ("GPU memory", "System", 1),
+        ("CPU of the nodes", "System", 2), ("CPU of the ranks", "System", 1), ("Memory of the nodes", "System", 1),
     ]  # fmt: skip
     assert [chart["title"] for chart in charts if chart["fromZero"]] == ["GPU memory", "Memory of the nodes"]
     names = [module("system_charts.js")("systemName", key) for key in (keys[1], keys[3], keys[4])]

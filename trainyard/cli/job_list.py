@@ -27,6 +27,7 @@ from trainyard.cli.output import (
     short_ids,
 )
 from trainyard.client import Client
+from trainyard.contract.job_query import split_keys
 from trainyard.contract.loss_metric import ENGINE_LOSS
 from trainyard.contract.runtime import runtime_seconds
 from trainyard.contract.wire.jobs import JobResource, JobStatus
@@ -101,7 +102,7 @@ def list_jobs(
     filters: dict[str, Any] = {"status": status or None, "name": name, "created_by": by, "search": search}
     filters |= {"created_after": since, "created_before": until} | _pair_filters(labels or [], parameters or [])
     filters |= {"archived": None if archived == "no" else archived, "limit": None if everything else limit}
-    keys = [key.strip() for text in columns or () for key in text.split(",") if key.strip()]
+    keys = [key for text in columns or () for key in split_keys(text)]
     with make_client(ctx) as client:
         if view is not None:
             where, sort, keys = _from_view(client, view, where, sort, keys)

@@ -18,13 +18,14 @@ from trainyard.client import Client
 from trainyard.client.left_out import missing_file_hint
 from trainyard.client.program_spec import ProgramOptions
 from trainyard.client.programs import PreparedProgram, prepare_program
+from trainyard.contract.stored_name import SYSTEM_PREFIXES
 from trainyard.contract.wire.curves import MetricsResource
 from trainyard.contract.wire.jobs import JobResource
 
 _MAX_CURVES = 8
 _TRACEBACK_CHARS = 1000
 _CURVE_POINTS = 200
-_SYSTEM_METRICS = ("system/", "perf/")
+_SYSTEM_METRICS = (*SYSTEM_PREFIXES, "perf/")
 CommandArgument = Annotated[
     list[str] | None,
     typer.Argument(

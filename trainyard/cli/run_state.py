@@ -6,6 +6,7 @@ from typing import Any
 from trainyard.cli.output import format_duration, format_number, one_line
 from trainyard.client.stream import StreamEvent
 from trainyard.contract.loss_metric import ENGINE_LOSS, TRAIN_LOSS, choose_loss
+from trainyard.contract.stored_name import SYSTEM_PREFIXES
 from trainyard.contract.wire.files import CheckpointResource
 from trainyard.contract.wire.jobs import EventResource, JobProgress, JobResource
 from trainyard.contract.wire.reports import Progress
@@ -84,7 +85,7 @@ class RunState:
     def _own_labels(self) -> dict[str, str]:
         """Return the labels of the first metrics of a program that has names of its own for losses."""
         loss = choose_loss(self.metrics)
-        own = [key for key in self.metrics if not key.startswith(("system/", "perf/"))]
+        own = [key for key in self.metrics if not key.startswith((*SYSTEM_PREFIXES, "perf/"))]
         own.sort(key=lambda key: (key != loss, "loss" not in key, key))
         return {key: one_line(key) for key in own[:_OWN_METRICS]}
 

@@ -4,8 +4,9 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from trainyard.contract.stored_name import SYSTEM_PREFIXES
 from trainyard.contract.wire.advice import Advice
-from trainyard.contract.wire.reports import IDLE_GPU_PERCENT, IDLE_GPU_SECONDS, IDLE_GPUS, SYSTEM_PREFIX
+from trainyard.contract.wire.reports import IDLE_GPU_PERCENT, IDLE_GPU_SECONDS, IDLE_GPUS
 
 SLOW_DATA_SHARE = 0.2
 """The part of a step from which on waiting for data is worth a change."""
@@ -25,7 +26,7 @@ def _idle_gpus(spec: Mapping[str, Any], latest: Mapping[str, Any]) -> Iterator[A
     counts = (
         _number(value)
         for name, value in latest.items()
-        if name.startswith(SYSTEM_PREFIX) and name.endswith(f"/{IDLE_GPUS}")
+        if name.startswith(SYSTEM_PREFIXES) and name.endswith(f"/{IDLE_GPUS}")
     )
     total = _count(spec.get("gpus"))
     idle = min(total, int(sum(count for count in counts if count is not None and count > 0)))

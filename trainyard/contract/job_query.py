@@ -16,7 +16,8 @@ MAX_CONDITIONS = 50
 MAX_NESTING = 20
 MAX_LIST = 200
 """Values of one `in (...)`."""
-MAX_KEY = 500
+MAX_KEY = 600
+"""Characters of a key, whose name of 250 can have as many doubled backticks."""
 
 Operator = Literal["=", "!=", "<", "<=", ">", ">=", "~", "!~"]
 Aggregate = Literal["last", "min", "max", "best", "min_step", "max_step", "best_step"]
@@ -30,13 +31,15 @@ _WORD = re.compile(r"[^\s()<>=!,]+")
 _TOKEN = re.compile(
     r"""\s*(?:
     (?P<text>'(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*")
-    | (?P<quoted>`[^`]+`)
+    | (?P<quoted>`(?:[^`]|``)+`)
     | (?P<number>[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?(?:(?P<unit>min|[smhdw])(?!\w))?(?![\w.@%/]))
     | (?P<name>[A-Za-z_][\w./@%:\-]*)
     | (?P<sign><=|>=|!=|==|!~|=|<|>|~|,|\(|\))
     )""",
     re.VERBOSE | re.ASCII,
 )
+_QUOTED = re.compile(r"`(?:[^`]|``)+`")
+_KEY_IN_LIST = re.compile(r"(?:`(?:[^`]|``)+`|[^,])+")
 _END_NAME = re.compile(r"[.:\-]+$")
 
 
@@ -61,7 +64,7 @@ class Key:
     """Where it begins in the query, from 1."""
 
     def __str__(self) -> str:
-        name = self.name if _is_plain(self.name) else f"`{self.name}`"
+        name = self.name if _is_plain(self.name) else in_backticks(self.name)
         return name if self.aggregate is None else f"{self.aggregate}({name})"
 
 
@@ -172,8 +175,18 @@ def _aggregate(text: str) -> Aggregate:
     return next(one for one in AGGREGATES if one == text)
 
 
+def in_backticks(name: str) -> str:
+    """Return a name as a key that can have any characters; a backtick within it is doubled."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def split_keys(text: str) -> list[str]:
+    """Return the keys in a text with commas between them. A key in backticks may have commas."""
+    return [key.strip() for key in _KEY_IN_LIST.findall(text) if key.strip()]
+
+
 def _unquoted(name: str) -> str:
-    return name[1:-1] if len(name) > 2 and name[0] == name[-1] == "`" else name
+    return name[1:-1].replace("``", "`") if _QUOTED.fullmatch(name) else name
 
 
 def _is_plain(name: str) -> bool:
@@ -221,7 +234,10 @@ class _Parser:
             )
         if character in "&|":
             return f"{character!r} is not an operator; use `and`, `or` and `not`"
-        return f"unexpected {character!r}"
+        return (
+            f"unexpected {character!r}; a key with characters other than letters, digits and _ . / @ % : - is written "
+            "in backticks, and a text in quotes"
+        )
 
     def described(self) -> str:
         return "end of the query" if self.kind == "end" else f"`{self.lexeme[:40]}`"
@@ -290,7 +306,7 @@ class _Parser:
         name, column, is_name = self.lexeme, self.column, self.kind == "name"
         self._advance()
         if not is_name or not self._is_sign("("):
-            return Key(_unquoted(name), None, column)
+            return Key(name if is_name else _unquoted(name), None, column)
         if name.lower() not in AGGREGATES:
             raise QueryError(
                 f"`{name[:40]}(` is not known; use {', '.join(AGGREGATES)}{_meant(name, AGGREGATES)}", column
@@ -345,7 +361,7 @@ class _Parser:
         if kind == "text":
             return re.sub(r"\\(.)", r"\1", lexeme[1:-1], flags=re.DOTALL)
         if kind == "quoted":
-            return lexeme[1:-1]
+            return _unquoted(lexeme)
         if kind == "number":
             number = float(lexeme.removesuffix(unit or ""))
             return Duration(number * _UNITS[unit]) if unit else number

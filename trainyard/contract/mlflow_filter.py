@@ -27,13 +27,13 @@ _TIMES = ("start_time", "end_time", "creation_time", "last_update_time", "creati
 _NUMERIC_ATTRIBUTES = frozenset({*_TIMES, "experiment_id"})
 _TEXT_OPERATORS = ("=", "!=", "LIKE", "ILIKE", "IN", "NOT IN", "IS NULL", "IS NOT NULL")
 _NUMBER_OPERATORS = ("=", "!=", "<", "<=", ">", ">=")
-_QUOTED = {"'": "''", '"': '""'}
+_QUOTED = {"'": "''", '"': '""', "`": "``"}
 
 _TOKEN = re.compile(
     r"""\s*(?:
     (?P<text>'(?:[^']|'')*' | "(?:[^"]|"")*")
     | (?P<number>[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,4})?(?![\w.]))
-    | (?P<name>[A-Za-z_]\w*(?:\.(?:`[^`]*` | "[^"]*" | [\w./-]+))?)
+    | (?P<name>[A-Za-z_]\w*(?:\.(?:`(?:[^`]|``)*` | "(?:[^"]|"")*" | [\w./-]+))?)
     | (?P<sign><=|>=|!=|=|<|>|,|\(|\))
     )""",
     re.VERBOSE,
@@ -183,7 +183,7 @@ def _read_condition(reader: _Reader, attributes: Sequence[str], kinds: Sequence[
 def _identify(name: str, attributes: Sequence[str], kinds: Sequence[Kind]) -> tuple[Kind, str]:
     head, dot, key = name.partition(".")
     kind: Kind | None = _KINDS.get(head.lower()) if dot else "attribute"
-    key = key.strip('`"') if dot else head
+    key = head if not dot else _unquote(key) if key[0] in _QUOTED else key
     if kind is None or kind not in ("attribute", *kinds):
         possible = ", ".join(f"{each}s.NAME" for each in kinds)
         raise FilterError(f"names {name[:80]!r}; possible are {', '.join(filter(None, (possible, *attributes)))}")

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from trainyard.contract.spec.sections import Evaluation
+from trainyard.contract.stored_name import metric_name
 from trainyard.progress_file import ProgressCounter
 from worker.core.distributed import Ranks
 from worker.data.examples import Examples
@@ -58,7 +59,7 @@ def evaluate(
     model.module.train()
     rows = ranks.gather([float(value.item()) for value in sums.values()])
     totals = dict(zip(sums, (sum(column) for column in zip(*rows, strict=True)), strict=True))
-    return _means(task, sets, totals)
+    return {metric_name(name): value for name, value in _means(task, sets, totals).items()}
 
 
 def held_out_sets(examples: Examples, limit: int | None) -> dict[str, Indices]:

@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from trainyard.contract.layout import AttemptLayout, RunLayout
+from trainyard.contract.stored_name import NODE_PREFIX, RANK_PREFIX
 from trainyard.contract.wire.reports import (
     IDLE_GPU_PERCENT,
     IDLE_GPU_SECONDS,
     IDLE_GPUS,
-    SYSTEM_PREFIX,
     UNKNOWN_STEP,
     MetricsBatch,
     Point,
@@ -55,10 +55,10 @@ def metrics_of(
     gpus: Mapping[int, Mapping[str, float]],
 ) -> dict[str, float]:
     """Return the values by the name of their metric."""
-    root = f"{SYSTEM_PREFIX}node-{node}"
+    root = f"{NODE_PREFIX}{node}"
     values = {f"{root}/{name}": value for name, value in usage.items()}
     for rank, of_rank in ranks.items():
-        values |= {f"{SYSTEM_PREFIX}rank-{rank}/{name}": value for name, value in of_rank.items()}
+        values |= {f"{RANK_PREFIX}{rank}/{name}": value for name, value in of_rank.items()}
     for gpu, of_gpu in gpus.items():
         values |= {f"{root}/gpu-{gpu}/{name}": value for name, value in of_gpu.items()}
     return values

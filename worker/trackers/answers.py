@@ -1,5 +1,6 @@
 """What the APIs of trackers share: requests, errors, and the prefixes of a program's runs."""
 
+import itertools
 import json
 import threading
 import zlib
@@ -87,6 +88,7 @@ class RunPrefixes:
         self._lock = threading.Lock()
         self._prefixes: dict[str, str] = {}
         self._first: dict[Reporter, str] = {}
+        self._names: set[tuple[Reporter, str]] = set()
 
     def prefix(self, reporter: Reporter, run_id: str, name: str) -> str:
         """Return the prefix of a run, which stays the same.
@@ -102,8 +104,15 @@ class RunPrefixes:
                 raise TrackerError(400, "INVALID_STATE", f"a program may have at most {MAX_RUNS} runs")
             first = self._first.setdefault(reporter, run_id)
             of_rank = f"rank-{reporter.rank}/" if reporter.rank else ""
-            self._prefixes[run_id] = of_rank + ("" if first == run_id else f"{name}/")
+            self._prefixes[run_id] = of_rank + ("" if first == run_id else f"{self._own_name(reporter, name)}/")
             return self._prefixes[run_id]
+
+    def _own_name(self, reporter: Reporter, name: str) -> str:
+        """Return the name of a run, with a number if an earlier run of the execution has the name."""
+        numbered = (f"{name}-{number}" for number in itertools.count(2))
+        own = next(one for one in itertools.chain([name], numbered) if (reporter, one) not in self._names)
+        self._names.add((reporter, own))
+        return own
 
 
 def _decompress(content: bytes, limit: int) -> bytes:

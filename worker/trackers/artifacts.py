@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import secrets
 import threading
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import unquote
 
+from trainyard.contract.stored_name import with_digest
 from worker.trackers.answers import TrackerError, TrackerRequest
 from worker.trackers.journal import Journal
 
@@ -17,6 +19,11 @@ MAX_BYTES = 1024**3
 """Bytes of all artifacts of one execution of the launcher."""
 _CHUNK = 1024 * 1024
 _MAX_JSON = 16 * 1024 * 1024
+_MAX_PART, _MAX_CUT = 200, 100
+"""Bytes of a part of a path that is a name as it is, and characters of another one."""
+_NOT_IN_PART = frozenset("/\\%")
+"""Paths are decoded like those of URLs."""
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9_.\- ]")
 
 
 class ArtifactsFullError(TrackerError):
@@ -150,8 +157,7 @@ class ArtifactFolder:
         parts = unquote(name).split("/")
         if len(name) > 1000 or any(part in ("", ".", "..") or "\0" in part for part in parts):
             raise TrackerError(400, "INVALID_PARAMETER_VALUE", f"{name[:80]!a} is no name of an artifact")
-        # Hidden files are no artifacts of a job.
-        return self._root.joinpath(*(f"_{part}" if part.startswith(".") else part for part in parts))
+        return self._root.joinpath(*(f"_{part}" if _is_hidden(part) else part for part in parts))
 
 
 def store_or_state(artifacts: ArtifactFolder, name: str, request: TrackerRequest, journal: Journal) -> None:
@@ -167,6 +173,23 @@ def store_or_state(artifacts: ArtifactFolder, name: str, request: TrackerRequest
     except ArtifactsFullError as error:
         journal.state_once(request.reporter.execution, "artifacts", f"an artifact is left out: {error.message}")
         request.discard()
+
+
+def file_part(name: str) -> str:
+    """Return the name of a file or folder for a name that a program gave, which differs for each name."""
+    if name.isprintable() and 0 < len(name.encode()) <= _MAX_PART and _NOT_IN_PART.isdisjoint(name) and name[0] != ".":
+        return name
+    return with_digest(_NOT_PLAIN.sub("_", name)[:_MAX_CUT].lstrip("."), name)
+
+
+def logged_part(stored: str) -> str:
+    """Return the part of a path as the client gave it."""
+    return stored[1:] if stored.startswith("_") and _is_hidden(stored) else stored
+
+
+def _is_hidden(part: str) -> bool:
+    """Whether `_` is before a part of a path, as hidden files are no artifacts of a job; or was before it."""
+    return part.lstrip("_").startswith(".")
 
 
 def _copy(body: BufferedIOBase, file: BinaryIO, length: int) -> None:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from trainyard.contract.layout import AttemptLayout, RunLayout
-from trainyard.contract.metric_name import allowed_name
+from trainyard.contract.stored_name import metric_name
 from worker.trackers.answers import Reporter, TrackerError
 from worker.trackers.event_folders import event_paths
 from worker.trackers.event_messages import decode_event
@@ -60,7 +60,7 @@ class EventRemainder:
                 continue
 
     def _is_unread(self, value: TrackedValue, history: Mapping[str, MetricHistory]) -> bool:
-        known = history.get(allowed_name(value.name), None if history else MetricHistory(0, 0))
+        known = history.get(metric_name(value.name), None if history else MetricHistory(0, 0))
         return (
             known is not None
             and value.step is not None

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from trainyard.contract.layout import AttemptLayout, RunLayout
-from trainyard.contract.wire.reports import SYSTEM_PREFIX
+from trainyard.contract.stored_name import SYSTEM_PREFIXES
 from trainyard.contract.wire.spool import SpoolCorruptError, parse_spool
 from worker.trackers.event_folders import EVENT_FILE_MARK
 from worker.trackers.steps import MetricHistory
@@ -84,7 +84,7 @@ def _read_spool(path: Path, written_at: float | None) -> dict[str, MetricHistory
                 known.pop(name, None)
             for point in body["points"]:
                 name, step = point["key"], point["step"]
-                if name.startswith(SYSTEM_PREFIX):
+                if name.startswith(SYSTEM_PREFIXES):
                     break
                 time = datetime.fromisoformat(point["time"]).timestamp()
                 resumes_at = step + 1 if written_at is not None and time <= written_at else 0

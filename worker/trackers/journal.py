@@ -9,11 +9,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 from trainyard.contract.base import sanitize
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
-from trainyard.contract.metric_name import MAX_METRIC_NAME, allowed_name
+from trainyard.contract.stored_name import metric_name, stored_name, with_digest
 from trainyard.contract.wire.reports import (
     MAX_PARAMETER_TEXT,
     MAX_PARAMETERS,
@@ -37,6 +38,8 @@ from worker.trackers.steps import ExecutionSteps, MetricHistory
 EVENTS_PER_NODE = 1_000_000
 MAX_NAMES = 9_000
 """Metric names of one node, below what the service allows a job."""
+_MAX_DEPTH = 8
+"""Levels of nested parameters; what is deeper is stored as JSON."""
 _TRAINER_NAMES = {"per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs"}
 _GIVE_STEPS = frozenset({"wandb"})
 """Trackers whose client counts where the program gives no step: their 0 is a step."""
@@ -81,6 +84,8 @@ class Journal:
         self._executions: dict[int, _Execution] = {}
         self._names: dict[str, str | None] = {}
         """The metric of each name that the program uses; None: there are too many."""
+        self._paths: dict[str, tuple[str, ...]] = {}
+        """The first parameter of each name that has a dot: of `{"a": {"b": 1}, "a.b": 2}`, the one in `a`."""
         self._stated: set[str] = set()
         self._program_reports = False
         self._next_check = 0.0
@@ -162,7 +167,7 @@ class Journal:
         with self._lock:
             run = self._execution(execution)
             points = [
-                Point(key=allowed_name(value.name), step=value.step or 0, value=number, time=value.time)
+                Point(key=metric_name(value.name), step=value.step or 0, value=number, time=value.time)
                 for value in values(run.steps.history)
                 if (number := parse_value(value.value)) is not None
             ]
@@ -196,17 +201,20 @@ class Journal:
         Raises:
             OSError: They could not be written.
         """
-        flat = dict(list(_flatten(parameters or {}))[:MAX_PARAMETERS])
-        texts = {_text(name, MAX_METRIC_NAME): _text(value, MAX_PARAMETER_TEXT) for name, value in (tags or {}).items()}
-        report = ParametersReport(
-            execution=execution,
-            parameters=flat,
-            tags=dict(list(texts.items())[:MAX_PARAMETERS]),
-            notes=None if notes is None else _text(notes, MAX_PARAMETER_TEXT),
-            removed_tags=tuple(_text(name, MAX_METRIC_NAME) for name in removed_tags),
-        )
         with self._lock:
             run = self._execution(execution)
+            leaves = islice(_leaves(parameters or {}), MAX_PARAMETERS)
+            flat = {self._parameter(run, execution, path): value for path, value in leaves}
+            texts = islice((tags or {}).items(), MAX_PARAMETERS)
+            report = ParametersReport(
+                execution=execution,
+                parameters=flat,
+                tags={
+                    self._stored(run, execution, "Tag", name, stored_name(name)): _text(value) for name, value in texts
+                },
+                notes=None if notes is None else _text(notes),
+                removed_tags=tuple(stored_name(name) for name in removed_tags),
+            )
             run.total_steps = trainer_steps(flat) or run.total_steps
             self._append(run, "parameters", report)
 
@@ -221,7 +229,7 @@ class Journal:
         Raises:
             OSError: It could not be written.
         """
-        title, text = _text(title, MAX_PARAMETER_TEXT), _text(text, MAX_PARAMETER_TEXT)
+        title, text = _text(title), _text(text)
         with self._lock:
             message = f"{title}: {text}" if text else title
             self._event(self._execution(execution), execution, ALERT, level, message, {"title": title, "text": text})
@@ -274,12 +282,22 @@ class Journal:
         if len(self._names) >= MAX_NAMES:
             self._state(run, execution, "too_many_names", f"only the first {MAX_NAMES} metric names are recorded")
             return None
-        allowed = allowed_name(name)
-        if allowed != name:
-            message = f"Metric name {name[:80]!a} is stored as {allowed[:80]!a}; others are changed in the same way"
-            self._state(run, execution, "name", message)
-        self._names[name] = allowed
-        return allowed
+        stored = self._names[name] = self._stored(run, execution, "Metric", name, metric_name(name))
+        return stored
+
+    def _parameter(self, run: _Execution, execution: int, path: tuple[str, ...]) -> str:
+        """Return the name of a parameter, which no other one has: the keys that lead to it, joined with dots."""
+        name = ".".join(path)
+        is_first = "." not in name or self._paths.setdefault(name, path) == path
+        stored = stored_name(name) if is_first else with_digest(name, json.dumps(path))
+        return self._stored(run, execution, "Parameter", name, stored)
+
+    def _stored(self, run: _Execution, execution: int, kind: str, name: str, stored: str) -> str:
+        """Return the stored name; one that differs from the program's is stated once for each kind."""
+        if stored != name:
+            message = f"{kind} name {name[:80]!a} is stored as {stored!a}; others are changed in the same way"
+            self._state(run, execution, "name" if kind == "Metric" else f"{kind.lower()}_name", message)
+        return stored
 
     def _progress(self, execution: int, run: _Execution) -> Progress | None:
         """Return the highest step, unless the program reports its progress by `trainyard.script`."""
@@ -360,17 +378,17 @@ def parse_value(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _text(value: object, length: int) -> str:
-    return str(sanitize(str(value)))[:length]
+def _text(value: object) -> str:
+    return str(sanitize(str(value)))[:MAX_PARAMETER_TEXT]
 
 
-def _flatten(values: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterable[tuple[str, Any]]:
-    """Yield the scalars of nested mappings; the names are joined with dots."""
+def _leaves(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterable[tuple[tuple[str, ...], Any]]:
+    """Yield the scalars of nested mappings with the keys that lead to them."""
     for key, value in values.items():
-        name = _text(f"{prefix}{key}", MAX_METRIC_NAME) or "_"
-        if isinstance(value, Mapping) and value and depth < 8:
-            yield from _flatten(value, f"{name}.", depth + 1)
+        path = (*above, str(key))
+        if isinstance(value, Mapping) and value and len(path) <= _MAX_DEPTH:
+            yield from _leaves(value, path)
         elif isinstance(value, bool | int | float) or value is None:
-            yield name, value
+            yield path, value
         else:
-            yield name, _text(value if isinstance(value, str) else json.dumps(value, default=str), MAX_PARAMETER_TEXT)
+            yield path, _text(value if isinstance(value, str) else json.dumps(value, default=str))

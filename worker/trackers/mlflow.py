@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from worker.trackers.answers import Reporter, RunPrefixes, TrackerError, TrackerRequest
-from worker.trackers.artifacts import ArtifactFolder, store_or_state
+from worker.trackers.artifacts import ArtifactFolder, logged_part, store_or_state
 from worker.trackers.journal import Journal, TrackedValue, parse_value
 from worker.trackers.mlflow_experiments import MlflowExperiments
 from worker.trackers.mlflow_models import MlflowModels
@@ -221,7 +221,7 @@ def _accept(_reporter: Reporter, _body: Document) -> Document:
 
 def _listed(path: Path) -> Document:
     size = {} if path.is_dir() else {"file_size": path.stat().st_size}
-    return {"path": path.name, "is_dir": path.is_dir()} | size
+    return {"path": logged_part(path.name), "is_dir": path.is_dir()} | size
 
 
 def _field(body: Mapping[str, Any], name: str) -> str:

@@ -3,7 +3,6 @@
 import io
 import logging
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from worker.trackers.answers import Reporter, TrackerError
-from worker.trackers.artifacts import ArtifactFolder
+from worker.trackers.artifacts import ArtifactFolder, file_part
 from worker.trackers.event_claims import EventClaims
 from worker.trackers.event_folders import EventPath, event_paths
 from worker.trackers.event_messages import Event, EventArtifact, EventHistogram, decode_event
@@ -31,8 +30,6 @@ _WALK_SHARE = 0.05
 _MAX_FILES = 1000
 _BATCH = 1000
 """Values that are appended to the journal at once."""
-_NOT_IN_PATH = re.compile(r"[^A-Za-z0-9_.\- ]")
-_MAX_PART = 100
 _YEAR_2200 = 7_258_118_400.0
 
 
@@ -233,8 +230,7 @@ class TensorBoardFollower:
 
     def _add_artifact(self, prefix: str, step: int, artifact: EventArtifact | EventHistogram) -> None:
         tag = prefix + artifact.tag
-        parts = [_NOT_IN_PATH.sub("_", part)[:_MAX_PART] for part in tag.split("/")]
-        path = "/".join(part.lstrip(".") or "_" for part in parts)
+        path = "/".join(file_part(part) for part in tag.split("/"))
         try:
             if isinstance(artifact, EventHistogram):
                 line = {"name": tag, "step": step, "bins": artifact.edges, "values": artifact.counts}

@@ -1,13 +1,9 @@
 """Stores what a program logs to W&B that is neither a number nor a file: histograms."""
 
-import re
 from typing import Any
 
-from worker.trackers.artifacts import ArtifactFolder, ArtifactsFullError
+from worker.trackers.artifacts import ArtifactFolder, ArtifactsFullError, file_part
 from worker.trackers.journal import Journal
-
-_NOT_IN_FILE_NAME = re.compile(r"[^A-Za-z0-9_.\-]")
-_MAX_FILE_NAME = 200
 
 
 def store_object(
@@ -33,8 +29,7 @@ def store_object(
         journal.state_once(execution, f"wandb_type_{kind[:40]}", message)
         return
     line = {"name": name, "step": step, "bins": value.get("bins"), "values": value.get("values")}
-    file = _NOT_IN_FILE_NAME.sub("_", name).lstrip(".")[:_MAX_FILE_NAME] or "_"
     try:
-        artifacts.append_line(f"{folder}/histograms/{file}.jsonl", line)
+        artifacts.append_line(f"{folder}/histograms/{file_part(name)}.jsonl", line)
     except ArtifactsFullError as error:
         journal.state_once(execution, "artifacts", f"a histogram is left out: {error.message}")

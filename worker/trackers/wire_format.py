@@ -59,7 +59,8 @@ def content(value: int | bytes) -> bytes:
 
 
 def text(value: int | bytes) -> str:
-    return content(value).decode(errors="replace")
+    """Return a text, in which each byte that is no UTF-8 is a lone surrogate, so that distinct texts stay distinct."""
+    return content(value).decode(errors="surrogateescape")
 
 
 def unpack(form: str, value: int | bytes) -> float:

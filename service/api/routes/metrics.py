@@ -14,6 +14,7 @@ from service.metrics.downsampling.levels import MAX_STEP
 from service.metrics.export import comparison_csv, csv_lines, point_page
 from service.metrics.queries import CurveQuery, read_curves
 from trainyard.contract.base import EXAMPLE_JOB
+from trainyard.contract.stored_name import stored_name
 from trainyard.contract.wire.curves import ComparisonResource, CurveAxis, MetricsResource, PointResource
 from trainyard.contract.wire.pages import Page
 
@@ -38,24 +39,24 @@ MAX_PAGE = 10_000
 _MAX_COMPARED_POINTS = 100_000
 """Points per series in a response about several jobs."""
 
-Keys = Annotated[
+_EACH = "The name of a metric to return, as the program logged it; may be repeated."
+Key = Annotated[
     list[str] | None,
     Query(
-        description="Metrics to return, repeated or separated by commas; all but those under `system/` if omitted.",
+        description=f"{_EACH} Absent: all but what launchers measure of nodes, ranks and GPUs.",
         max_length=200,
         examples=[["train/loss"]],
     ),
 ]
-PointKeys = Annotated[
-    list[str] | None,
-    Query(
-        description="Metrics to return, repeated or separated by commas; all if omitted.",
-        max_length=200,
-        examples=[["train/loss"]],
-    ),
+PointKey = Annotated[
+    list[str] | None, Query(description=f"{_EACH} Absent: all.", max_length=200, examples=[["train/loss"]])
+]
+Keys = Annotated[
+    list[str] | None, Query(description="As `key`: several names without commas, separated by commas.", max_length=200)
 ]
 System = Annotated[
-    bool, Query(description="Without `keys`: also what launchers measure of nodes, ranks and GPUs, under `system/`.")
+    bool,
+    Query(description="Without `key`: also what launchers measure, in names such as `system/node-0/cpu_percent`."),
 ]
 FromStep = Annotated[int, Query(ge=0, le=MAX_STEP, description="Omit earlier steps.")]
 ToStep = Annotated[int, Query(ge=0, le=MAX_STEP, description="Omit later steps.")]
@@ -70,8 +71,10 @@ Format = Annotated[Literal["json", "csv"], Query(description="`csv` returns a ta
 MaxPoints = Annotated[int, Query(ge=10, le=1_000_000, description="Maximum number of points per series.")]
 
 
-def _names(keys: list[str] | None) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(part for key in keys or () for part in key.split(",") if part))
+def _names(key: list[str] | None, keys: list[str] | None) -> tuple[str, ...]:
+    """Return the stored names of the requested metrics."""
+    split = (part for text in keys or () for part in text.split(",") if part)
+    return tuple(dict.fromkeys(map(stored_name, (*(key or ()), *split))))
 
 
 def _json(resource: MetricsResource | ComparisonResource) -> Response:
@@ -89,6 +92,7 @@ def read_metrics(
     _user: UserDep,
     now: NowDep,
     job_id: JobId,
+    key: Key = None,
     keys: Keys = None,
     from_step: FromStep = 0,
     to_step: ToStep = MAX_STEP,
@@ -101,7 +105,7 @@ def read_metrics(
 
     At most 500 series are returned, of 1,000,000 points together; `series_omitted` counts the others.
     """
-    query = CurveQuery(_names(keys), from_step, to_step, max_points, x, system=system)
+    query = CurveQuery(_names(key, keys), from_step, to_step, max_points, x, system=system)
     if format == "csv":
         return StreamingResponse(
             iterate_in_thread_slot(csv_lines(app_state.database, job_id, query, now)), media_type="text/csv"
@@ -116,12 +120,13 @@ def list_points(
     _user: UserDep,
     now: NowDep,
     job_id: JobId,
-    keys: PointKeys = None,
+    key: PointKey = None,
+    keys: Keys = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Maximum number of points.")] = 1000,
     after: Annotated[str | None, after_query(r"^[0-9]{1,18}\.[0-9]{1,18}\.[0-9]{1,18}$")] = None,
 ) -> Page[PointResource]:
     """List a job's points as they were reported, ordered by metric and step."""
-    return point_page(app_state.database, job_id, _names(keys), after, limit, now)
+    return point_page(app_state.database, job_id, _names(key, keys), after, limit, now)
 
 
 @router.get(
@@ -144,6 +149,7 @@ def compare_metrics(
             examples=[[EXAMPLE_JOB]],
         ),
     ],
+    key: Key = None,
     keys: Keys = None,
     from_step: FromStep = 0,
     to_step: ToStep = MAX_STEP,
@@ -157,7 +163,7 @@ def compare_metrics(
     """Return the curves of several jobs."""
     if len(set(job)) < len(job):
         raise InvalidRequestError("contains a job twice", param="job")
-    query = CurveQuery(_names(keys), from_step, to_step, max_points, x, system=system)
+    query = CurveQuery(_names(key, keys), from_step, to_step, max_points, x, system=system)
     try:
         if format == "csv":
             lines = comparison_csv(app_state.database, job, query, now)

@@ -110,7 +110,7 @@ def get_history(
     app_state: AppStateDep,
     _user: LenientUserDep,
     now: NowDep,
-    metric_key: Annotated[str, Query(max_length=250)],
+    metric_key: Annotated[str, Query(max_length=4000)],
     run_id: Id = "",
     run_uuid: Id = "",
     max_results: Annotated[int, Query(ge=1)] = MAX_POINTS,

@@ -2,10 +2,11 @@
 
 from datetime import datetime
 
-from sqlalchemy import Double, ForeignKey, Index, SmallInteger, String
+from sqlalchemy import ColumnElement, Double, ForeignKey, Index, SmallInteger, String, and_, func
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.db.models.base import Base
+from trainyard.contract.stored_name import SYSTEM_PREFIXES
 
 
 class MetricKey(Base):
@@ -15,6 +16,11 @@ class MetricKey(Base):
 
     pk: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     name: Mapped[str] = mapped_column(String(250), unique=True)
+
+    @classmethod
+    def is_of_program(cls) -> ColumnElement[bool]:
+        """Return the condition for a metric that no launcher measured. LIKE of SQLite would ignore case."""
+        return and_(*(func.substr(cls.name, 1, len(one)) != one for one in SYSTEM_PREFIXES))
 
 
 class Point(Base):

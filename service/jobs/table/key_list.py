@@ -1,15 +1,20 @@
 """The keys that queries of the runs table can use, for completion."""
 
+from collections.abc import Collection, Mapping, Sequence
+
 import sqlalchemy as sa
 
 from service.db.engine import Database
 from service.db.models import Job, JobValue, ValueKey
 from service.db.visibility import visible_owner
-from service.jobs.table.keys import DESCRIBED
+from service.jobs.table.keys import DESCRIBED, candidates
+from service.jobs.table.values import Kind, Named
+from trainyard.contract.job_query import parse_key
 from trainyard.contract.wire.views import JobKeyResource
 
 MAX_KEYS = 5000
-_ORDER = ("metric", "parameter", "spec", "tag")
+_PREFIXES: Mapping[Kind, str] = {"metric": "metrics.", "parameter": "parameters.", "spec": "spec.", "tag": "tags."}
+_ORDER: Sequence[Kind] = tuple(_PREFIXES)
 
 
 def list_keys(database: Database) -> tuple[list[JobKeyResource], bool]:
@@ -21,9 +26,13 @@ def list_keys(database: Database) -> tuple[list[JobKeyResource], bool]:
     with database.read() as session:
         rows = session.execute(query.limit(MAX_KEYS + 1)).all()
     ordered = sorted((_ORDER.index(kind), name) for kind, name in rows[:MAX_KEYS])
-    keys = [JobKeyResource(key=_key(_ORDER[order], name), kind=_ORDER[order]) for order, name in ordered]
+    known = {(_ORDER[order], name) for order, name in ordered}
+    keys = [JobKeyResource(key=_key((_ORDER[order], name), known), kind=_ORDER[order]) for order, name in ordered]
     return columns + keys, len(rows) > MAX_KEYS
 
 
-def _key(kind: str, name: str) -> str:
-    return f"tags.{name}" if kind == "tag" else name
+def _key(named: Named, known: Collection[Named]) -> str:
+    """Return the text of a key: its name, with the kind before it if the name alone means another one."""
+    kind, name = named
+    meant = next((one for one in candidates(parse_key(name)) if one in known), None)
+    return name if meant == named else f"{_PREFIXES[kind]}{name}"

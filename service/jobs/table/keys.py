@@ -7,7 +7,7 @@ from typing import Literal
 
 from service.jobs.table.values import Kind, Named
 from trainyard.contract.evaluation_metric import is_higher_better
-from trainyard.contract.job_query import Key, QueryError
+from trainyard.contract.job_query import Key, QueryError, in_backticks
 
 ColumnName = Literal[
     "id", "name", "status", "reason", "user", "sweep", "created", "started", "finished", "runtime", "archived"
@@ -90,9 +90,9 @@ def candidates(key: Key) -> list[Named]:
         QueryError: the key takes a statistic of what is no metric.
     """
     if key.aggregate is not None:
-        name = key.name
-        for prefix in ("metrics.", "metric."):
-            name = name.removeprefix(prefix)
+        name = next(
+            (key.name.removeprefix(one) for one in ("metrics.", "metric.") if key.name.startswith(one)), key.name
+        )
         return [(_kind_of(key.aggregate, name), name)]
     for prefix, kind in _PREFIXES.items():
         if key.name.startswith(prefix) and len(key.name) > len(prefix):
@@ -151,8 +151,8 @@ def is_unknown(resolved: ResolvedKey | None) -> bool:
 def unknown_key(key: Key, known: Collection[str]) -> QueryError:
     """Return the error for an unknown key, with the nearest known ones."""
     near = _nearest(key, known)
-    hint = f"; did you mean {' or '.join(f'`{name}`' for name in near)}?" if near else ""
-    return QueryError(f"no job has `{key.name[:80]}`{hint}", key.column)
+    hint = f"; did you mean {' or '.join(map(in_backticks, near))}?" if near else ""
+    return QueryError(f"no job has {in_backticks(key.name[:80])}{hint}", key.column)
 
 
 def unsortable_key(key: Key, known: Collection[str]) -> QueryError:

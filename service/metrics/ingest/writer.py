@@ -11,7 +11,8 @@ from service.metrics.ingest.decode import PointBatch, batch_from_model
 from service.metrics.ingest.repository import AcceptedBatch, AttemptState, InsertResult, JobState, PointsRepository
 from service.metrics.ingest.restart_repository import RestartRepository
 from service.metrics.values import SPOOL_SHIFT, PointRow, latest_values
-from trainyard.contract.wire.reports import IDLE_GPUS, SYSTEM_PREFIX, MetricsBatch
+from trainyard.contract.stored_name import SYSTEM_PREFIXES
+from trainyard.contract.wire.reports import IDLE_GPUS, MetricsBatch
 
 MAX_KEYS = 10_000
 """Metric names per job. More than that indicates a program that puts values into names."""
@@ -179,7 +180,7 @@ class GroupWriter:
         used = self._cache.job_keys[attempt.attempt_id] = self._points.job_keys(attempt.job.pk)
         known.update(self._points.key_numbers(name for name in names if name not in known))
         new = {name for name in names if name not in known or known[name] not in used}
-        of_system = all(name.startswith(SYSTEM_PREFIX) for name in new)
+        of_system = all(name.startswith(SYSTEM_PREFIXES) for name in new)
         if len(used) + len(new) > MAX_KEYS + (MAX_SYSTEM_KEYS if of_system else 0):
             return False
         unnumbered = [name for name in new if name not in known]
@@ -224,4 +225,4 @@ class GroupWriter:
 
 def _is_stored(name: str) -> bool:
     """Whether the latest value is kept with the job: of the system's, only the numbers of idle GPUs, for advice."""
-    return not name.startswith(SYSTEM_PREFIX) or name.endswith(f"/{IDLE_GPUS}")
+    return not name.startswith(SYSTEM_PREFIXES) or name.endswith(f"/{IDLE_GPUS}")

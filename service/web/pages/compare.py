@@ -20,6 +20,7 @@ from service.sweeps import service as sweeps
 from service.web.dependencies import PagesDep, VisitorDep
 from trainyard.contract.job_query import Key
 from trainyard.contract.spec.spec_diff import comparable, differing_paths
+from trainyard.contract.stored_name import MAX_STORED_NAME
 from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.sweeps import SweepDetail
 
@@ -41,7 +42,7 @@ def show_compare(
     now: NowDep,
     job: Annotated[list[str] | None, Query(max_length=MAX_NAMED_RUNS)] = None,
     sweep: Annotated[str | None, Query(max_length=40)] = None,
-    key: Annotated[str | None, Query(max_length=200)] = None,
+    key: Annotated[str | None, Query(max_length=MAX_STORED_NAME)] = None,
 ) -> HTMLResponse:
     """Return the page for the given runs, with the fields in which their specs differ."""
     runs, missing = named_runs(app_state, now, list(dict.fromkeys(job or ())))

@@ -178,7 +178,7 @@ export class ChartGrid {
   /** Hide the charts that do not match the search, and sections without any. */
   filter() {
     const matches = matcher(this.view.search);
-    const isShown = ({ title, keys }) => matches(title, ...keys);
+    const isShown = ({ title, keys, prefix }) => matches(title, prefix, ...keys);
     for (const { definition, figure } of this.panels.values()) figure.hidden = !isShown(definition);
     let total = 0;
     for (const { element, size, definitions } of this.sections.values()) {

@@ -1,5 +1,6 @@
 // Which metrics share a chart, with titles and units. Pure functions.
 
+import { joinKeys } from "./chart_view.js";
 import { GIBI } from "./format.js";
 import { isSystem, systemCharts } from "./system_charts.js";
 
@@ -13,8 +14,8 @@ export const STEPLESS = ["script", "comm_check"];
 
 const OVERVIEW = "Overview";
 
-/** A chart. A key that ends in `/` is a prefix; a value times `scale` is in `unit`; the axis may start `fromZero`. */
-const chart = (id, title, keys, { unit = "", scale = 1, note = "", section = OVERVIEW, fromZero = false } = {}) => ({ id, title, keys, unit, scale, note, section, fromZero });
+/** A chart of some metrics, or of those whose names begin with `prefix`; a value times `scale` is in `unit`; the axis may start `fromZero`. */
+const chart = (id, title, keys, { prefix = "", unit = "", scale = 1, note = "", section = OVERVIEW, fromZero = false } = {}) => ({ id, title, keys, prefix, unit, scale, note, section, fromZero });
 
 /** The section of a metric that has a chart of its own: its prefix. */
 const sectionOf = (key) => (key.includes("/") ? key.slice(0, key.indexOf("/")) : "Metrics");
@@ -39,21 +40,21 @@ function standardCharts(spec, keys) {
   const gpus = spec.gpus ?? 1;
   return [
     LOSS,
-    ...(keys.some((key) => key.startsWith(SET_LOSSES)) ? [chart("set-losses", "Loss by evaluation set", [SET_LOSSES])] : []),
+    ...(keys.some((key) => key.startsWith(SET_LOSSES)) ? [chart("set-losses", "Loss by evaluation set", [], { prefix: SET_LOSSES })] : []),
     chart("lr", "Learning rate", ["train/lr"]),
     chart("norm", "Gradient norm", ["train/grad_norm"]),
     chart("speed", "Throughput", [`perf/${unit}_per_second`], { unit: `${unit}/s` }),
     chart("memory", "Memory", MEMORY_KEYS, { ...GIBI, note: "Maximum over ranks", fromZero: true }),
     chart("time", "Step time", TIME_KEYS, { unit: "s" }),
-    ...(gpus > 1 && gpus <= 64 ? [chart("ranks", "Time per rank", [RANK_SECONDS], { unit: "s", note: "Per-rank compute time, excluding waits for other ranks" })] : []),
+    ...(gpus > 1 && gpus <= 64 ? [chart("ranks", "Time per rank", [], { prefix: RANK_SECONDS, unit: "s", note: "Per-rank compute time, excluding waits for other ranks" })] : []),
   ];
 }
 
 /** Whether a chart shows a metric. */
-export const includes = (one, key) => one.keys.some((prefix) => (prefix.endsWith("/") ? key.startsWith(prefix) : key === prefix));
+export const includes = (one, key) => one.keys.includes(key) || (one.prefix !== "" && key.startsWith(one.prefix));
 
 export const COMBINED = "Combined";
 
 /** The charts of several metrics that the reader chose. */
 export const combinedCharts = (combined) =>
-  combined.map((keys) => ({ ...chart(`combined-${keys.join(",")}`, keys.join(", "), keys), section: COMBINED }));
+  combined.map((keys) => ({ ...chart(`combined-${joinKeys(keys)}`, keys.join(", "), keys), section: COMBINED }));

@@ -4,6 +4,10 @@ const DEFAULTS = { axis: "step", log: false, logX: false, logs: [], weight: 0, c
 const MAX_CHOSEN = 200; // charts and sections in an address
 const STORE_DELAY = 200; // milliseconds after the last change
 
+/** Metrics as one text with commas between them, and the metrics of such a text. */
+export const joinKeys = (keys) => keys.map((key) => key.replaceAll("%", "%25").replaceAll(",", "%2C")).join(",");
+const splitKeys = (text) => text.split(",").filter(Boolean).map((key) => key.replaceAll("%2C", ",").replaceAll("%25", "%"));
+
 /** The view in an address's parameters; `axes` are the axes of the page. What is not valid has its default. */
 export function readView(parameters, axes) {
   const range = (parameters.get("zoom") ?? "").split(":").map(Number);
@@ -19,7 +23,7 @@ export function readView(parameters, axes) {
     search: parameters.get("find") ?? "",
     pins: list("pin"),
     toggled: list("section"),
-    combined: list("chart").map((keys) => keys.split(",").filter(Boolean)).filter((keys) => keys.length),
+    combined: list("chart").map(splitKeys).filter((keys) => keys.length),
   };
 }
 
@@ -36,7 +40,7 @@ export function writeView(view, parameters) {
     find: view.search ? [view.search] : [],
     pin: view.pins,
     section: view.toggled,
-    chart: view.combined.map((keys) => keys.join(",")),
+    chart: view.combined.map(joinKeys),
   };
   for (const [name, texts] of Object.entries(values)) {
     parameters.delete(name);

@@ -192,7 +192,7 @@ export class Charts {
 /** The name of a curve: `rank 3`, `loss (eval)`, `data`, or the name of an evaluation set. */
 function curveName(key, chart) {
   const last = key.split("/").at(-1);
-  if (chart.keys.some((prefix) => prefix.endsWith("/"))) return key.startsWith("perf/rank_seconds/") ? `rank ${last}` : last;
+  if (chart.prefix) return key.startsWith("perf/rank_seconds/") ? `rank ${last}` : last;
   if (chart.section === SYSTEM) return systemName(key);
   if (chart.section === COMBINED) return key;
   const name = last.replace(/_(bytes|seconds)$/, "").replaceAll("_", " ");

@@ -85,7 +85,7 @@ function addMetrics(keys) {
   for (const [select, selected, none] of [[byId("key"), view.key, "none yet"], [byId("outcome"), view.outcome, "no metric yet"]]) {
     if (!select) continue;
     const known = Array.from(select.options, (option) => option.value);
-    select.append(...keys.filter((key) => !known.includes(key)).map((key) => make("option", { text: key })));
+    select.append(...keys.filter((key) => !known.includes(key)).map((key) => make("option", { value: key, text: key })));
     if (selected) select.querySelector('option[value=""]')?.remove();
     else if (!select.options.length) select.append(make("option", { value: "", text: none }));
     select.value = selected;

@@ -19,6 +19,7 @@ import { LogView } from "./log_view.js";
 import { isExported, showUses } from "./model_use.js";
 import { afterPaint, byId, data, showConnection, toastError } from "./page.js";
 import { follow } from "./stream.js";
+import { isSystem } from "./system_charts.js";
 
 const REFRESH_INTERVAL = 5000; // milliseconds; refreshes clocks, and a finished job, which may have been retried
 
@@ -101,7 +102,7 @@ const readCurves = throttled(async () => {
 function showCurvesSection() {
   const keys = [...store.series.keys(), ...Object.keys(job.metrics)];
   byId("curves").hidden = TERMINAL.has(job.status) && keys.length === 0;
-  const reported = keys.some((key) => !key.startsWith("system/"));
+  const reported = keys.some((key) => !isSystem(key));
   byId("no-metrics").hidden = reported || job.spec.task !== "script" || !["running", "succeeded"].includes(job.status);
 }
 

@@ -1,10 +1,12 @@
 // What can follow at a position of a query: keys, operators, values or `and`. Pure functions.
 
-const WORD = /[\w./@%:-]*$/;
+const WORD = /(?:`(?:[^`]|``)*|[\w./@%:-]*)$/; // a name, or what follows a backtick that is not closed
+const IN_BACKTICKS = /`(?:[^`]|``)+`/g;
+const RESERVED = ["and", "or", "not", "in", "exists"];
 const OPERATORS = ["=", "!=", "<", "<=", ">", ">=", "~", "in ("];
 const STATUSES = ["succeeded", "running", "failed", "queued", "pending", "paused", "cancelled", "lost"];
 const AGGREGATES = ["min(", "max(", "last(", "best(", "best_step(", "min_step(", "max_step("];
-const COMPARED = /(\w+\([^)]*\)|`[^`]+`|[A-Za-z_][\w./@%:-]*)(?:\s*[=!<>~]+|\s+(?:not\s+)?in\s*\([^)]*)\s*$/i;
+const COMPARED = /(\w+\((?:`(?:[^`]|``)+`|[^)]*)\)|`(?:[^`]|``)+`|[A-Za-z_][\w./@%:-]*)(?:\s*[=!<>~]+|\s+(?:not\s+)?in\s*\([^)]*)\s*$/i;
 const MAX_SHOWN = 12;
 
 /**
@@ -13,11 +15,12 @@ const MAX_SHOWN = 12;
  */
 export function completions(text, position, keys) {
   const before = text.slice(0, position);
-  const word = WORD.exec(before)[0];
+  const word = WORD.exec(before.replace(IN_BACKTICKS, (name) => ")".repeat(name.length)))[0];
   const start = position - word.length;
   const head = before.slice(0, start).trimEnd();
-  const part = word.toLowerCase();
-  return { start, options: optionsAfter(head, part, keys).slice(0, MAX_SHOWN) };
+  const part = word.replace("`", "").replaceAll("``", "`").toLowerCase();
+  const options = optionsAfter(head, part, keys).filter((one) => !word.startsWith("`") || !AGGREGATES.includes(one.text));
+  return { start, options: options.slice(0, MAX_SHOWN) };
 }
 
 function optionsAfter(head, part, keys) {
@@ -55,7 +58,8 @@ function keyOptions(part, keys, head) {
 }
 
 /** A key as a query has it: in backticks if it has other characters than names. */
-export const nameInQuery = (key) => (/^[A-Za-z_][\w./@%:-]*$/.test(key) && !/[.:-]$/.test(key) ? key : `\`${key}\``);
+export const nameInQuery = (key) =>
+  (/^[A-Za-z_][\w./@%:-]*$/.test(key) && !/[.:-]$/.test(key) && !RESERVED.includes(key.toLowerCase()) ? key : `\`${key.replaceAll("`", "``")}\``);
 
 /** The column that the message of an error names, from 0; null if it names none. */
 export function columnOf(message) {
@@ -65,11 +69,11 @@ export function columnOf(message) {
 
 /** The queries that the message of an error proposes: `{ name, text }`, with the name in place of the unknown one. */
 export function corrections(message, text) {
-  const [, unknown, proposed] = /`([^`]+)`; did you mean (.+)\? \(column \d+\)$/.exec(message) ?? [];
+  const [, unknown, proposed] = /`((?:[^`]|``)+)`; did you mean (.+)\? \(column \d+\)$/.exec(message) ?? [];
   if (!unknown) return [];
   const from = columnOf(message);
   const name = new RegExp(`(?<![\\w./@%:-])\`?${unknown.replace(/[^\w\s]/g, "\\$&")}\`?(?![\\w/@%-])`).exec(text.slice(from));
   if (!name) return [];
   const [place, length] = [from + name.index, name[0].length];
-  return [...proposed.matchAll(/`([^`]+)`/g)].map(([, one]) => ({ name: one, text: text.slice(0, place) + nameInQuery(one) + text.slice(place + length) }));
+  return [...proposed.matchAll(IN_BACKTICKS)].map(([one]) => one.slice(1, -1).replaceAll("``", "`")).map((one) => ({ name: one, text: text.slice(0, place) + nameInQuery(one) + text.slice(place + length) }));
 }

@@ -69,7 +69,7 @@ export class RunCurves {
     try {
       for (let first = 0; first < runs.length; first += RUNS_PER_REQUEST) {
         const job = runs.slice(first, first + RUNS_PER_REQUEST).map((run) => run.id);
-        const answer = await call(`/v1/metrics${query({ job, keys: key, x: API_AXES[axis], max_points })}`);
+        const answer = await call(`/v1/metrics${query({ job, key, x: API_AXES[axis], max_points })}`);
         for (const one of answer.data) {
           const [curve] = one.series;
           curves.delete(one.job_id);

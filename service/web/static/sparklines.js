@@ -51,7 +51,7 @@ export class Sparklines {
     if (!ids.length) return;
     for (const id of ids) { this.missing.delete(id); this.requested.add(id); }
     try {
-      const { data } = await call(`/v1/metrics${query({ job: ids, keys: key, max_points: POINTS })}`);
+      const { data } = await call(`/v1/metrics${query({ job: ids, key, max_points: POINTS })}`);
       for (const { job_id, series } of data) {
         const [{ steps, values }] = series;
         const streamed = this.curves.get(job_id); // points that arrived during the request

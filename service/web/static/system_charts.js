@@ -4,7 +4,7 @@
 import { GIBI, MEBI_PER_SECOND } from "./format.js";
 
 export const SYSTEM = "System";
-const PREFIX = "system/";
+const PREFIX = /^system\/(?:node|rank)-/;
 const NAME = /^system\/(?:(node-\d+)\/(gpu-\d+)|(node-\d+)|(rank-\d+))\/([a-z_]+)$/;
 // By quantity: its title, and its unit; in the order of the charts.
 const QUANTITIES = new Map(Object.entries({
@@ -31,7 +31,7 @@ const QUANTITIES = new Map(Object.entries({
 const NOT_CHARTED = ["memory_total_bytes", "idle_gpus"];
 
 /** Whether a metric is of the system. Its steps only count readings, so that it is drawn by its times. */
-export const isSystem = (key) => key.startsWith(PREFIX);
+export const isSystem = (key) => PREFIX.test(key);
 
 /** The charts of the system's metrics among `keys`, made by `chart` of chart_list.js. */
 export function systemCharts(keys, chart) {

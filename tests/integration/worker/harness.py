@@ -28,8 +28,9 @@ from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.templates import fill_template
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.spec.user_code import code_archive
+from trainyard.contract.stored_name import SYSTEM_PREFIXES
 from trainyard.contract.wire.launch import CurrentAttempt, LaunchDocument
-from trainyard.contract.wire.reports import SYSTEM_PREFIX, FinishRecord, MetricsBatch
+from trainyard.contract.wire.reports import FinishRecord, MetricsBatch
 from trainyard.contract.wire.spool import parse_spool
 from trainyard.demo import free_port
 
@@ -148,7 +149,7 @@ class FakeService:
     def _metrics(self, attempt: str, url: ParseResult, body: bytes) -> Answer:
         batch = MetricsBatch.model_validate_json(body)
         for point in batch.points:
-            points = self.system_points if point.key.startswith(SYSTEM_PREFIX) else self.points
+            points = self.system_points if point.key.startswith(SYSTEM_PREFIXES) else self.points
             points[(point.key, point.step, batch.execution)] = repr(point.value)
         return 200, {"accepted": len(batch.points)}
 

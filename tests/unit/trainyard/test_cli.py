@@ -417,7 +417,7 @@ class TestMetrics:
         shown = run("metrics", "a1", "--key", "train/loss").stdout.splitlines()
         assert shown[0] == "train/loss: 1 at step 4"
         assert len(shown) == 10
-        assert service.requests[1].url.params.get_list("keys") == ["train/loss"]
+        assert service.requests[1].url.params.get_list("key") == ["train/loss"]
 
     def test_json(self, service, run):
         self.answer(service, ("train/loss", [1, "-Infinity"]))

@@ -191,7 +191,7 @@ class TestReads:
         curves = service.client().metrics("a1", ["train/loss", "eval/loss"], from_step=0, max_points=10)
         assert str(curves.series[0].values) == "[nan, 0.5]"
         query = service.requests[0].url.query.decode()
-        assert query == "keys=train%2Floss&keys=eval%2Floss&from_step=0&max_points=10"
+        assert query == "key=train%2Floss&key=eval%2Floss&from_step=0&max_points=10"
 
     def test_csv_is_returned_as_text(self, service):
         text = "key,step,value,time\ntrain/loss,1,0.5,2026-01-02T03:04:05.000Z\n"

@@ -79,7 +79,7 @@ def test_metrics_are_read_by_the_names_of_the_program() -> None:
         client.job("a1").metrics(["acc@5"])
         client.job("a1").metrics()
     read = [request for request in service.requests if request.url.path.endswith("/metrics")]
-    assert [request.url.params.get_list("keys") for request in read] == [["acc_1", "train/loss", "a,b"], ["acc_5"], []]
+    assert [request.url.params.get_list("key") for request in read] == [["acc@1", "train/loss", "a,b"], ["acc@5"], []]
 
 
 def test_metrics_of_several_jobs_as_csv() -> None:
@@ -88,7 +88,7 @@ def test_metrics_of_several_jobs_as_csv() -> None:
     with service.client() as client:
         assert client.metrics_csv_of(["a1", "a2"], "train/loss").startswith("job,")
     sent = service.requests[-1].url.params
-    assert (sent.get_list("job"), sent["keys"], sent["format"]) == (["a1", "a2"], "train/loss", "csv")
+    assert (sent.get_list("job"), sent["key"], sent["format"]) == (["a1", "a2"], "train/loss", "csv")
 
 
 def test_submit_returns_a_handle() -> None:
@@ -100,7 +100,7 @@ def test_submit_returns_a_handle() -> None:
         assert held.wait().status == "succeeded"
         assert client.fork("a1").id == "a1"
     request = next(request for request in service.requests if request.url.path.endswith("/metrics"))
-    assert request.url.params.get_list("keys") == ["train/loss"]
+    assert request.url.params.get_list("key") == ["train/loss"]
 
 
 def test_async_submit_returns_a_handle() -> None:
@@ -170,7 +170,7 @@ def test_metrics_of_several_jobs_as_columns() -> None:
     with service.client() as client:
         table = client.metrics_of(["first", "a2"], ["acc@1"], x="time").table()
     sent = service.requests[-1].url.params
-    assert (sent.get_list("job"), sent.get_list("keys")) == (["a1", "a2"], ["acc_1"])
+    assert (sent.get_list("job"), sent.get_list("key")) == (["a1", "a2"], ["acc@1"])
     assert list(table) == ["job", "key", "step", "value", "time", "seconds"]
     assert table["job"] == ["a1", "a1", "a2", "a2"]
     assert table["step"] == [1, 2, 1, 2]

@@ -7,7 +7,6 @@ from typing import Any
 from trainyard.client._async.jobs import AsyncJobCalls
 from trainyard.client.references import is_whole_id
 from trainyard.client.request import Request, as_list, job_path, model, paged, whole_text, without_none
-from trainyard.contract.metric_name import requested_keys
 from trainyard.contract.wire.curves import ComparisonResource, CurveAxis, CurvesOfJobs, MetricsResource, PointResource
 
 Keys = str | Sequence[str]
@@ -20,8 +19,7 @@ ALL_POINTS = 1_000_000
 
 def _curve_params(keys: Keys, from_step: int | None, max_points: int | None, x: CurveAxis) -> dict[str, Any]:
     axis = None if x == "step" else x
-    stored = [requested_keys(key) for key in as_list(keys)]
-    return without_none(keys=stored, from_step=from_step, max_points=max_points or ALL_POINTS, x=axis)
+    return without_none(key=as_list(keys), from_step=from_step, max_points=max_points or ALL_POINTS, x=axis)
 
 
 class AsyncMetricsCalls(AsyncJobCalls):
@@ -97,5 +95,5 @@ class AsyncMetricsCalls(AsyncJobCalls):
 
     def points(self, job_id: str, keys: Keys = ()) -> AsyncIterator[PointResource]:
         """Iterate over every stored point, by metric and step."""
-        request = paged(job_path(job_id, "points"), PointResource, keys=[requested_keys(key) for key in as_list(keys)])
+        request = paged(job_path(job_id, "points"), PointResource, key=as_list(keys))
         return self._pages(replace(request, params={**request.params, "limit": POINTS_PAGE}))

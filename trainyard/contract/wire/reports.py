@@ -1,10 +1,18 @@
 """The reports of a worker to the service, and the reasons for the end of an execution."""
 
-import re
 from itertools import pairwise
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, FailFast, Field, StrictBool, StrictInt, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    FailFast,
+    Field,
+    StrictBool,
+    StrictInt,
+    StringConstraints,
+    model_validator,
+)
 
 from trainyard.contract.base import (
     EXAMPLE_LATER,
@@ -23,6 +31,7 @@ from trainyard.contract.base import (
     example,
     reject_bool,
 )
+from trainyard.contract.stored_name import MAX_STORED_NAME, stored_name
 from trainyard.contract.validation_messages import (
     DIGEST_PATTERN,
     EVENT_TYPE_PATTERN,
@@ -47,13 +56,9 @@ MAX_PARAMETER_CHARS = 100_000
 
 ReportedName = Annotated[SanitizedText, StringConstraints(max_length=MAX_NAME)]
 
-_METRIC_KEY = r"^[A-Za-z0-9_.\-/ ]+$"
-MetricKey = Annotated[str, StringConstraints(min_length=1, max_length=250, pattern=_METRIC_KEY)]
-
-
-def is_metric_key(text: str) -> bool:
-    """Return whether a metric can have this name."""
-    return re.fullmatch(_METRIC_KEY[1:-1], text) is not None
+# Checked again by the service, as Pythons differ in which new characters they can print.
+_STORED = AfterValidator(stored_name)
+MetricKey = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STORED_NAME), _STORED]
 
 
 ExitReason = Literal[
@@ -191,9 +196,6 @@ class Progress(Strict):
         return f"{self.step}{separator}{self.total_steps}" if self.total_steps else str(self.step)
 
 
-SYSTEM_PREFIX = "system/"
-"""The launcher's metrics of its node, ranks and GPUs. While training makes no step, their steps count readings."""
-
 IDLE_GPUS = "idle_gpus"
 """Last part of the name of a node's number of GPUs that were below `IDLE_GPU_PERCENT` for `IDLE_GPU_SECONDS`."""
 IDLE_GPU_PERCENT = 5.0
@@ -312,7 +314,7 @@ class CheckpointReport(Strict):
     """Steps of the checkpoints that retention has deleted."""
 
 
-ParameterName = Annotated[SanitizedText, StringConstraints(min_length=1, max_length=250)]
+ParameterName = Annotated[SanitizedText, StringConstraints(min_length=1, max_length=MAX_STORED_NAME), _STORED]
 ParameterInt = Annotated[StrictInt, Field(ge=-MAX_SAFE_INT, le=MAX_SAFE_INT)]
 """A larger integer is taken as a float."""
 ParameterText = Annotated[SanitizedText, StringConstraints(max_length=MAX_PARAMETER_TEXT)]

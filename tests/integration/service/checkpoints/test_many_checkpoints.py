@@ -76,8 +76,10 @@ def test_oldest_rows_give_way_deleted_ones_first(
     assert world.job(job)["last_checkpoint_step"] == 30
 
 
-def test_metric_that_no_report_can_have_has_no_values(world: World, job: str, worker: FakeWorker) -> None:
-    worker.checkpoint(5)
+def test_values_of_metrics_with_any_name_are_read(world: World, job: str, worker: FakeWorker) -> None:
+    names = ['a"b', "a\\b", "`q`", "準確率", "a.b", "$[0]", "'"]
+    worker.checkpoint(5, metrics={name: float(number) for number, name in enumerate(names)})
     with world.database.read() as session:
         jobs = JobRepository(session, world.clock())
-        assert jobs.checkpoint_values(jobs.get(job), 'a"b') == []
+        for number, name in enumerate(names):
+            assert jobs.checkpoint_values(jobs.get(job), name) == [(5, float(number))]

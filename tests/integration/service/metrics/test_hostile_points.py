@@ -32,7 +32,7 @@ INVALID: list[dict[str, Any]] = [
     ),
     *({"step": step} for step in (-1, 2**53 + 1, 2**62, 2**64, 10**400, 1.5, True, "x", None)),
     *({"value": value} for value in (True, "x", None, [], 10**400)),
-    *({"key": key} for key in ("", "x" * 251, "a\n", "é", "a\0", 1)),
+    *({"key": key} for key in ("", "x" * 251, 1)),
 ]
 
 

@@ -212,3 +212,33 @@ out = [sizes, names, [m.step for m in client.get_metric_history({job!r}, "loss")
 """
     )
     assert pages == [[3, 3, 2], [f"run-{number}" for number in range(7, -1, -1)], [1, 2, 3, 4, 5]]
+
+
+def test_client_reads_metrics_by_the_names_that_were_logged(world: World, read: Read) -> None:
+    names = [
+        "val/top@5",
+        "val/top#5",
+        "val/top_5",
+        "λ",
+        "a,b",
+        "loss (val)",
+        "準確率",
+        "😀",
+        "50%",
+        "50%25",
+        "a\\b",
+        'a"b',
+        "é+ü",
+    ]
+    job = world.submit()
+    world.start(job).metrics([(name, 1, float(number)) for number, name in enumerate(names)])
+    text = f"""
+histories = [[[m.key, m.value] for m in client.get_metric_history({job!r}, name)] for name in {names!r}]
+filters = [f"metrics.`{{name}}` = {{number}}" for number, name in enumerate({names!r})]
+runs = [len(client.search_runs(["0"], filter_string=text)) for text in filters]
+out = [client.get_run({job!r}).data.metrics, histories, runs]
+"""
+    metrics, histories, runs = read(text)
+    assert metrics == {name: float(number) for number, name in enumerate(names)}
+    assert histories == [[[name, float(number)]] for number, name in enumerate(names)]
+    assert runs == [1] * len(names)

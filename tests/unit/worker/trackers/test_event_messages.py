@@ -133,3 +133,14 @@ def test_damaged_message_is_an_event_or_malformed() -> None:
             decode_event(bytes(damaged), {})
         except MalformedMessageError:
             continue
+
+
+def test_tags_that_are_no_utf_8_stay_distinct() -> None:
+    def message(tag: bytes) -> bytes:
+        value = b"\x0a" + bytes([len(tag)]) + tag + b"\x15\x00\x00\x80\x3f"
+        summary = b"\x0a" + bytes([len(value)]) + value
+        return b"\x2a" + bytes([len(summary)]) + summary
+
+    tags = [decode_event(message(tag), {}).scalars for tag in (b"\xff", b"\xfe", "\ufffd".encode(), "λ".encode())]
+    assert len({tag for ((tag, _),) in tags}) == 4
+    assert tags[3] == [("λ", 1.0)]

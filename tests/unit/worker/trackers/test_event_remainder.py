@@ -8,6 +8,7 @@ import pytest
 from torch.utils.tensorboard import SummaryWriter
 
 from trainyard.contract.layout import AttemptLayout, RunLayout
+from trainyard.contract.stored_name import metric_name
 from trainyard.contract.wire.reports import UNKNOWN_STEP, MetricsBatch
 from trainyard.contract.wire.spool import parse_spool
 from worker.trackers.event_remainder import EventRemainder
@@ -103,12 +104,12 @@ def test_a_metric_of_another_tracker_is_left_to_it(attempts: list[AttemptLayout]
 
 
 def test_names_are_those_of_the_follower(attempts: list[AttemptLayout]) -> None:
-    write(attempts[0], range(1, 5), tag="acc@1")
+    write(attempts[0], range(1, 5), tag="acc\n1")
     write(attempts[0], range(1, 5), tag="loss", folder="runs/valid")
-    store(attempts[0], 1, range(1, 4), name="acc_1")
+    store(attempts[0], 1, range(1, 4), name=metric_name("acc\n1"))
     store(attempts[0], 1, range(1, 4), name="valid/loss")
     save(attempts[0], 20)
-    assert sorted(made_up(attempts[1])) == [("acc_1", 4, 1.0), ("valid/loss", 4, 1.0)]
+    assert sorted(made_up(attempts[1])) == [(metric_name("acc\n1"), 4, 1.0), ("valid/loss", 4, 1.0)]
 
 
 def test_event_files_in_the_checkpoint_folder_are_no_checkpoints(attempts: list[AttemptLayout]) -> None:

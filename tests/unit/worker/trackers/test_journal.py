@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.tracker_spool import bodies, events
+from tests.support.tracker_spool import bodies, events, parameters, tags
 from trainyard.contract.layout import AttemptLayout, RunLayout
+from trainyard.contract.stored_name import metric_name, stored_name
 from trainyard.contract.wire.reports import MAX_POINTS, MetricsBatch
 from worker.trackers.journal import Journal, TrackedValue, trainer_steps
 
@@ -34,10 +35,11 @@ def test_a_changed_name_is_stated_once(tmp_path: Path) -> None:
     layout = RunLayout(tmp_path / "job").attempt("1-a")
     layout.root.mkdir(parents=True)
     journal = Journal(layout, 0)
-    journal.log(1, "wandb", [TrackedValue(name, 1.0, 1, datetime.now(UTC)) for name in ("acc@1", "acc@5")])
+    journal.log(1, "wandb", [TrackedValue(name, 1.0, 1, datetime.now(UTC)) for name in ("acc\n1", "acc\n5", "acc@1")])
     journal.close()
     (event,) = events(layout)
-    assert event.message == "Metric name 'acc@1' is stored as 'acc_1'; others are changed in the same way"
+    stored = metric_name("acc\n1")
+    assert event.message == rf"Metric name 'acc\n1' is stored as {stored!a}; others are changed in the same way"
 
 
 def test_the_length_is_unknown_until_it_is_stated_and_when_it_was_passed(tmp_path: Path) -> None:
@@ -89,3 +91,21 @@ def test_only_the_first_record_of_a_long_rewritten_curve_begins_it(tmp_path: Pat
     journal.close()
     written = [(body.restarts, len(body.points)) for body in bodies(layout) if isinstance(body, MetricsBatch)]
     assert written == [(("a",), 1000), (("b",), 3), (("a",), 0)]
+
+
+def test_parameters_and_tags_stay_distinct(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path / "job").attempt("1-a")
+    layout.root.mkdir(parents=True)
+    journal = Journal(layout, 0)
+    journal.describe(1, parameters={"a": {"b": 1}, "c.d": 2, "": 3, "_": 4, "\0": 5, "\ufffd": 6})
+    journal.describe(1, parameters={"a.b": 7, "c": {"d": 8}, "x" * 251: 9, "x" * 252: 10, "x" * 250: 11})
+    journal.describe(1, parameters={"a": {"b": 12}}, tags={"λ": "1", "\n": "2", "x" * 251: "3", "x" * 252: "4"})
+    journal.describe(1, removed_tags=["\n"])
+    journal.close()
+    stored = parameters(layout)
+    assert sorted(stored.values()) == [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]
+    assert (stored["a.b"], stored["c.d"], stored["x" * 250]) == (12, 2, 11)
+    assert sorted(tags(layout).values()) == ["1", "2", "3", "4"]
+    assert tags(layout)["λ"] == "1"
+    assert bodies(layout)[-1].removed_tags == (stored_name("\n"),)
+    assert sorted(event.data["kind"] for event in events(layout)) == ["parameter_name", "tag_name"]

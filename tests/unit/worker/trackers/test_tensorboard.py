@@ -16,7 +16,7 @@ from tests.support.tracker_clients import CLIENTS, Clients, run_program, version
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.reports import MetricsBatch, ParametersReport
 from trainyard.contract.wire.spool import parse_spool
-from worker.trackers.artifacts import ArtifactFolder
+from worker.trackers.artifacts import ArtifactFolder, file_part
 from worker.trackers.event_claims import EventClaims
 from worker.trackers.journal import Journal
 from worker.trackers.tensorboard import TensorBoardFollower
@@ -146,7 +146,12 @@ def test_images_texts_and_histograms_are_stored(
         writer.add_text("note", "some *text*", 6)
         writer.add_histogram("weights/0", numpy.arange(9.0), 5)
     follower.poll()
-    assert (tmp_path / "artifacts/samples/_/first _/5.png").read_bytes().startswith(b"\x89PNG")
+    (image,) = (tmp_path / "artifacts/samples").rglob("5.png")
+    assert (
+        image.parent.relative_to(tmp_path / "artifacts").as_posix()
+        == f"samples/{file_part('..')}/{file_part('first %')}"
+    )
+    assert image.read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "artifacts/note/6.txt").read_text() == "some *text*"
     lines = (tmp_path / "artifacts/histograms/weights/0.jsonl").read_text().splitlines()
     (line,) = [json.loads(line) for line in lines]

@@ -16,7 +16,7 @@ from tests.support.tracker_spool import bodies, events, parameters, points, tags
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.reports import ParametersReport
 from worker.trackers.answers import Reporter
-from worker.trackers.artifacts import ArtifactFolder
+from worker.trackers.artifacts import ArtifactFolder, file_part
 from worker.trackers.journal import Journal
 from worker.trackers.listener import TrackerListener
 from worker.trackers.variables import tracker_token, tracker_variables
@@ -360,7 +360,10 @@ def test_histograms_are_stored_by_step_and_other_objects_stated(
     odd = {"_step": 3, "nested": {"odd": {"_type": "odd"}, "image": {"_type": "image-file", "path": "a.png"}}}
     call(STREAM, history(*lines, odd, odd))
     (file,) = (tmp_path / "job" / "artifacts").rglob("*.jsonl")
-    assert file.relative_to(tmp_path / "job" / "artifacts").as_posix() == "wandb/run/histograms/_w_0.grad.jsonl"
+    assert (
+        file.relative_to(tmp_path / "job" / "artifacts").as_posix()
+        == f"wandb/run/histograms/{file_part('../w/0.grad')}.jsonl"
+    )
     stored = [json.loads(line) for line in file.read_text().splitlines()]
     assert stored == [{"name": "../w/0.grad", "step": k, "bins": [0, 1, 2], "values": [3, 4]} for k in (1, 2)]
     assert points(layout) == [("loss", 1, 1.0), ("loss", 2, 1.0)]

@@ -1,0 +1,35 @@
+"""The names under which metrics, parameters and tags of programs are stored. Pure functions.
+
+`trainyard.script`, which imports nothing of ours, has the same rule.
+"""
+
+import hashlib
+
+MAX_STORED_NAME = 250
+_DIGEST = 16
+"""Characters of a digest: no two names of a job have the same one by chance."""
+
+NODE_PREFIX, RANK_PREFIX = SYSTEM_PREFIXES = ("system/node-", "system/rank-")
+"""The launcher's metrics of its node, ranks and GPUs. While training makes no step, their steps count readings."""
+
+
+def stored_name(name: str) -> str:
+    """Return a name as it is if it is printable and not too long, else in a form that differs for each name.
+
+    A stored name keeps its stored name.
+    """
+    return name if name.isprintable() and 0 < len(name) <= MAX_STORED_NAME else with_digest(name, name)
+
+
+def metric_name(name: str) -> str:
+    """Return the stored name of a program's metric, which is never one of the launcher's."""
+    stored = stored_name(name)
+    return with_digest(f"program/{name}", name) if stored.startswith(SYSTEM_PREFIXES) else stored
+
+
+def with_digest(text: str, source: str) -> str:
+    """Return a text with a digest of its source behind it; characters that are not printable are written as escapes."""
+    digest = hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
+    room = MAX_STORED_NAME - _DIGEST - 1
+    escaped = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text[:room])
+    return f"{escaped[:room]}~{digest}"
