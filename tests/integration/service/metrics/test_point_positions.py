@@ -79,7 +79,7 @@ def final(spool: Iterable[Record]) -> dict[tuple[str, int], float]:
     values: dict[tuple[str, int], float] = {}
     for record in spool:
         for name in record.restarts:
-            values = {place: value for place, value in values.items() if place[0] != name}
+            values = {position: value for position, value in values.items() if position[0] != name}
         for name, step, value in record.points:
             values[name, step] = value
     return values
@@ -149,8 +149,8 @@ def check_samples(stored: Stored, expected: dict[tuple[str, int], float]) -> Non
     for name in KEYS:
         series = [Sample(s, v, 0, 10**6 * int(NOW.timestamp())) for (k, s), v in expected.items() if k == name]
         for level in range(LEVELS) if cursor else ():
-            wanted = sample_buckets(sorted(series), bucket_bits(level, cursor.spacing_bits))
-            assert stored.samples(name, level) == wanted, (name, level)
+            chosen = sample_buckets(sorted(series), bucket_bits(level, cursor.spacing_bits))
+            assert stored.samples(name, level) == chosen, (name, level)
 
 
 def downsample_all(world: World, job_pk: int) -> None:
@@ -213,7 +213,7 @@ def test_a_replaced_extreme_that_is_no_extreme_any_more_is_no_sample(world: Worl
 
 
 @pytest.mark.parametrize("downsampled", [False, True])
-def test_points_that_are_deleted_while_they_are_downsampled_leave_no_samples(
+def test_points_deleted_while_they_are_downsampled_leave_no_samples(
     world: World, running: tuple[str, int], monkeypatch: pytest.MonkeyPatch, downsampled: bool
 ) -> None:
     attempt, job_pk = running
@@ -261,7 +261,7 @@ def test_replaced_values_are_counted_and_repeated_deliveries_are_not(world: Worl
     assert stored.repeats() == {"loss": 6}
 
 
-def test_without_places_the_first_value_stays(world: World, running: tuple[str, int]) -> None:
+def test_without_positions_the_first_value_stays(world: World, running: tuple[str, int]) -> None:
     attempt, job_pk = running
     rows = [("loss", 0, 1.0, 0, 0, None), ("loss", 0, 2.0, 0, 0, None)]
     writer = PointWriter(world.database)
