@@ -241,6 +241,28 @@ def test_points_deleted_while_they_are_downsampled_leave_no_samples(
     check_samples(stored, final(spool))
 
 
+def test_values_that_arrive_after_retention_replace_samples(world: World, running: tuple[str, int]) -> None:
+    attempt, job_pk = running
+    writer, stored = PointWriter(world.database), Stored(world, job_pk, "")
+    writer.write([(attempt, batch([Record(1, [("a", step, 5.0 + step) for step in range(3)])], ""))], NOW)
+    downsample_all(world, job_pk)
+    with world.database.write() as session:
+        curves = CurveRepository(session, world.database)
+        curves.mark_points_deleted(job_pk)
+        assert curves.delete_points(job_pk, 10**6, 10**6)
+    assert stored.points() == {}
+    writer.write([(attempt, batch([Record(2, [("a", 1, 9.0), ("a", 7, -1.0)])], ""))], NOW)
+    refresh_job(world.database, job_pk)
+    downsample_all(world, job_pk)
+    for level in range(LEVELS):
+        assert [one[:2] for one in stored.samples("a", level)] == [(0, 5.0), (1, 9.0), (7, -1.0)]
+    writer.write([(attempt, batch([Record(3, [("a", 1, 2.0)], ("a",))], ""))], NOW)
+    refresh_job(world.database, job_pk)
+    assert stored.summaries() == {"a": (2.0, 2.0, 2.0, 1, 1)}
+    downsample_all(world, job_pk)
+    assert [one[:2] for one in stored.samples("a", 0)] == [(1, 2.0)]
+
+
 def test_replaced_values_are_counted_and_repeated_deliveries_are_not(world: World, running: tuple[str, int]) -> None:
     attempt, job_pk = running
     writer = PointWriter(world.database)
