@@ -1,6 +1,6 @@
 """Applying a decision: the job's transition or status message and the end of its attempt, in one fenced transaction."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -64,8 +64,7 @@ class DecisionWriter:
             if decision.ended and attempt is not None:
                 row = jobs.get_attempt(attempt.id)
                 _end_attempt(fresh, row, decision, restarts(jobs, row, exit_record), end)
-                for execution, repeats in repeated_steps(session, fresh.pk, row.executions).items():
-                    _add_repeats(jobs, fresh, execution, repeats)
+                _add_repeats(jobs, fresh, repeated_steps(session, fresh.pk, row.executions))
                 row.failed_node, row.scheduler_end = failed_node, scheduler_end or None
                 if exit_record is None:
                     fresh.open_spool = row.number
@@ -120,22 +119,15 @@ def _end_attempt(job: Job, attempt: Attempt, decision: Decision, restart_count: 
     attempt.exit_reason = decision.exit_reason
 
 
-def _add_repeats(jobs: JobRepository, job: Job, execution: int, repeats: Sequence[tuple[str, int]]) -> None:
-    """Add an event about the steps that the program of an execution logged again."""
-    named = [name for name, _ in repeats[:MAX_NAMED]]
-    metrics = named[0] if len(repeats) == 1 else f"{len(repeats)} metrics, such as {', '.join(named)}"
-    total = sum(count for _, count in repeats)
-    data = {
-        "execution": execution,
-        "metrics": len(repeats),
-        "repeats": [{"metric": name, "count": count} for name, count in repeats[:MAX_NAMED]],
-    }
-    jobs.add_event(
-        job,
-        STEPS_REPEATED,
-        f"{total} repeated step{'s'[: total > 1]} of {metrics}; the last values are kept",
-        data=data,
-    )
+def _add_repeats(jobs: JobRepository, job: Job, executions: Mapping[int, Sequence[tuple[str, int]]]) -> None:
+    """Add an event for each execution whose program logged steps again."""
+    for execution, repeats in executions.items():
+        total, named = sum(count for _, count in repeats), [name for name, _ in repeats[:MAX_NAMED]]
+        metrics = named[0] if len(repeats) == 1 else f"{len(repeats)} metrics, such as {', '.join(named)}"
+        counts = [{"metric": name, "count": count} for name, count in repeats[:MAX_NAMED]]
+        data = {"execution": execution, "metrics": len(repeats), "repeats": counts}
+        message = f"{total} repeated step{'s'[: total > 1]} of {metrics}; the last values are kept"
+        jobs.add_event(job, STEPS_REPEATED, message, data=data)
 
 
 def _keep_paused(job: Job, decision: Decision, exit_record: FinishRecord | None) -> None:

@@ -80,9 +80,9 @@ def test_a_curve_that_begins_again_replaces_the_old_one_everywhere(world: World)
     worker.end("completed")
     world.tick()
     text = world.client.get(f"/v1/jobs/{job}/stream", headers={"Last-Event-ID": "0"}).text
-    seen = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
-    restarted = next(i for i, one in enumerate(seen) if one.get("type") == "curves_restarted")
-    logged = next(i for i, one in enumerate(seen) if any(p["key"] == "loss" for p in one.get("points", ())))
+    received = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
+    restarted = next(i for i, one in enumerate(received) if one.get("type") == "curves_restarted")
+    logged = next(i for i, one in enumerate(received) if any(p["key"] == "loss" for p in one.get("points", ())))
     assert restarted < logged, "a reader forgets the curve before it gets the new points"
 
 

@@ -12,7 +12,7 @@ from service.db.raw import RawTransaction
 from service.metrics.ingest.decode import PointBatch
 from service.metrics.ingest.repository import InsertResult
 from service.metrics.ingest.writer import Outcome, PointWriter
-from service.metrics.values import places
+from service.metrics.values import positions
 from tests.support.wait import wait_until
 from tests.support.world import World
 
@@ -89,8 +89,8 @@ def test_new_points_cost_one_statement_each_for_attempts_jobs_and_points(
     def report(record: int, step: int) -> list[str]:
         statements.clear()
         rows = [
-            ("a", one, 1.0, 0, 0, place)
-            for one, place in zip(range(step, step + 10), places(0, [(record, 10)]), strict=True)
+            ("a", one, 1.0, 0, 0, position)
+            for one, position in zip(range(step, step + 10), positions(0, [(record, 10)]), strict=True)
         ]
         writer.write([(attempt, PointBatch(1, 0, rows))], NOW)
         return statements

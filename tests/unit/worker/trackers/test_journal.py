@@ -9,6 +9,7 @@ from tests.support.tracker_spool import bodies, events, parameters, tags
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.stored_name import metric_name, stored_name
 from trainyard.contract.wire.reports import MAX_POINTS, MetricsBatch
+from worker.trackers.history import read_history
 from worker.trackers.journal import Journal, TrackedValue, trainer_steps
 
 TRAINER = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "num_train_epochs": 3.0}
@@ -109,3 +110,19 @@ def test_parameters_and_tags_stay_distinct(tmp_path: Path) -> None:
     assert tags(layout)["λ"] == "1"
     assert bodies(layout)[-1].removed_tags == (stored_name("\n"),)
     assert sorted(event.data["kind"] for event in events(layout)) == ["parameter_name", "tag_name"]
+
+
+def test_steps_of_a_former_axis_are_no_history(tmp_path: Path) -> None:
+    run = RunLayout(tmp_path / "job")
+    layouts = [run.attempt(name) for name in ("1-a", "2-b")]
+    now = datetime.now(UTC)
+    for execution, layout in enumerate(layouts, 1):
+        layout.root.mkdir(parents=True)
+        journal = Journal(layout, 0)
+        journal.log(execution, "wandb", [TrackedValue("loss", 1.0, 900, now), TrackedValue("acc", 1.0, 900, now)])
+        if execution == 2:
+            journal.rewrite(execution, "wandb", [TrackedValue("loss", 1.0, 9, now)])
+        journal.close()
+    assert {name: one.last_step for name, one in read_history(layouts[1], 3).items()} == {"loss": 900, "acc": 900}
+    layouts[0].tracker_spool(1, 0).unlink()
+    assert {name: one.last_step for name, one in read_history(layouts[1], 3).items()} == {"loss": 9, "acc": 900}

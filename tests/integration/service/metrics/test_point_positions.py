@@ -79,7 +79,7 @@ def final(spool: Iterable[Record]) -> dict[tuple[str, int], float]:
     values: dict[tuple[str, int], float] = {}
     for record in spool:
         for name in record.restarts:
-            values = {place: value for place, value in values.items() if place[0] != name}
+            values = {position: value for position, value in values.items() if position[0] != name}
         for name, step, value in record.points:
             values[name, step] = value
     return values
@@ -149,8 +149,8 @@ def check_samples(stored: Stored, expected: dict[tuple[str, int], float]) -> Non
     for name in KEYS:
         series = [Sample(s, v, 0, 10**6 * int(NOW.timestamp())) for (k, s), v in expected.items() if k == name]
         for level in range(LEVELS) if cursor else ():
-            wanted = sample_buckets(sorted(series), bucket_bits(level, cursor.spacing_bits))
-            assert stored.samples(name, level) == wanted, (name, level)
+            chosen = sample_buckets(sorted(series), bucket_bits(level, cursor.spacing_bits))
+            assert stored.samples(name, level) == chosen, (name, level)
 
 
 def downsample_all(world: World, job_pk: int) -> None:
@@ -213,7 +213,7 @@ def test_a_replaced_extreme_that_is_no_extreme_any_more_is_no_sample(world: Worl
 
 
 @pytest.mark.parametrize("downsampled", [False, True])
-def test_points_that_are_deleted_while_they_are_downsampled_leave_no_samples(
+def test_points_deleted_while_they_are_downsampled_leave_no_samples(
     world: World, running: tuple[str, int], monkeypatch: pytest.MonkeyPatch, downsampled: bool
 ) -> None:
     attempt, job_pk = running
@@ -241,6 +241,28 @@ def test_points_that_are_deleted_while_they_are_downsampled_leave_no_samples(
     check_samples(stored, final(spool))
 
 
+def test_values_that_arrive_after_retention_replace_samples(world: World, running: tuple[str, int]) -> None:
+    attempt, job_pk = running
+    writer, stored = PointWriter(world.database), Stored(world, job_pk, "")
+    writer.write([(attempt, batch([Record(1, [("a", step, 5.0 + step) for step in range(3)])], ""))], NOW)
+    downsample_all(world, job_pk)
+    with world.database.write() as session:
+        curves = CurveRepository(session, world.database)
+        curves.mark_points_deleted(job_pk)
+        assert curves.delete_points(job_pk, 10**6, 10**6)
+    assert stored.points() == {}
+    writer.write([(attempt, batch([Record(2, [("a", 1, 9.0), ("a", 7, -1.0)])], ""))], NOW)
+    refresh_job(world.database, job_pk)
+    downsample_all(world, job_pk)
+    for level in range(LEVELS):
+        assert [one[:2] for one in stored.samples("a", level)] == [(0, 5.0), (1, 9.0), (7, -1.0)]
+    writer.write([(attempt, batch([Record(3, [("a", 1, 2.0)], ("a",))], ""))], NOW)
+    refresh_job(world.database, job_pk)
+    assert stored.summaries() == {"a": (2.0, 2.0, 2.0, 1, 1)}
+    downsample_all(world, job_pk)
+    assert [one[:2] for one in stored.samples("a", 0)] == [(1, 2.0)]
+
+
 def test_replaced_values_are_counted_and_repeated_deliveries_are_not(world: World, running: tuple[str, int]) -> None:
     attempt, job_pk = running
     writer = PointWriter(world.database)
@@ -261,7 +283,7 @@ def test_replaced_values_are_counted_and_repeated_deliveries_are_not(world: Worl
     assert stored.repeats() == {"loss": 6}
 
 
-def test_without_places_the_first_value_stays(world: World, running: tuple[str, int]) -> None:
+def test_without_positions_the_first_value_stays(world: World, running: tuple[str, int]) -> None:
     attempt, job_pk = running
     rows = [("loss", 0, 1.0, 0, 0, None), ("loss", 0, 2.0, 0, 0, None)]
     writer = PointWriter(world.database)
