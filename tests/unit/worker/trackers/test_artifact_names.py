@@ -1,4 +1,4 @@
-"""Files of artifacts: each name has a file of its own, in the folder, and names that a file can have stay as they are."""
+"""Files of artifacts: each name has a file of its own, and names that a file can have stay as they are."""
 
 from pathlib import Path
 
