@@ -306,9 +306,7 @@ class CheckpointReport(Strict):
     digest: Annotated[str, StringConstraints(pattern=DIGEST_PATTERN)]
     """Digest of the manifest, which contains the digests of the files."""
     world_size: PositiveInt
-    metrics: dict[MetricKey, AnyFloat] = Field(
-        default_factory=dict, max_length=MAX_CHECKPOINT_METRICS, json_schema_extra={"additionalProperties": False}
-    )
+    metrics: dict[MetricKey, AnyFloat] = Field(default_factory=dict, max_length=MAX_CHECKPOINT_METRICS)
     time: Timestamp
     removed_steps: Annotated[tuple[Step, ...], Field(max_length=10_000)] = ()
     """Steps of the checkpoints that retention has deleted."""
