@@ -131,6 +131,14 @@ class AttemptLayout:
         """With several nodes: the index of the node that follows a TensorBoard event file, as text."""
         return self.root / "event_files" / name
 
+    def run_files(self, node: int) -> Path:
+        """The run files that W&B's clients of a node write: a JSON object a line."""
+        return self.root / f"run_files-{node}.jsonl"
+
+    def all_run_files(self) -> list[Path]:
+        """The lists of run files of all nodes."""
+        return sorted(self.root.glob("run_files-*.jsonl"))
+
     def spool_acknowledged(self, execution: int) -> Path:
         """Bytes of the spool file that the service has acknowledged, as text."""
         return self.spool / f"execution-{execution:06d}.acknowledged"
