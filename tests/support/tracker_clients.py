@@ -22,9 +22,8 @@ def run_program(text: str, folder: Path, variables: Mapping[str, str], clients: 
     """Run a program to its end in a folder and return what it printed; it must succeed."""
     inherited = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     own = {"HOME": str(folder), **variables}
-    if clients == "older":
-        assert _OLDER.is_dir(), f"{_OLDER} is missing; run: make older-clients"
-        own["PYTHONPATH"] = str(_OLDER)
+    if folders := import_folders(clients):
+        own["PYTHONPATH"] = folders[0]
     done = subprocess.run(
         [sys.executable, "-c", text],
         env=inherited | own,
@@ -36,6 +35,12 @@ def run_program(text: str, folder: Path, variables: Mapping[str, str], clients: 
     )
     assert done.returncode == 0, done.stdout
     return done.stdout
+
+
+def import_folders(clients: Clients) -> list[str]:
+    """Return the folders from which a program imports the clients before the installed ones."""
+    assert clients == "installed" or _OLDER.is_dir(), f"{_OLDER} is missing; run: make older-clients"
+    return [str(_OLDER)] if clients == "older" else []
 
 
 def older_version(package: str) -> str:

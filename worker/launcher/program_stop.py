@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 END_SECONDS = 8.0
 """How long a program may take to end after SIGINT. Its trackers send and write the rest in this time."""
 _SAVES_ON = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-"""A program that can save at a stop request catches one of these; `trainyard.script` catches SIGUSR1."""
+"""A program that can save at a stop request catches one of these, or calls `should_stop`."""
 
 
 class ProgramStop:
@@ -25,14 +25,21 @@ class ProgramStop:
     """
 
     def __init__(
-        self, warning: signal.Signals | None, *, in_container: bool, now: Callable[[], float] = time.monotonic
+        self,
+        warning: signal.Signals | None,
+        asks: Callable[[], bool],
+        *,
+        in_container: bool,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
             warning: The signal that the spec names.
+            asks: Returns whether the program calls `should_stop`.
             in_container: Whether a process that catches each signal forwards it to the program.
         """
         self._warning = warning
+        self._asks = asks
         self._in_container = in_container
         self._now = now
         self._sent: set[signal.Signals] = set()
@@ -41,12 +48,12 @@ class ProgramStop:
         """Whether an end of the program after the request is its answer, and neither an error nor a success."""
 
     @classmethod
-    def of(cls, launch: LaunchDocument) -> "ProgramStop | None":
+    def of(cls, launch: LaunchDocument, asks: Callable[[], bool]) -> "ProgramStop | None":
         """Return that of a job; None where the ranks are our own."""
         if launch.spec.task != "script":
             return None
         warning = signal_of_ranks(launch) if launch.spec.restart.signal else None
-        return cls(warning, in_container=launch.spec.environment.container is not None)
+        return cls(warning, asks, in_container=launch.spec.environment.container is not None)
 
     @property
     def interrupted(self) -> bool:
@@ -81,4 +88,4 @@ class ProgramStop:
 
     def _saves(self, ranks: Sequence[int]) -> bool:
         wanted = {*_SAVES_ON, self._warning or signal.SIGTERM}
-        return any(processes.catches(rank, number) for rank in ranks for number in wanted)
+        return self._asks() or any(processes.catches(rank, number) for rank in ranks for number in wanted)
