@@ -342,7 +342,8 @@ def _send_to_trainyard(plan: dict[str, Any]) -> Send:
     def send(batch: list[Point]) -> None:
         times = {s: _timestamp(s) for _, s, _ in batch[::KEYS]}
         points = ",".join(f'{{"key":"{k}","step":{s},"value":{v!r},"time":"{times[s]}"}}' for k, s, v in batch)
-        post(f'{{"execution":1,"resumed_from_step":0,"points":[{points}],"progress":null}}'.encode())
+        source = f'{{"spool":0,"records":[{",".join(f"[{step},{KEYS}]" for step in times)}]}}'
+        post(f'{{"execution":1,"resumed_from_step":0,"points":[{points}],"progress":null,"source":{source}}}'.encode())
 
     return send
 

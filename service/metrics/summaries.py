@@ -97,8 +97,9 @@ def _number(value: StoredValue) -> float:
 def refresh_job(database: Database, job_pk: int) -> bool:
     """Bring the values of a job's metrics up to date. Return whether there was anything to do.
 
-    New points of the newest execution change the stored values. Everything is read again after a resume, which hides
-    points, and after points of an earlier execution arrived late.
+    New points of the newest execution change the stored values. A metric is read again after points of it were replaced
+    or deleted, or arrived after one of a higher step. Everything is read again after a resume, which hides points, and
+    after points of an earlier execution arrived late.
     """
     with database.read() as session:
         points = SummaryRepository(session)
@@ -112,12 +113,17 @@ def refresh_job(database: Database, job_pk: int) -> bool:
         stored = points.values(job_pk, METRIC_KINDS)
         newest = max(executions, default=0)
         same = state is not None and state.executions == [list(pair) for pair in sorted(executions.items())]
+        ranges = sorted(visible_ranges(executions, 0, MAX_STEP))
         if state is not None and same and not points.has_other_points(job_pk, state.sequence, newest):
             fresh = points.new_extremes(job_pk, state.sequence, job.sequence)
-            summaries = summarize(fresh, summaries_of(stored))
+            again = points.revised_metrics(job_pk, state.sequence) | _late(points, job_pk, fresh, ranges)
+            fresh = [extreme for extreme in fresh if extreme[0] not in again]
+            if again:
+                fresh += points.all_extremes(job_pk, ranges, names=again)
+            known = summaries_of(stored).items()
+            summaries = summarize(fresh, {name: one for name, one in known if name not in again})
         else:
-            ranges = list(visible_ranges(executions, 0, MAX_STEP))
-            summaries = summarize(points.all_extremes(job_pk, sorted(ranges)), {})
+            summaries = summarize(points.all_extremes(job_pk, ranges), {})
     with database.write() as session:
         points = SummaryRepository(session)
         if points.advance(job_pk, None if state is None else state.sequence, job.sequence, executions):
@@ -125,6 +131,22 @@ def refresh_job(database: Database, job_pk: int) -> bool:
                 points.add_values(job_pk)
             points.replace(job_pk, stored, summary_values(summaries))
     return True
+
+
+def _late(
+    points: SummaryRepository, job_pk: int, fresh: Sequence[Extreme], ranges: Sequence[tuple[int, int, int]]
+) -> set[str]:
+    """Return the metrics whose last new point is before another visible one, so that it is not their last value."""
+    reached: dict[str, int] = {}
+    for name, step, *_ in fresh:
+        reached[name] = max(step, reached.get(name, 0))
+    lowest = min(reached.values(), default=MAX_STEP)
+    late: set[str] = set()
+    for execution, first, last in ranges:
+        if last > lowest:
+            steps = points.last_steps(job_pk, reached, (execution, first, last))
+            late |= {name for name, step in steps.items() if step > reached[name]}
+    return late
 
 
 def back_fill(database: Database, after: int) -> int | None:

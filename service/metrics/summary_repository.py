@@ -1,12 +1,14 @@
 """All SQL that summarizes the points of a job's metrics."""
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import product
 from typing import Any, cast
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, load_only
 
 from service.db.models import (
+    CurveRevision,
     DownsampledPoint,
     DownsampleState,
     Execution,
@@ -55,22 +57,44 @@ class SummaryRepository:
         )
         return self._session.scalar(query.limit(1)) is not None
 
+    def revised_metrics(self, job_pk: int, after: int) -> set[str]:
+        """Return the metrics of which points were replaced or deleted since this number of the job's sequence."""
+        query = sa.select(MetricKey.name).join(CurveRevision, CurveRevision.key_pk == MetricKey.pk)
+        return set(self._session.scalars(query.where(CurveRevision.job_pk == job_pk, CurveRevision.sequence > after)))
+
+    def last_steps(self, job_pk: int, names: Collection[str], steps: tuple[int, int, int]) -> dict[str, int]:
+        """Return the last step of each of these metrics that has points within an execution's range of steps."""
+        execution, first, last = steps
+        of_key = (Point.job_pk == job_pk, Point.key_pk == MetricKey.pk, Point.execution == execution)
+        query = sa.select(Point.step).where(*of_key, Point.step.between(first, last)).order_by(Point.step.desc())
+        highest = query.limit(1).correlate(MetricKey).scalar_subquery()
+        rows = self._session.execute(sa.select(MetricKey.name, highest).where(MetricKey.name.in_(names)))
+        return {name: step for name, step in rows if step is not None}
+
     def new_extremes(self, job_pk: int, after: int, up_to: int) -> list[Extreme]:
         """Return the extremes of the points with these numbers of the job's sequence."""
         return self._extremes(Point, (Point.job_pk == job_pk, Point.sequence > after, Point.sequence <= up_to))
 
-    def all_extremes(self, job_pk: int, ranges: Sequence[tuple[int, int, int]]) -> list[Extreme]:
+    def all_extremes(
+        self, job_pk: int, ranges: Sequence[tuple[int, int, int]], *, names: Collection[str] | None = None
+    ) -> list[Extreme]:
         """Return the extremes of the visible points: those of each execution within its range of steps.
 
-        Of two visible executions, the later one's point at a step is shown, so that it is the later one here.
+        Of two visible executions, the later one's point at a step is shown, so that it is the later one here. Points
+        that arrive after the deletion of a job's points are beside its samples.
+
+        Args:
+            names: Some metrics; None: all.
         """
         deleted = self._session.scalar(sa.select(DownsampleState.raw_deleted).where(DownsampleState.job_pk == job_pk))
+        tables: tuple[Any, ...] = (DownsampledPoint, Point) if deleted else (Point,)
         extremes: list[Extreme] = []
-        for execution, first, last in ranges:
-            table: Any = DownsampledPoint if deleted else Point
+        for (execution, first, last), table in product(ranges, tables):
             conditions = [table.job_pk == job_pk, table.execution == execution, table.step.between(first, last)]
-            if deleted:
+            if table is DownsampledPoint:
                 conditions.append(table.level == 0)
+            if names is not None:
+                conditions.append(table.key_pk.in_(sa.select(MetricKey.pk).where(MetricKey.name.in_(names))))
             extremes += self._extremes(table, conditions)
         return extremes
 

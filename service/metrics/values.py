@@ -5,11 +5,11 @@ from math import isfinite
 from typing import Any
 
 PointRow = tuple[str, int, float | None, int, int, int | None]
-"""Key, step, value, special, time in microseconds, and place of one reported point."""
+"""Key, step, value, special, time in microseconds, and position of one reported point."""
 
 SPOOL_SHIFT, RECORD_SHIFT = 46, 10
-"""A place is the number of a spool, of a record in it, and of a point in the record, in 17, 36 and 10 bits. Of two
-points from one spool, the program logged the one with the higher place later."""
+"""A position is the number of a spool, of a record in it, and of a point in the record, in 17, 36 and 10 bits. Of two
+points from one spool, the program logged the one with the higher position later."""
 
 NAN, INFINITY, MINUS_INFINITY = 1, 2, 3
 _NAN = float("nan")
@@ -18,21 +18,21 @@ _NON_FINITE = {INFINITY: float("inf"), MINUS_INFINITY: float("-inf")}
 _JSON_TEXT = {NAN: "NaN", INFINITY: "Infinity", MINUS_INFINITY: "-Infinity"}
 
 
-def places(spool: int, records: Iterable[tuple[int, int]]) -> list[int]:
-    """Return the places of points.
+def positions(spool: int, records: Iterable[tuple[int, int]]) -> list[int]:
+    """Return the positions of points.
 
     Args:
         records: The number of each record, and the number of its points.
     """
     numbers: list[int] = []
     for record, points in records:
-        first = first_place(spool, record)
+        first = first_position(spool, record)
         numbers += range(first, first + points)
     return numbers
 
 
-def first_place(spool: int, record: int) -> int:
-    """Return the place of the first point of a record."""
+def first_position(spool: int, record: int) -> int:
+    """Return the position of the first point of a record."""
     return spool << SPOOL_SHIFT | record << RECORD_SHIFT
 
 

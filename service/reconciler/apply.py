@@ -1,5 +1,6 @@
 """Applying a decision: the job's transition or status message and the end of its attempt, in one fenced transaction."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -12,9 +13,14 @@ from service.db.models import Attempt, Job
 from service.db.paging import PageRequest
 from service.jobs.repository import JobRepository
 from service.reconciler.decide import Decision
+from service.reconciler.repository import repeated_steps
 from service.reconciler.snapshot import continuations_without_progress, restarts
 from trainyard.contract.wire.jobs import TERMINAL, JobStatus
 from trainyard.contract.wire.reports import FinishRecord
+
+STEPS_REPEATED = "steps_repeated"
+MAX_NAMED = 20
+"""Metrics that the event names."""
 
 log = structlog.get_logger("reconciler")
 
@@ -58,6 +64,7 @@ class DecisionWriter:
             if decision.ended and attempt is not None:
                 row = jobs.get_attempt(attempt.id)
                 _end_attempt(fresh, row, decision, restarts(jobs, row, exit_record), end)
+                _add_repeats(jobs, fresh, repeated_steps(session, fresh.pk, row.executions))
                 row.failed_node, row.scheduler_end = failed_node, scheduler_end or None
                 if exit_record is None:
                     fresh.open_spool = row.number
@@ -110,6 +117,17 @@ def _end_attempt(job: Job, attempt: Attempt, decision: Decision, restart_count: 
     job.failure = decision.failure.model_dump(mode="json") if decision.failure else None
     attempt.ended_at = ended_at
     attempt.exit_reason = decision.exit_reason
+
+
+def _add_repeats(jobs: JobRepository, job: Job, executions: Mapping[int, Sequence[tuple[str, int]]]) -> None:
+    """Add an event for each execution whose program logged steps again."""
+    for execution, repeats in executions.items():
+        total, named = sum(count for _, count in repeats), [name for name, _ in repeats[:MAX_NAMED]]
+        metrics = named[0] if len(repeats) == 1 else f"{len(repeats)} metrics, such as {', '.join(named)}"
+        counts = [{"metric": name, "count": count} for name, count in repeats[:MAX_NAMED]]
+        data = {"execution": execution, "metrics": len(repeats), "repeats": counts}
+        message = f"{total} repeated step{'s'[: total > 1]} of {metrics}; the last values are kept"
+        jobs.add_event(job, STEPS_REPEATED, message, data=data)
 
 
 def _keep_paused(job: Job, decision: Decision, exit_record: FinishRecord | None) -> None:

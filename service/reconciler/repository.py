@@ -6,8 +6,9 @@ from datetime import timedelta
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from service.db.models import Attempt, Event, Job
+from service.db.models import Attempt, CurveRevision, Event, Job, MetricKey
 from trainyard.contract.wire.jobs import TERMINAL
+from trainyard.contract.wire.reports import SYSTEM_PREFIX
 
 _WINDOW = 1000
 
@@ -69,3 +70,20 @@ def known_tags(session: Session, tags: Sequence[str]) -> set[str]:
     """Return those of the tags that an attempt has."""
     chunks = [tags[start : start + 500] for start in range(0, len(tags), 500)]
     return {tag for chunk in chunks for tag in session.scalars(sa.select(Attempt.tag).where(Attempt.tag.in_(chunk)))}
+
+
+def repeated_steps(session: Session, job_pk: int, executions: range) -> dict[int, list[tuple[str, int]]]:
+    """Return how many values of each metric were replaced by a later one of the same step, by execution; most first."""
+    total = sa.func.sum(CurveRevision.repeats)
+    query = (
+        sa.select(CurveRevision.execution, MetricKey.name, total)
+        .join(MetricKey, MetricKey.pk == CurveRevision.key_pk)
+        .where(CurveRevision.job_pk == job_pk, CurveRevision.execution.between(executions[0], executions[-1]))
+        .where(CurveRevision.repeats > 0, ~MetricKey.name.startswith(SYSTEM_PREFIX, autoescape=True))
+        .group_by(CurveRevision.execution, MetricKey.name)
+        .order_by(CurveRevision.execution, total.desc(), MetricKey.name)
+    )
+    repeats: dict[int, list[tuple[str, int]]] = {}
+    for execution, name, count in session.execute(query):
+        repeats.setdefault(execution, []).append((name, int(count)))
+    return repeats

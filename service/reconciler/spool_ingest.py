@@ -33,8 +33,16 @@ from trainyard.contract.wire.reports import (
     EventsBatch,
     MetricsBatch,
     ParametersReport,
+    SpoolRecords,
 )
-from trainyard.contract.wire.spool import MAX_PUT_ASIDE, PUT_ASIDE_SUFFIX, SpoolRecord, parse_put_aside, parse_spool
+from trainyard.contract.wire.spool import (
+    MAX_PUT_ASIDE,
+    PUT_ASIDE_SUFFIX,
+    SpoolRecord,
+    parse_put_aside,
+    parse_spool,
+    spool_number,
+)
 
 JOB_SECONDS = 2.0
 """Time that one job's reports take of a tick."""
@@ -51,7 +59,7 @@ _MAX_PUT_ASIDE_BYTES = 20 * MAX_PUT_ASIDE
 _MAX_ENTRIES = 20_000
 """Entries of a folder that are looked at. A job has one spool per execution and one log per rank."""
 
-_SPOOL = re.compile(r"execution-[0-9]{6}(?:\.node-[0-9]{1,5})?\.jsonl", re.ASCII)
+_SPOOL = re.compile(r"execution-[0-9]{6}(?:\.node-(?P<node>[0-9]{1,5}))?\.jsonl", re.ASCII)
 _LOG = re.compile(r"(?:rank-[0-9]{1,6}|launch)\.log", re.ASCII)
 _TRANSIENT = frozenset(
     {
@@ -254,7 +262,7 @@ class SpoolIngest:
 
     def _ingest_or_reject(self, path: Path, record: SpoolRecord) -> None:
         try:
-            self._ingest_record(record)
+            self._ingest_record(path, record)
         except UnavailableError:
             raise
         except Exception as error:
@@ -271,10 +279,12 @@ class SpoolIngest:
             offset = logs.append(rank, offset, data, allow_gap=True)
             yield False
 
-    def _ingest_record(self, record: SpoolRecord) -> None:
+    def _ingest_record(self, path: Path, record: SpoolRecord) -> None:
         attempt = AttemptService(self.database, self.attempt_id, self.now, self.count, late=self.late)
         match record.body():
             case MetricsBatch() as batch:
+                source = SpoolRecords(spool=_number(path), records=((record.seq, len(batch.points)),))
+                batch = batch.model_copy(update={"source": source})
                 store_batch(self.database, self.attempt_id, batch, self.now, late=self.late)
                 self.count("points", len(batch.points))
             case EventsBatch() as events:
@@ -283,6 +293,12 @@ class SpoolIngest:
                 attempt.checkpoint(checkpoint)
             case ParametersReport() as parameters:
                 attempt.parameters(parameters)
+
+
+def _number(spool: Path) -> int:
+    """Return the number of a spool by the name of its file."""
+    match = _SPOOL.fullmatch(spool.name)
+    return spool_number(int(match["node"]) if match and match["node"] else None)
 
 
 def _first_line(error: Exception) -> str:

@@ -155,6 +155,31 @@ def test_wandb_program_is_live_and_replaces_points_after_a_resume(client: Client
     assert client.job(job.id).resource.parameters == {"lr": 3e-4, "depth": 2}
 
 
+FOLDS_PROGRAM = """
+import mlflow, wandb
+
+run = wandb.init()
+run.define_metric("wandb_loss", step_metric="epoch")
+for fold in range(5):
+    for step in range(10):
+        mlflow.log_metric("mlflow_loss", fold * 10 + step, step=step)
+        run.log({"wandb_loss": fold * 10 + step, "epoch": step})
+run.finish()
+"""
+
+
+def test_loops_over_folds_end_with_the_values_of_the_last_fold(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(FOLDS_PROGRAM)
+    job = client.submit({"name": "folds", "task": "script", "argv": ["train.py"]}, code=tmp_path)
+    wait_for_status(client, job.id, "succeeded")
+    series = {one.key: dict(zip(one.steps, one.values, strict=True)) for one in client.metrics(job.id).series}
+    last = {step: 40.0 + step for step in range(10)}
+    assert (series["mlflow_loss"], series["wandb_loss"]) == (last, last)
+    (event,) = [one for one in client.events(job.id) if one.type == "steps_repeated"]
+    counts = {one["metric"]: one["count"] for one in event.data["repeats"]}
+    assert (counts["mlflow_loss"], counts["wandb_loss"]) == (40, 40)
+
+
 TENSORBOARD_PROGRAM = """
 import os, signal, time
 from torch.utils.tensorboard import SummaryWriter

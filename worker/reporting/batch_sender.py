@@ -3,10 +3,10 @@
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from trainyard.contract.wire.reports import MAX_POINTS
-from trainyard.contract.wire.spool import SpoolRecord
+from trainyard.contract.wire.reports import MAX_POINTS, SpoolRecords
+from trainyard.contract.wire.spool import RESTARTS_MARK, SpoolRecord
 from worker.reporting.service_client import (
     TOO_LARGE,
     FailedError,
@@ -30,7 +30,9 @@ _MAX_RESENT = 1000
 class ReportBatch:
     """Records that are sent in one request."""
 
-    records: list[SpoolRecord] = field(default_factory=list)
+    records: list[SpoolRecord]
+    spool: int
+    """The number of their spool."""
 
     @property
     def end(self) -> int:
@@ -44,33 +46,59 @@ class ReportBatch:
         """
         try:
             if len(self.records) == 1:
-                return self.records[0].body_text.decode()
+                (record,) = self.records
+                text = record.body_text.decode()
+                return text if record.kind != "metrics" else _with_source(text, self._source([_count_points(record)]))
             bodies = [json.loads(record.body_text) for record in self.records]
             progress = [body["progress"] for body in bodies if body["progress"]]
             points = [point for body in bodies for point in body["points"]]
             merged = {**bodies[-1], "points": points, "progress": progress[-1] if progress else None}
-            return json.dumps(merged, separators=(",", ":"))
+            source = self._source([len(body["points"]) for body in bodies])
+            return _with_source(json.dumps(merged, separators=(",", ":")), source)
         except (ValueError, TypeError, LookupError) as error:
             raise RejectedError(f"the records are malformed: {error}") from None
 
     def halves(self) -> tuple["ReportBatch", "ReportBatch"]:
         middle = len(self.records) // 2
-        return ReportBatch(self.records[:middle]), ReportBatch(self.records[middle:])
+        return ReportBatch(self.records[:middle], self.spool), ReportBatch(self.records[middle:], self.spool)
+
+    def _source(self, counts: list[int]) -> SpoolRecords:
+        """Return which records have how many points; those without points are left out, unless there is one alone."""
+        records = tuple(
+            (record.seq, n) for record, n in zip(self.records, counts, strict=True) if n or len(counts) == 1
+        )
+        return SpoolRecords(spool=self.spool, records=records)
 
 
-def batch_records(records: list[SpoolRecord]) -> list[ReportBatch]:
-    """Group adjacent metrics records into requests of at most MAX_POINTS points; other records are sent alone."""
+def batch_records(records: list[SpoolRecord], spool: int) -> list[ReportBatch]:
+    """Group adjacent metrics records into requests of at most MAX_POINTS points; other records are sent alone, as are
+    those with which curves begin again.
+
+    Args:
+        spool: The number of their spool.
+    """
     batches: list[ReportBatch] = []
-    room = 0
+    room = -1
     for record in records:
-        points = record.body_text.count(b'"key":') if record.kind == "metrics" else MAX_POINTS
-        if batches and record.kind == "metrics" and batches[-1].records[-1].kind == "metrics" and points <= room:
+        can_join = record.kind == "metrics" and RESTARTS_MARK not in record.body_text
+        points = _count_points(record)
+        if can_join and points <= room:
             batches[-1].records.append(record)
             room -= points
         else:
-            batches.append(ReportBatch([record]))
-            room = MAX_POINTS - points
+            batches.append(ReportBatch([record], spool))
+            room = MAX_POINTS - points if can_join else -1
     return batches
+
+
+def _count_points(record: SpoolRecord) -> int:
+    """Return the number of points without parsing the record: no text in a metrics record has a quotation mark."""
+    return record.body_text.count(b'"key":')
+
+
+def _with_source(body: str, source: SpoolRecords) -> str:
+    """Add the source to the JSON of a batch."""
+    return f'{body[:-1]},"source":{source.model_dump_json()}}}'
 
 
 class BatchSender:

@@ -17,6 +17,7 @@ from trainyard.contract.wire.spool import (
     parse_spool,
     read_acknowledged,
     read_put_aside,
+    spool_number,
 )
 from worker.reporting.batch_sender import BatchSender, batch_records
 from worker.reporting.service_client import Backoff, RefusedError, ServiceClient, UnavailableError
@@ -149,7 +150,7 @@ class SpoolSender:
                 last = self._closing.is_set() or not spool.own
                 self._wake.clear()
                 records = _read_some(spool)
-                for batch in batch_records(records):
+                for batch in batch_records(records, spool_number(self._node)):
                     if not sender.send(batch):
                         return
                     spool.offset = batch.end

@@ -1,5 +1,6 @@
 """What earlier executions of a job logged, from their spools: where the counts of a resumed program continue."""
 
+import contextlib
 import json
 import os
 import re
@@ -22,18 +23,11 @@ _SPOOL = re.compile(r"execution-(\d{6})(?:\.node-\d+)?\.jsonl")
 def read_history(layout: AttemptLayout, execution: int) -> dict[str, MetricHistory]:
     """Return what executions before this one logged, by metric."""
     written_at = newest_checkpoint(RunLayout(layout.root.parent.parent).checkpoints)
-    last: dict[str, int] = {}
-    before: dict[str, int] = {}
-    latest: dict[str, tuple[float, int]] = {}
-    for name, step, time in _points(layout, execution):
-        last[name] = max(step, last.get(name, 0))
-        latest[name] = max((time, step), latest.get(name, (0.0, -1)))
-        if written_at is not None and time <= written_at:
-            before[name] = max(step, before.get(name, -1))
-    return {
-        name: MetricHistory(step, before.get(name, -1) + 1, latest[name][1], latest[name][0])
-        for name, step in last.items()
-    }
+    known: dict[str, MetricHistory] = {}
+    for path in _spools(layout, execution):
+        for name, one in _read_spool(path, written_at).items():
+            known[name] = one if name not in known else one.joined(known[name])
+    return known
 
 
 def newest_checkpoint(folder: Path) -> float | None:
@@ -58,8 +52,8 @@ def newest_checkpoint(folder: Path) -> float | None:
     return newest
 
 
-def _points(layout: AttemptLayout, execution: int) -> Iterator[tuple[str, int, float]]:
-    """Yield name, step and time of the points of earlier executions."""
+def _spools(layout: AttemptLayout, execution: int) -> Iterator[Path]:
+    """Yield the spools of earlier executions, the newest first, up to a size."""
     paths = [
         path
         for path in layout.root.parent.glob("*/spool/*.jsonl")
@@ -71,16 +65,29 @@ def _points(layout: AttemptLayout, execution: int) -> Iterator[tuple[str, int, f
         room -= size
         if room < 0:
             return
-        yield from _points_of(path)
+        yield path
 
 
-def _points_of(path: Path) -> Iterator[tuple[str, int, float]]:
-    try:
+def _read_spool(path: Path, written_at: float | None) -> dict[str, MetricHistory]:
+    """Return what a spool has of each metric, up to a damaged record.
+
+    Args:
+        written_at: When the newest checkpoint was written, in seconds since 1970.
+    """
+    known: dict[str, MetricHistory] = {}
+    with contextlib.suppress(OSError, SpoolCorruptError, ValueError, LookupError, TypeError, AttributeError):
         for record in parse_spool(path):
-            if record.kind == "metrics":
-                for point in json.loads(record.body_text)["points"]:
-                    if point["key"].startswith(SYSTEM_PREFIX):
-                        break
-                    yield point["key"], point["step"], datetime.fromisoformat(point["time"]).timestamp()
-    except (OSError, SpoolCorruptError, ValueError, LookupError, TypeError, AttributeError):
-        return
+            if record.kind != "metrics":
+                continue
+            body = json.loads(record.body_text)
+            for name in body.get("restarts", ()):
+                known.pop(name, None)
+            for point in body["points"]:
+                name, step = point["key"], point["step"]
+                if name.startswith(SYSTEM_PREFIX):
+                    break
+                time = datetime.fromisoformat(point["time"]).timestamp()
+                resumes_at = step + 1 if written_at is not None and time <= written_at else 0
+                one = MetricHistory(step, resumes_at, step, time)
+                known[name] = one if name not in known else one.joined(known[name])
+    return known

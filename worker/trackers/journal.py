@@ -36,6 +36,8 @@ EVENTS_PER_NODE = 1_000_000
 MAX_NAMES = 9_000
 """Metric names of one node, below what the service allows a job."""
 _TRAINER_NAMES = {"per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs"}
+_GIVE_STEPS = frozenset({"wandb"})
+"""Trackers whose client counts where the program gives no step: their 0 is a step."""
 _CHECK_SECONDS = 1.0
 """How often the spool is read for metrics that the program reports by `trainyard.script`."""
 _METRICS_MARK = b'"kind": "metrics"'
@@ -250,7 +252,8 @@ class Journal:
         if run.latest.get(name) == latest:
             return None
         run.latest[name] = latest
-        return Point(key=name, step=run.steps.assign(name, value.step), value=number, time=value.time)
+        step = run.steps.assign(name, value.step, counts_zeros=tracker not in _GIVE_STEPS)
+        return Point(key=name, step=step, value=number, time=value.time)
 
     def _name(self, run: _Execution, execution: int, name: str) -> str | None:
         if name in self._names:

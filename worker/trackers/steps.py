@@ -22,6 +22,12 @@ class MetricHistory:
     latest_at: float = 0.0
     """When that was, in seconds since 1970."""
 
+    def joined(self, other: "MetricHistory") -> "MetricHistory":
+        """Return the history with the points of both."""
+        latest_at, latest_step = max((self.latest_at, self.latest_step), (other.latest_at, other.latest_step))
+        last_step, resumes_at = max(self.last_step, other.last_step), max(self.resumes_at, other.resumes_at)
+        return MetricHistory(last_step, resumes_at, latest_step, latest_at)
+
 
 @dataclass
 class ExecutionSteps:
@@ -39,15 +45,16 @@ class ExecutionSteps:
     def __post_init__(self) -> None:
         self.resumed_from = 0 if self.execution == 1 else UNKNOWN_STEP
 
-    def assign(self, name: str, step: int | None) -> int:
+    def assign(self, name: str, step: int | None, *, counts_zeros: bool = True) -> int:
         """Return the step of the next point of a metric.
 
         Args:
-            step: What the tracker sent; None: the program gave no step. MLflow sends 0 in that case, so a second 0 of a
-                metric means the same.
+            step: What the tracker sent; None: the program gave no step.
+            counts_zeros: Whether the tracker sends 0 in that case, as MLflow and TensorBoard do, so that a second 0 of
+                a metric in a row means the same.
         """
         last = self._last.get(name)
-        if step is None or (step == 0 and last == 0):
+        if step is None or (counts_zeros and step == 0 and last == 0):
             self.counted.add(name)
         if name in self.counted:
             step = last + 1 if last is not None else self._first_count(name)

@@ -35,8 +35,8 @@ class Point(Base):
     special: Mapped[int] = mapped_column(SmallInteger, default=0)
     time: Mapped[datetime]
     sequence: Mapped[int]
-    place: Mapped[int | None]
-    """Where the point is in its spool, as `service.metrics.values.places`. None: an older worker reported it."""
+    position: Mapped[int | None]
+    """Where the point is in its spool, as `service.metrics.values.positions`. None: an older worker reported it."""
 
 
 class CurveRevision(Base):
@@ -51,7 +51,7 @@ class CurveRevision(Base):
     repeats: Mapped[int] = mapped_column(default=0)
     """How many values were replaced by a later one of the same step."""
     restart: Mapped[int | None]
-    """The first place that is not void, if the curve was begun again."""
+    """The first position that is not void, if the curve was begun again."""
     sequence: Mapped[int]
     """The number in the job's sequence of the last change."""
 

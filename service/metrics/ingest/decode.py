@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from service.core.errors import InvalidRequestError
 from service.db.types import to_micros
-from service.metrics.values import PointRow, encode_value, first_place, places
+from service.metrics.values import PointRow, encode_value, first_position, positions
 from trainyard.contract.base import MAX_SAFE_INT, Timestamp
 from trainyard.contract.wire.reports import MAX_POINTS, MAX_RECORD, MAX_SPOOL, MetricsBatch, Phase
 
@@ -67,8 +67,8 @@ class PointBatch:
     progress: dict[str, Any] | None = None
     restarts: Sequence[str] = ()
     """Metrics whose earlier points of the same execution and spool are void."""
-    restart_place: int = 0
-    """The first place that is not."""
+    restart_position: int = 0
+    """The first position that is not."""
 
 
 def decode_batch(body: bytes, known_keys: Container[str]) -> PointBatch:
@@ -88,7 +88,7 @@ def decode_known(body: bytes, known_keys: Container[str]) -> PointBatch | None:
     try:
         decoded = _decoder.decode(body)
         points, source = decoded.points, decoded.source
-        numbers = _places(source, len(points))
+        numbers = _positions(source, len(points))
         if numbers is None or not all(key in known_keys for key in {point.key for point in points}):
             return None
         # Points that are reported together share one time.
@@ -97,20 +97,20 @@ def decode_known(body: bytes, known_keys: Container[str]) -> PointBatch | None:
         return None
     # JSON numbers are finite; non-finite values are strings, which only the pydantic model accepts.
     rows: list[PointRow] = [
-        (point.key, point.step, point.value, 0, micros[point.time], place)
-        for point, place in zip(points, numbers, strict=True)
+        (point.key, point.step, point.value, 0, micros[point.time], position)
+        for point, position in zip(points, numbers, strict=True)
     ]
     progress = None if decoded.progress is None else msgspec.to_builtins(decoded.progress)
     return PointBatch(decoded.execution, decoded.resumed_from_step, rows, progress)
 
 
-def _places(source: _Source | None, count: int) -> Sequence[int | None] | None:
-    """Return the places of a batch's points, as far as they are known; None if the records are not theirs."""
+def _positions(source: _Source | None, count: int) -> Sequence[int | None] | None:
+    """Return the positions of a batch's points, as far as they are known; None if the records are not theirs."""
     if source is None:
         return [None] * count
     records = source.records
     ordered = all(one[0] < following[0] for one, following in pairwise(records))
-    return places(source.spool, records) if ordered and sum(points for _, points in records) == count else None
+    return positions(source.spool, records) if ordered and sum(points for _, points in records) == count else None
 
 
 def batch_from_model(batch: MetricsBatch) -> PointBatch:
@@ -125,13 +125,13 @@ def batch_from_model(batch: MetricsBatch) -> PointBatch:
         raise InvalidRequestError(message, param="source")
     numbers: Sequence[int | None] = [None] * len(batch.points)
     if source is not None:
-        numbers = places(source.spool, source.records)
+        numbers = positions(source.spool, source.records)
     rows: list[PointRow] = [
-        (point.key, point.step, *encode_value(point.value), to_micros(point.time), place)
-        for point, place in zip(batch.points, numbers, strict=True)
+        (point.key, point.step, *encode_value(point.value), to_micros(point.time), position)
+        for point, position in zip(batch.points, numbers, strict=True)
     ]
     progress = None if batch.progress is None else batch.progress.model_dump(mode="json")
-    first = first_place(source.spool, source.records[0][0]) if source and batch.restarts else 0
+    first = first_position(source.spool, source.records[0][0]) if source and batch.restarts else 0
     return PointBatch(batch.execution, batch.resumed_from_step, rows, progress, batch.restarts, first)
 
 

@@ -33,12 +33,12 @@ _SQLITE_SAVE = (
     " progress = COALESCE(json_extract(w.value, '$[3]'), progress)"
     " FROM json_each(?) AS w WHERE jobs.pk = json_extract(w.value, '$[0]')"
 )
-_COLUMNS = "job_pk, execution, sequence, key_pk, step, value, special, time, place"
+_COLUMNS = "job_pk, execution, sequence, key_pk, step, value, special, time, position"
 _SQLITE_INSERT = f"INSERT INTO points AS p ({_COLUMNS}) VALUES "  # noqa: S608
 _REPLACE = (
     " ON CONFLICT (job_pk, key_pk, step, execution) DO UPDATE SET sequence = excluded.sequence,"
-    " value = excluded.value, special = excluded.special, time = excluded.time, place = excluded.place"
-    f" WHERE excluded.place > p.place AND excluded.place >> {SPOOL_SHIFT} = p.place >> {SPOOL_SHIFT}"
+    " value = excluded.value, special = excluded.special, time = excluded.time, position = excluded.position"
+    f" WHERE excluded.position > p.position AND excluded.position >> {SPOOL_SHIFT} = p.position >> {SPOOL_SHIFT}"
 )
 """A value that its program logged later replaces the stored one. Two spools have no common order: the first stays."""
 _COUNT_REPEATS = (
@@ -62,9 +62,9 @@ _POSTGRES_INSERT = (
     f"WITH fresh AS (INSERT INTO points AS p ({_COLUMNS})"  # noqa: S608
     " SELECT * FROM unnest(?::bigint[], ?::bigint[], ?::bigint[], ?::bigint[], ?::bigint[],"
     f" ?::float8[], ?::smallint[], ?::bigint[], ?::bigint[]){_REPLACE}"
-    " RETURNING p.job_pk, p.execution, p.key_pk, p.sequence, p.place, p.xmax <> 0 AS is_repeat),"
+    " RETURNING p.job_pk, p.execution, p.key_pk, p.sequence, p.position, p.xmax <> 0 AS is_repeat),"
     " repeated AS (INSERT INTO curve_revisions (job_pk, execution, key_pk, spool, repeats, sequence)"
-    f" SELECT job_pk, execution, key_pk, place >> {SPOOL_SHIFT}, count(*), max(sequence)"
+    f" SELECT job_pk, execution, key_pk, position >> {SPOOL_SHIFT}, count(*), max(sequence)"
     f" FROM fresh WHERE is_repeat GROUP BY 1, 2, 3, 4{_COUNT_REPEATS})"
     " SELECT job_pk, sequence, count(*) FROM fresh GROUP BY job_pk, sequence"
 )
@@ -86,7 +86,7 @@ class JobState:
     sequence: int
     latest: dict[str, Any]
     restarts: dict[tuple[int, int, int], int]
-    """The first place that is not void, by execution, number of the metric and spool, of curves that began again."""
+    """The first position that is not void, by execution, number of the metric and spool, of curves that began again."""
     progress: dict[str, Any] | None = None
     """New progress; None leaves the stored one unchanged."""
 
@@ -116,7 +116,7 @@ class AcceptedBatch:
     reported: int
     """The number of reported points, with those that are void."""
     restarts: Mapping[str, int] = field(default_factory=dict)
-    """The first place that is not void, by metric, of the curves that begin again."""
+    """The first position that is not void, by metric, of the curves that begin again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,8 +265,8 @@ def _json(value: Any) -> str | None:
 def _job_state(
     pk: int, job_id: str, current: str | None, sequence: int, latest: str, restarts: Sequence[Sequence[int]] | None
 ) -> JobState:
-    places = {(execution, key, spool): place for execution, key, spool, place in restarts or ()}
-    return JobState(pk, job_id, current, sequence, msgspec.json.decode(latest), places)
+    positions = {(execution, key, spool): position for execution, key, spool, position in restarts or ()}
+    return JobState(pk, job_id, current, sequence, msgspec.json.decode(latest), positions)
 
 
 def _chunks(batch: AcceptedBatch, keys: dict[str, int]) -> Iterator[tuple[int, list[Any]]]:
@@ -275,8 +275,8 @@ def _chunks(batch: AcceptedBatch, keys: dict[str, int]) -> Iterator[tuple[int, l
     for size in _STATEMENT_ROWS:
         while len(rows) - done >= size:
             values: list[Any] = [batch.job.pk, batch.execution, batch.sequence]
-            for key, *others in rows[done : done + size]:
-                values += (keys[key], *others)
+            for key, step, value, special, time, position in rows[done : done + size]:
+                values += (keys[key], step, value, special, time, position)
             yield size, values
             done += size
 
@@ -288,21 +288,21 @@ def _distinct(batches: Sequence[AcceptedBatch]) -> Iterator[Sequence[AcceptedBat
     """
     rest = [batch for batch in batches if batch.rows]
     while rest:
-        seen: set[tuple[int, int, str, int]] = set()
+        used: set[tuple[int, int, str, int]] = set()
         part, repeated = [], []
         for batch in rest:
             job, execution = batch.job.pk, batch.execution
             steps = {(job, execution, row[0], row[1]) for row in batch.rows}
-            if len(steps) == len(batch.rows) and seen.isdisjoint(steps):
-                seen |= steps
+            if len(steps) == len(batch.rows) and used.isdisjoint(steps):
+                used |= steps
                 part.append(batch)
                 continue
             first: list[PointRow] = []
             later: list[PointRow] = []
             for row in batch.rows:
                 step = (job, execution, row[0], row[1])
-                (later if step in seen else first).append(row)
-                seen.add(step)
+                (later if step in used else first).append(row)
+                used.add(step)
             part += [replace(batch, rows=first)] if first else []
             repeated.append(replace(batch, rows=later))
         yield part

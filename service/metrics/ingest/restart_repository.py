@@ -8,14 +8,16 @@ import msgspec
 from service.db.raw import RawTransaction
 from service.metrics.downsampling.buckets import Sample, sample_levels
 from service.metrics.ingest.repository import AcceptedBatch
-from service.metrics.values import SPOOL_SHIFT, first_place
+from service.metrics.values import SPOOL_SHIFT, first_position
 
 CURVES_RESTARTED = "curves_restarted"
 """Type of the event; a client that follows the stream must read these curves again."""
 MAX_NAMED = 20
 """Metrics that an event names."""
 
-_DELETE_POINTS = "DELETE FROM points WHERE job_pk = ? AND key_pk = ? AND execution = ? AND place >= ? AND place < ?"
+_DELETE_POINTS = (
+    "DELETE FROM points WHERE job_pk = ? AND key_pk = ? AND execution = ? AND position >= ? AND position < ?"
+)
 _DELETE_SAMPLES = "DELETE FROM downsampled_points WHERE job_pk = ? AND key_pk = ? AND execution = ?"
 _REMAINING = (
     "SELECT step, value, special, time FROM points"
@@ -55,13 +57,13 @@ class RestartRepository:
             "UPDATE downsample_states SET revision = revision + 1 WHERE job_pk = ? RETURNING sequence, spacing_bits"
         )
         states = self._transaction.execute(update, (job_pk,)).fetchall()
-        for name, place in batch.restarts.items():
-            key, spool = keys[name], place >> SPOOL_SHIFT
+        for name, position in batch.restarts.items():
+            key, spool = keys[name], position >> SPOOL_SHIFT
             series = (job_pk, key, execution)
-            self._transaction.execute(_DELETE_POINTS, (*series, first_place(spool, 0), place))
+            self._transaction.execute(_DELETE_POINTS, (*series, first_position(spool, 0), position))
             if states:
                 self._sample_again(series, *states[0])
-            self._transaction.execute(_SAVE_RESTART, (job_pk, execution, key, spool, place, batch.sequence))
+            self._transaction.execute(_SAVE_RESTART, (job_pk, execution, key, spool, position, batch.sequence))
         self._add_event(batch, sorted(batch.restarts), now)
 
     def _sample_again(self, series: tuple[int, int, int], sequence: int, spacing_bits: int) -> None:

@@ -149,12 +149,12 @@ class GroupWriter:
         return accepted
 
     def _add_restarts(self, job: JobState, batch: PointBatch) -> dict[str, int]:
-        """Remember which curves begin again, and return those for which that is new, with the first place."""
+        """Remember which curves begin again, and return those for which that is new, with the first position."""
         restarts: dict[str, int] = {}
         for name in batch.restarts:
-            series = (batch.execution, self._cache.names[name], batch.restart_place >> SPOOL_SHIFT)
-            if batch.restart_place > job.restarts.get(series, -1):
-                restarts[name] = job.restarts[series] = batch.restart_place
+            series = (batch.execution, self._cache.names[name], batch.restart_position >> SPOOL_SHIFT)
+            if batch.restart_position > job.restarts.get(series, -1):
+                restarts[name] = job.restarts[series] = batch.restart_position
         return restarts
 
     def _without_void(self, batch: AcceptedBatch) -> AcceptedBatch:

@@ -134,6 +134,7 @@ const handlers = {
     readAttempts();
     if (event.type.startsWith("checkpoint")) readCheckpoints();
     if (event.type === "worker.samples_written") readSamples();
+    if (event.type === "curves_restarted") { store.clear(); readCurves(); } // points were deleted
   },
   metrics(report) {
     const { hasNewMetric, unknownCut, resumedFrom } = store.add(report);

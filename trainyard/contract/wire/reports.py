@@ -119,7 +119,7 @@ class AcceptedPoints(Accepted):
     model_config = example(accepted=990)
 
     duplicates: int = Field(examples=[10])
-    """Points that existed before."""
+    """Points that were stored before, or that are void, because the program logged a later value of their step."""
 
 
 class AppendedLog(Resource):

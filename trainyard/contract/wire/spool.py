@@ -23,6 +23,9 @@ _LINE = re.compile(
     rb'"kind": "(?P<kind>metrics|events|checkpoint|parameters)", "body": (?P<body>.*)\}'
 )
 
+RESTARTS_MARK = b'"restarts":'
+"""In the text of a record with which curves begin again."""
+
 PUT_ASIDE_SUFFIX = ".put_aside"
 """Of the file beside a spool that lists the acknowledged records that the service has not stored."""
 MAX_PUT_ASIDE = 1000
@@ -69,6 +72,11 @@ def format_record(seq: int, kind: SpoolKind, body: SpoolBody) -> bytes:
     """Return the record's line with its newline."""
     text = body.model_dump_json().encode()
     return b'{"seq": %d, "crc": "%08x", "kind": "%s", "body": %s}\n' % (seq, zlib.crc32(text), kind.encode(), text)
+
+
+def spool_number(node: int | None) -> int:
+    """Return the number of a spool in `SpoolRecords`: of the tracker spool of a node, or of the ranks' spool."""
+    return 0 if node is None else node + 1
 
 
 def parse_spool(source: bytes | Path | BinaryIO, offset: int = 0) -> Iterator[SpoolRecord]:

@@ -224,4 +224,4 @@ def test_unstorable_value_is_refused_without_a_retry(world: World, monkeypatch: 
             self.attempt_id, self.batch = worker.attempt_id, batch
 
     outcomes = queue._write([Entry(good), Entry(bad), Entry(good)])  # type: ignore[list-item]
-    assert [getattr(outcome, "inserted", None) for outcome in outcomes] == [1, None, 0]
+    assert [getattr(outcome, "stored", None) for outcome in outcomes] == [1, None, 0]

@@ -1,15 +1,18 @@
 """Storing of groups of batches: results, latest values, and concurrent writers."""
 
 import threading
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from service.db.raw import RawTransaction
 from service.metrics.ingest.decode import PointBatch
 from service.metrics.ingest.repository import InsertResult
 from service.metrics.ingest.writer import Outcome, PointWriter
+from service.metrics.values import positions
 from tests.support.wait import wait_until
 from tests.support.world import World
 
@@ -70,6 +73,33 @@ def test_group_stores_points_latest_values_and_progress(world: World, writer: Po
     assert after.progress == {"step": 2, "reported_at": LATER.isoformat()}
     assert after.updated_at > before.updated_at
     assert sorted(stored(world)) == [(1, 1, 1.0), (1, 1, 1.0), (1, 2, 1.0), (1, 2, 1.0), (1, 3, 7.0)]
+
+
+def test_new_points_cost_one_statement_each_for_attempts_jobs_and_points(
+    world: World, writer: PointWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = world.start(world.submit()).attempt_id
+    statements: list[str] = []
+    execute = RawTransaction.execute
+
+    def counting(transaction: RawTransaction, statement: str, values: Sequence[Any] = ()) -> Any:
+        statements.append(statement.split(" ")[0])
+        return execute(transaction, statement, values)
+
+    def report(record: int, step: int) -> list[str]:
+        statements.clear()
+        rows = [
+            ("a", one, 1.0, 0, 0, position)
+            for one, position in zip(range(step, step + 10), positions(0, [(record, 10)]), strict=True)
+        ]
+        writer.write([(attempt, PointBatch(1, 0, rows))], NOW)
+        return statements
+
+    report(0, 0)
+    monkeypatch.setattr(RawTransaction, "execute", counting)
+    lock = [] if world.database.dialect == "sqlite" else ["SELECT"]
+    insert = "INSERT" if world.database.dialect == "sqlite" else "WITH"
+    assert report(1, 10) == [*lock, "SELECT", "UPDATE", insert]
 
 
 def test_rejected_batch_does_not_affect_its_group(world: World, writer: PointWriter) -> None:

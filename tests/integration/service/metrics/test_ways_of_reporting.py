@@ -105,6 +105,11 @@ def batch_of(points: list[str]) -> bytes:
     return ('{"execution":1,"resumed_from_step":0,"points":[' + ",".join(points) + "]}").encode()
 
 
+def source_of(record: int, points: int) -> bytes:
+    """Return the field that the sender adds to a body."""
+    return b',"source":{"spool":0,"records":[[%d,%d]]}' % (record, points)
+
+
 class ObservedIngest(SpoolIngest):
     """Lists what is put aside."""
 
@@ -125,7 +130,8 @@ class Job:
     id: str
     worker: FakeWorker
 
-    def post(self, body: bytes) -> bool:
+    def post(self, body: bytes, source: bytes = b"") -> bool:
+        body = body[:-1] + source + b"}"
         answer = self.worker.client.post(f"/v1/attempts/{self.worker.attempt_id}/metrics", content=body)
         assert answer.status_code in (200, 400, 422), (answer.status_code, body)
         return bool(answer.status_code == 200)
@@ -186,10 +192,10 @@ def test_all_ways_of_reporting_points_agree(world: World, seed: int) -> None:
     rejected_points = spooled_single.ingest([batch_of([point]) for _, point in points])
     valid = []
     for number, (batch, point) in enumerate(points):
-        valid.append(single.post(batch_of([point])))
+        valid.append(single.post(batch_of([point]), source_of(number, 1)))
         assert valid[-1] == (number not in rejected_points), (batch, point)
     for number, batch in enumerate(batches):
-        accepted = whole.post(batch_of(batch))
+        accepted = whole.post(batch_of(batch), source_of(number, len(batch)))
         assert accepted == (number not in rejected), batch
         assert accepted == all(ok for ok, (index, _) in zip(valid, points, strict=True) if index == number), batch
     assert whole.rows() == spooled_whole.rows()

@@ -14,8 +14,8 @@ from tests.support.forks import in_a_fork
 from tests.support.service_transport import service_transport
 from tests.support.wait import wait_until
 from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.wire.reports import MAX_POINTS, CheckpointReport
-from trainyard.contract.wire.spool import parse_spool, read_acknowledged
+from trainyard.contract.wire.reports import MAX_POINTS, CheckpointReport, MetricsBatch, Point
+from trainyard.contract.wire.spool import format_record, parse_spool, read_acknowledged
 from worker.reporting.batch_sender import batch_records
 from worker.reporting.reporter import SpoolReporter
 from worker.reporting.service_client import (
@@ -267,11 +267,29 @@ class TestReportBatches:
         for step in range(1, 50):
             spool_reporter.points(step, {f"key/{index}": 0.0 for index in range(90)})
         spool_reporter.close(0)
-        made = batch_records(list(parse_spool(layout.spool_file(1))))
+        made = batch_records(list(parse_spool(layout.spool_file(1))), 0)
         counts = [len(json.loads(batch.body())["points"]) for batch in made]
         assert max(counts) <= MAX_POINTS
         assert sum(counts) == 49 * 90
         assert len(counts) == 5
+
+    def test_requests_name_their_records_and_curves_begin_again_alone(self):
+        at = datetime(2026, 1, 1, tzinfo=UTC)
+
+        def line(seq, points, restarts=()):
+            sent = tuple(Point(key="key", step=step, value=1.0, time=at) for step in range(points))
+            batch = MetricsBatch(execution=1, resumed_from_step=0, points=sent, restarts=restarts)
+            return format_record(seq, "metrics", batch)
+
+        spool = b"".join([line(3, 2), line(4, 0), line(6, 1), line(7, 3, ("key",)), line(8, 0), line(9, 1)])
+        made = batch_records(list(parse_spool(spool)), 2)
+        sent = [MetricsBatch.model_validate_json(batch.body()) for batch in made]
+        assert [(batch.source.records, batch.restarts) for batch in sent] == [
+            (((3, 2), (6, 1)), ()),
+            (((7, 3),), ("key",)),
+            (((9, 1),), ()),
+        ]
+        assert {batch.source.spool for batch in sent} == {2}
 
 
 class TestServiceClient:

@@ -70,6 +70,20 @@ def test_program_reports_unchanged(
     assert [event.data for event in events(layout)] == [{"kind": "name"}]
 
 
+def test_a_loop_over_folds_reports_the_steps_of_each_fold(
+    listener: TrackerListener, layout: AttemptLayout, tmp_path: Path
+) -> None:
+    program = """
+import mlflow
+for fold in range(3):
+    for step in range(4):
+        mlflow.log_metric("loss", 1.0 if step == 0 else fold * 10 + step, step=step)
+"""
+    run(listener, tmp_path, program, "installed")
+    assert [step for _, step, _ in points(layout)] == [0, 1, 2, 3] * 3
+    assert {step: value for _, step, value in points(layout)} == {0: 1.0, 1: 21.0, 2: 22.0, 3: 23.0}
+
+
 def test_later_execution_continues_where_the_checkpoint_was_written(
     listener: TrackerListener, layout: AttemptLayout, tmp_path: Path
 ) -> None:

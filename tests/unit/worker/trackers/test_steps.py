@@ -19,6 +19,12 @@ def test_metric_without_steps_is_counted() -> None:
     assert steps.counted == {"loss", "acc"}
 
 
+def test_a_tracker_that_gives_all_steps_may_repeat_0() -> None:
+    steps = ExecutionSteps(1)
+    assert [steps.assign("loss", step, counts_zeros=False) for step in (0, 0, 1, 0, 0)] == [0, 0, 1, 0, 0]
+    assert steps.counted == set()
+
+
 def test_resume_step_comes_from_a_metric_that_counts_steps() -> None:
     steps = ExecutionSteps(2, HISTORY)
     assert steps.assign("epoch_loss", 5) == 5

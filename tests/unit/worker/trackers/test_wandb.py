@@ -139,6 +139,24 @@ def history(*lines: dict[str, Any], offset: int = 0, **more: Any) -> dict[str, A
     return {"files": {"wandb-history.jsonl": {"offset": offset, "content": texts}}, **more}
 
 
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_a_loop_over_folds_ends_with_the_last_fold(
+    listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, epochs: int
+) -> None:
+    program = f"""
+import wandb
+run = wandb.init()
+run.define_metric("loss", step_metric="epoch")
+for fold in range(3):
+    for epoch in range({epochs}):
+        run.log({{"loss": fold * 10 + epoch, "epoch": epoch}})
+run.finish()
+"""
+    run(listener, tmp_path, program, "installed")
+    logged = [(step, value) for name, step, value in points(layout) if name == "loss"]
+    assert logged == [(epoch, fold * 10.0 + epoch) for fold in range(3) for epoch in range(epochs)]
+
+
 @pytest.mark.parametrize("clients", CLIENTS)
 def test_program_reports_unchanged(
     listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, clients: Clients

@@ -1,4 +1,4 @@
-"""places of points in their spools, repeated steps and curves that begin again
+"""positions of points in their spools, repeated steps and curves that begin again
 
 Revision ID: 0031
 Revises: 0030
@@ -14,7 +14,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.add_column("points", sa.Column("place", sa.BigInteger()))
+    op.add_column("points", sa.Column("position", sa.BigInteger()))
     op.add_column("downsample_states", sa.Column("revision", sa.BigInteger(), nullable=False, server_default="0"))
     op.create_table(
         "curve_revisions",
@@ -34,4 +34,4 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.drop_table("curve_revisions")
     op.drop_column("downsample_states", "revision")
-    op.drop_column("points", "place")
+    op.drop_column("points", "position")
