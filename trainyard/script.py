@@ -216,7 +216,7 @@ class _Job:
         """Count a step boundary. All ranks pass the same boundaries, so that the counts show which rank is behind."""
         self._boundaries += 1
         if self._boundaries == 1:
-            (self._folder / f"asks-{self._execution:06d}").touch()  # so that the launcher does not interrupt it
+            (self._folder / f"polls-{self._execution:06d}").touch()  # so that the launcher does not interrupt it
         self._mark(self._boundaries)
 
     def _mark(self, count: int) -> None:

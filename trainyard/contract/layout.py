@@ -96,9 +96,9 @@ class AttemptLayout:
         """What the launchers write for the containers of the ranks."""
         return self.root / "container"
 
-    def asks(self, execution: int) -> Path:
+    def polls(self, execution: int) -> Path:
         """Exists if the execution's program has called `should_stop`."""
-        return self.root / f"asks-{execution:06d}"
+        return self.root / f"polls-{execution:06d}"
 
     def yielded(self, execution: int) -> Path:
         """Written by a script that ends because of a stop request, and not because it is complete."""

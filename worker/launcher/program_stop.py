@@ -27,7 +27,7 @@ class ProgramStop:
     def __init__(
         self,
         warning: signal.Signals | None,
-        asks: Callable[[], bool],
+        polls: Callable[[], bool],
         *,
         in_container: bool,
         now: Callable[[], float] = time.monotonic,
@@ -35,11 +35,11 @@ class ProgramStop:
         """
         Args:
             warning: The signal that the spec names.
-            asks: Returns whether the program calls `should_stop`.
+            polls: Returns whether the program calls `should_stop`.
             in_container: Whether a process that catches each signal forwards it to the program.
         """
         self._warning = warning
-        self._asks = asks
+        self._polls = polls
         self._in_container = in_container
         self._now = now
         self._sent: set[signal.Signals] = set()
@@ -48,12 +48,12 @@ class ProgramStop:
         """Whether an end of the program after the request is its answer, and neither an error nor a success."""
 
     @classmethod
-    def of(cls, launch: LaunchDocument, asks: Callable[[], bool]) -> "ProgramStop | None":
+    def of(cls, launch: LaunchDocument, polls: Callable[[], bool]) -> "ProgramStop | None":
         """Return that of a job; None where the ranks are our own."""
         if launch.spec.task != "script":
             return None
         warning = signal_of_ranks(launch) if launch.spec.restart.signal else None
-        return cls(warning, asks, in_container=launch.spec.environment.container is not None)
+        return cls(warning, polls, in_container=launch.spec.environment.container is not None)
 
     @property
     def interrupted(self) -> bool:
@@ -88,4 +88,4 @@ class ProgramStop:
 
     def _saves(self, ranks: Sequence[int]) -> bool:
         wanted = {*_SAVES_ON, self._warning or signal.SIGTERM}
-        return self._asks() or any(processes.catches(rank, number) for rank in ranks for number in wanted)
+        return self._polls() or any(processes.catches(rank, number) for rank in ranks for number in wanted)

@@ -188,7 +188,7 @@ class Supervisor:
         # Not every rank of a script need write progress.
         expected = node.count * launch.processes_per_node if launch.spec.task in LOOP_TASKS else 0
         execution = partial(exit_record.last_execution, layout, self._first_execution)
-        self._program_stop = ProgramStop.of(launch, lambda: layout.asks(execution()).exists())
+        self._program_stop = ProgramStop.of(launch, lambda: layout.polls(execution()).exists())
         self._watchdog = watchdog.Watchdog(layout, expected, minutes * 60.0, execution) if minutes is not None else None
         fence = RunFence(RunLayout(layout.root.parent.parent), launch.attempt_id)
         self._fence = FenceMonitor(fence, _FENCE_SECONDS)

@@ -45,9 +45,9 @@ def start() -> Iterator[Start]:
 
 
 def stop(
-    warning: signal.Signals | None = None, *, asks: bool = False, now: Callable[[], float] = lambda: 0.0
+    warning: signal.Signals | None = None, *, polls: bool = False, now: Callable[[], float] = lambda: 0.0
 ) -> ProgramStop:
-    return ProgramStop(warning, lambda: asks, in_container=False, now=now)
+    return ProgramStop(warning, lambda: polls, in_container=False, now=now)
 
 
 def next_signal(child: "subprocess.Popen[str]") -> str:
@@ -88,8 +88,8 @@ def test_program_that_catches_sigterm_has_time_to_save(start: Start) -> None:
     assert next_signal(child) == "SIGINT", "each signal comes once"
 
 
-def test_program_that_asks_is_not_interrupted(start: Start) -> None:
-    child, made = start(), stop(asks=True)
+def test_program_that_polls_is_not_interrupted(start: Start) -> None:
+    child, made = start(), stop(polls=True)
     made.enforce([child.pid], "user_cancelled", is_over=False)
     assert not made.interrupted
 
