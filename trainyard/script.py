@@ -93,13 +93,12 @@ def should_stop() -> bool:
     collective operation with the same result on every rank: call it on every rank, once per step. Without a process
     group each rank checks for itself, and ranks may see the request at different steps.
     """
-    job = _job()
-    if job is not None:
-        job.passed_boundary()
-    if job is None or not _any_rank(job.stop_requested()):
+    if (job := _job()) is None:
         return False
-    job.note_stop()
-    return True
+    job.passed_boundary()
+    if stops := _any_rank(job.stop_requested()):
+        job.note_stop()
+    return stops
 
 
 class ProgressCounter:
@@ -214,6 +213,8 @@ class _Job:
     def passed_boundary(self) -> None:
         """Count a step boundary. All ranks pass the same boundaries, so that the counts show which rank is behind."""
         self._boundaries += 1
+        if self._boundaries == 1:
+            (self._folder / f"polls-{self._execution:06d}").touch()  # so that the launcher does not interrupt it
         self._mark(self._boundaries)
 
     def _mark(self, count: int) -> None:
@@ -235,8 +236,7 @@ class _Job:
             self._begin(step, total, now)
         self._done = total is not None and step >= total
         if self._done:
-            with contextlib.suppress(FileNotFoundError):
-                self._yielded.unlink()
+            self._yielded.unlink(missing_ok=True)
         points = [{"key": key, "step": step, "value": _number(value), "time": now} for key, value in values.items()]
         progress = {"step": step, "total_steps": total, "epoch": 0, "seconds_per_step": _number(self._pace(step))}
         progress |= dict.fromkeys(("seconds_left", "phase", "phase_done", "phase_total"))

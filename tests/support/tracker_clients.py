@@ -32,11 +32,8 @@ def run_program(text: str, folder: Path, variables: Mapping[str, str], clients: 
     """Run a program to its end in a folder and return what it printed; it must succeed."""
     inherited = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     own = {"HOME": str(folder), **variables}
-    if clients != "installed":
-        # Versions without dependencies run with those of the older clients.
-        folders = [_OLDER] if clients == "older" else [_LINES / clients, _OLDER]
-        assert all(one.is_dir() for one in folders), f"{folders[0]} is missing; run: make older-clients client-lines"
-        own["PYTHONPATH"] = os.pathsep.join(map(str, folders))
+    if folders := import_folders(clients):
+        own["PYTHONPATH"] = os.pathsep.join(folders)
     done = subprocess.run(
         [sys.executable, "-c", text],
         env=inherited | own,
@@ -48,6 +45,16 @@ def run_program(text: str, folder: Path, variables: Mapping[str, str], clients: 
     )
     assert done.returncode == 0, done.stdout
     return done.stdout
+
+
+def import_folders(clients: Clients) -> list[str]:
+    """Return the folders from which a program imports the clients before the installed ones."""
+    if clients == "installed":
+        return []
+    # Versions without dependencies run with those of the older clients.
+    folders = [_OLDER] if clients == "older" else [_LINES / clients, _OLDER]
+    assert all(one.is_dir() for one in folders), f"{folders[0]} is missing; run: make older-clients client-lines"
+    return [str(one) for one in folders]
 
 
 def version_of(clients: Clients, package: str) -> str:

@@ -12,8 +12,13 @@ def bodies(layout: AttemptLayout, execution: int = 1) -> list[Any]:
 
 
 def points(layout: AttemptLayout, execution: int = 1) -> list[tuple[str, int, float]]:
-    batches = [body for body in bodies(layout, execution) if isinstance(body, MetricsBatch)]
-    return [(point.key, point.step, point.value) for batch in batches for point in batch.points]
+    """Return name, step and value of the points that count, in the order of the records."""
+    counted: list[tuple[str, int, float]] = []
+    for batch in bodies(layout, execution):
+        if isinstance(batch, MetricsBatch):
+            counted = [point for point in counted if point[0] not in batch.restarts]
+            counted += [(point.key, point.step, point.value) for point in batch.points]
+    return counted
 
 
 def parameters(layout: AttemptLayout) -> dict[str, Any]:

@@ -96,6 +96,10 @@ class AttemptLayout:
         """What the launchers write for the containers of the ranks."""
         return self.root / "container"
 
+    def polls(self, execution: int) -> Path:
+        """Exists if the execution's program has called `should_stop`."""
+        return self.root / f"polls-{execution:06d}"
+
     def yielded(self, execution: int) -> Path:
         """Written by a script that ends because of a stop request, and not because it is complete."""
         return self.root / f"yielded-{execution:06d}"
@@ -130,6 +134,14 @@ class AttemptLayout:
     def event_claim(self, name: str) -> Path:
         """With several nodes: the index of the node that follows a TensorBoard event file, as text."""
         return self.root / "event_files" / name
+
+    def run_files(self, node: int) -> Path:
+        """The run files that W&B's clients of a node write: a JSON object a line."""
+        return self.root / f"run_files-{node}.jsonl"
+
+    def all_run_files(self) -> list[Path]:
+        """The lists of run files of all nodes."""
+        return sorted(self.root.glob("run_files-*.jsonl"))
 
     def spool_acknowledged(self, execution: int) -> Path:
         """Bytes of the spool file that the service has acknowledged, as text."""

@@ -94,6 +94,16 @@ def start_time(pid: int) -> int | None:
     return int(fields[19]) if fields else None
 
 
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Return whether a process has a handler for a signal."""
+    try:
+        status = (_PROC / str(pid) / "status").read_text()
+    except OSError:
+        return False
+    mask = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
 def send_signal(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):

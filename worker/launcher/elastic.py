@@ -205,9 +205,8 @@ def ended_finally(layout: AttemptLayout, execution: int) -> bool:
     spec = json.loads(layout.launch.read_bytes())["spec"]
     if spec["task"] != "script":
         return False
-    stop = layout.stop_request.read_text() if layout.stop_request.exists() else ""
-    if stop == "user_cancelled" or (stop and spec["restart"]["signal"]):
-        # It ended because of its warning; the next attempt goes on.
+    if layout.stop_request.exists():
+        # It ended because of its warning, or it could not run for long; the next attempt goes on.
         return True
     if are_final(with_tails(layout, read_rank_exits(layout, execution))):
         return True

@@ -30,6 +30,8 @@ class HeartbeatThread:
         self._on_reply = on_reply
         self._late_claim = late_claim
         self._node = node
+        self.replies = 0
+        """How many heartbeats were answered."""
         self._wake = threading.Event()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
@@ -86,6 +88,7 @@ class HeartbeatThread:
             self._on_reply(HeartbeatReply.model_validate(known))
         except ValueError as error:
             log.info("invalid answer to a heartbeat: %s", error)
+        self.replies += 1
         return 0.0
 
     def _claim_late(self, client: ServiceClient) -> None:

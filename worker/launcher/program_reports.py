@@ -3,6 +3,7 @@ senders of the spools."""
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from worker.trackers.mlflow import MlflowApi
 from worker.trackers.tensorboard import TRACKER, TensorBoardFollower
 from worker.trackers.variables import LISTENER_SECRET, LISTENER_URL
 from worker.trackers.wandb import WandbApi
+from worker.trackers.wandb_remainder import NotedFiles, RunFileRemainder
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +66,10 @@ class ProgramReports:
             remainder=EventRemainder.find(layout) if node.is_first else None,
         )
         self._mlflow = MlflowApi(self._journal, ArtifactFolder(run.artifacts / "mlflow"))
-        self._wandb = WandbApi(self._journal, ArtifactFolder(run.artifacts / "wandb"), self._address)
+        self._wandb = WandbApi(
+            self._journal, ArtifactFolder(run.artifacts / "wandb"), self._address, NotedFiles(layout, node.index)
+        )
+        self._remainder = RunFileRemainder.find(layout) if node.is_first else None
         self._listener = TrackerListener(self._handle, self._state_refusal)
         self._spools = [SpoolFollower(layout, connect, node.index)]
         if node.is_first:
@@ -98,28 +103,41 @@ class ProgramReports:
         """Serve. Called after torchrun was started, since it is forked."""
         self._listener.start()
         self._event_files.start()
+        if self._remainder:
+            threading.Thread(target=self._add_unread, args=[self._remainder], name="run-files", daemon=True).start()
 
     def follow(self) -> None:
         """Notice an in-place restart and new records. Called periodically."""
         execution = last_execution(self._layout, self._first)
         self._event_files.begin(execution)
-        self._store_waiting(execution)
+        self._read_run_files(execution)
         for spool in self._spools:
             if execution != self._execution:
                 spool.begin(execution)
             spool.wake()
         self._execution = execution
 
-    def _store_waiting(self, execution: int) -> None:
+    def _read_run_files(self, running: int) -> None:
+        """Store what W&B's files have; the runs of other executions than the running one have ended."""
         try:
-            self._wandb.store(execution)
+            self._wandb.read_files()
+            self._wandb.end_runs(running)
         except OSError as error:
             log.warning("what W&B's client reported cannot be stored: %s", error)
+
+    def _add_unread(self, remainder: RunFileRemainder) -> None:
+        try:
+            count = self._journal.add_unread(self._first, remainder.values)
+        except OSError as error:
+            log.warning("run files of the attempt before cannot be read or stored: %s", error)
+            return
+        if count:
+            log.info("%d points of W&B are added that the attempt before had not read", count)
 
     def close(self, timeout: float) -> None:
         """Stop serving, and send the rest of each spool for about `timeout` seconds at most."""
         self._listener.close()
-        self._store_waiting(0)
+        self._read_run_files(0)
         self.follow()
         self._event_files.close(_LAST_EVENTS_SECONDS)
         self._journal.close()

@@ -14,23 +14,22 @@ from worker.launcher.repeated_failures import HINT, failed_as_before
 
 
 def finalize_script(
-    layout: AttemptLayout, first: int, returncode: int, reason: str | None, *, warned: bool = False
+    layout: AttemptLayout, first: int, returncode: int, reason: ExitReason | None, is_answer: bool = False
 ) -> None:
     """Write what a built-in task's ranks write themselves: an exit record, or an error file for each rank that failed.
 
     Args:
         returncode: The exit code of torchrun.
         reason: The reason of the stop request, if there was one.
-        warned: Whether the spec names the signal on which the program saves and ends, or the program got the SIGTERM of
-            a cancellation, so that an end after a stop request is its response to that.
+        is_answer: Whether an end after the stop request is the program's answer to it.
     """
     execution = last_execution(layout, first)
     exits = read_rank_exits(layout, execution)
-    stopped = warned and reason is not None
+    stopped = is_answer and reason is not None
     if returncode == 0 or (stopped and exits and not are_final(with_tails(layout, exits))):
         exit_reason: ExitReason = "completed"
         if stopped or layout.yielded(execution).exists():
-            exit_reason = reason or "preempted"  # type: ignore[assignment]  # what the launcher wrote itself
+            exit_reason = reason or "preempted"
         record = FinishRecord(
             execution=execution,
             reason=exit_reason,

@@ -9,6 +9,8 @@ from types import FrameType
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.wire.launch import LaunchDocument
+from trainyard.contract.wire.reports import ExitReason
+from worker.launcher.heartbeat import HeartbeatThread
 
 log = logging.getLogger(__name__)
 
@@ -16,6 +18,8 @@ CANCEL_GRACE_SECONDS = 30.0
 SUSPENDED_SECONDS = 15.0
 """A thread that polls every second and did not for this long was stopped or blocked."""
 _POLL_SECONDS = 1.0
+_ANSWER_SECONDS = 2.0
+"""How long the ranks are not signalled while the service is asked why."""
 
 
 class SignalCounter:
@@ -48,6 +52,22 @@ def signal_of_ranks(launch: LaunchDocument) -> signal.Signals:
     return signal.Signals[warning.name] if warning else signal.SIGUSR2
 
 
+class SignalCause:
+    """Why the scheduler signals the job: it may preempt it, or carry out a cancellation, which the service knows."""
+
+    def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._asked_at: float | None = None
+        self._replies = 0
+
+    def is_known(self, heartbeat: HeartbeatThread) -> bool:
+        """Ask the service at the first call; return whether it has answered, or does not."""
+        if self._asked_at is None:
+            self._asked_at, self._replies = self._now(), heartbeat.replies
+            heartbeat.send_now()
+        return heartbeat.replies > self._replies or self._now() - self._asked_at > _ANSWER_SECONDS
+
+
 class StopRequest:
     """The reason to stop, written once for the ranks to read. Only a user's cancellation replaces a preemption."""
 
@@ -55,27 +75,26 @@ class StopRequest:
         self._path = layout.stop_request
         self._now = now
         self._lock = threading.Lock()
-        self.reason: str | None = None
+        self.reason: ExitReason | None = None
         self.since: float | None = None
 
-    def request(self, reason: str) -> bool:
-        """Write the reason; return True the first time, when the ranks must be signalled.
+    def request(self, reason: ExitReason) -> None:
+        """Write the reason.
 
         If the disk is full, nothing has changed afterwards; the callers repeat the request while its cause lasts.
         """
         with self._lock:
             first = self.reason is None
             if not first and (self.reason, reason) != ("preempted", "user_cancelled"):
-                return False
+                return
             try:
                 write_atomic(self._path, reason)
             except OSError as error:
                 log.error("the stop request cannot be written: %s", error)
-                return False
+                return
             self.reason = reason
             self.since = self.since if self.since is not None else self._now()
             log.info("stop requested: %s", reason)
-            return first
 
 
 class SuspendDetector:
@@ -166,4 +185,8 @@ class TimeLimit:
 
     @property
     def passed(self) -> bool:
-        return self._now() >= self._end
+        return self.ends_in(0.0)
+
+    def ends_in(self, seconds: float) -> bool:
+        """Whether no more than these seconds are left."""
+        return self._now() >= self._end - seconds

@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -26,10 +25,12 @@ from worker.launcher.heartbeat import HeartbeatThread
 from worker.launcher.logs import LogShipper, LogStream, log_start, log_streams, ship_launch_log
 from worker.launcher.nodes import Node, await_decision, publish, this_node
 from worker.launcher.program_reports import ProgramReports
+from worker.launcher.program_stop import END_SECONDS, ProgramStop
 from worker.launcher.rejection import reject_claimed, reject_node
 from worker.launcher.stop_signals import (
     CANCEL_GRACE_SECONDS,
     SUSPENDED_SECONDS,
+    SignalCause,
     SignalCounter,
     StopRequest,
     SuspendDetector,
@@ -177,18 +178,17 @@ class Supervisor:
         self._time_limit = limit
         self._suspensions = SuspendDetector()
         self._stop = StopRequest(layout)
+        self._cause = SignalCause()
         self._ranks_signalled = False
-        self._ranks_terminated = False
-        """Whether the program got the SIGTERM of a cancellation."""
         self._trace_requested = 0
         """The number of the last trace request that was forwarded."""
         self._killed_for: ExitReason | None = None
         self._failure: Failure | None = None
-        world = node.count * launch.processes_per_node
         minutes = launch.spec.health.stall_timeout_minutes
         # Not every rank of a script need write progress.
-        expected = world if launch.spec.task in LOOP_TASKS else 0
+        expected = node.count * launch.processes_per_node if launch.spec.task in LOOP_TASKS else 0
         execution = partial(exit_record.last_execution, layout, self._first_execution)
+        self._program_stop = ProgramStop.of(launch, lambda: layout.polls(execution()).exists())
         self._watchdog = watchdog.Watchdog(layout, expected, minutes * 60.0, execution) if minutes is not None else None
         fence = RunFence(RunLayout(layout.root.parent.parent), launch.attempt_id)
         self._fence = FenceMonitor(fence, _FENCE_SECONDS)
@@ -234,18 +234,20 @@ class Supervisor:
 
     def _write_exit_record(self) -> None:
         """On node 0, write and send the exit record: torchrun ends there only when it has ended on every node."""
-        if self._reports and not self._killed_for:
-            ended = (self._layout, self._first_execution, self._process.returncode, self._stop.reason)
-            warned = self._ranks_terminated or self._launch.spec.restart.signal is not None
-            script_job.finalize_script(*ended, warned=warned)
+        layout = self._layout
+        if self._program_stop and self._program_stop.interrupted:
+            self._killed_for = self._killed_for or self._stop.reason
+        if self._program_stop and not self._killed_for:
+            stop = self._stop.reason, self._program_stop.is_answer
+            script_job.finalize_script(layout, self._first_execution, self._process.returncode, *stop)
         record = exit_record.finalize(
-            self._layout,
+            layout,
             self._first_execution,
             self._process.returncode,
             killed_for=self._killed_for,
             failure=self._failure,
             spec=self._launch.spec,
-            lost_nodes=partial(presence.await_others, self._layout, self._node),
+            lost_nodes=partial(presence.await_others, layout, self._node),
         )
         failure = f": {record.failure.message}" if record.failure else ""
         log.info("attempt ended: %s after %d steps%s", record.reason, record.step, failure)
@@ -293,31 +295,34 @@ class Supervisor:
         warned = self._signals.warnings and not self._time_limit.explains_a_warning
         if self._time_limit.near:
             self._stop.request("time_limit")
-        elif (self._signals.stops or warned) and self._stop.request("preempted"):
-            # A cancelled job gets a signal too; the heartbeat's answer distinguishes the two.
-            self._heartbeat.send_now()
-        if self._stop.reason and not self._ranks_signalled:
+        elif (self._signals.stops or warned) and self._stop.reason is None and self._cause.is_known(self._heartbeat):
+            self._stop.request("preempted")
+        if not self._stop.reason:
+            return
+        ranks = processes.children(self._process.pid)
+        if self._program_stop:
+            self._program_stop.request(ranks, self._stop.reason)
+        elif not self._ranks_signalled:
             self._ranks_signalled = True
             # Ranks without a handler yet ignore the signal, and read the file later.
-            ranks = processes.children(self._process.pid)
             if torchrun.uses_nsys(self._launch):
                 ranks = [pid for pid, _ in processes.descendants(self._process.pid)]
             processes.send_signal(ranks, signal_of_ranks(self._launch))
-        if self._stop.reason == "user_cancelled" and self._launch.spec.task == "script" and not self._ranks_terminated:
-            # The handler of a program may save and end it. Ranks without one ignore the signal, and are killed later.
-            self._ranks_terminated = True
-            processes.send_signal(processes.children(self._process.pid), signal.SIGTERM)
 
     def _enforce_limits(self) -> None:
         if self._fence.poll():
             log.error("another attempt of the job is the current one; this one ends without an exit record")
             self._kill_ranks()
             return
-        since = self._stop.since
-        grace_is_over = since is not None and time.monotonic() - since > CANCEL_GRACE_SECONDS
+        reason, since = self._stop.reason, self._stop.since
+        grace = since is not None and time.monotonic() - since > CANCEL_GRACE_SECONDS and reason == "user_cancelled"
         if self._time_limit.passed:
             self._kill("time_limit")
-        elif self._stop.reason == "user_cancelled" and grace_is_over:
+        elif reason and self._program_stop:
+            ranks = processes.children(self._process.pid)
+            if self._program_stop.enforce(ranks, reason, is_over=grace or self._time_limit.ends_in(END_SECONDS)):
+                self._kill(reason)
+        elif grace:
             self._kill("user_cancelled")
         elif self._watchdog:
             self._check_stall(self._watchdog)

@@ -13,6 +13,7 @@ _LISTENER_HOST = "127.0.0.1"
 _OWN_WANDB = frozenset({"WANDB_BASE_URL", "WANDB_API_KEY", "WANDB_MODE", "WANDB_DISABLED"})
 _NO_LINKS = "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"
 _WANDB_PAGES = "WANDB_APP_URL"
+_WANDB_INTERVALS = ("WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL", "WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL")
 _PROXIES = frozenset({"http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"})
 _TOKEN = re.compile(r"([0-9a-f]{28})([0-9]{6})([0-9]{6})", re.ASCII)
 
@@ -53,10 +54,10 @@ def tracker_variables(base: Mapping[str, str], execution: int, job_page: str | N
             # Those of another server, which the client would send instead of the token.
             variables |= {"MLFLOW_TRACKING_USERNAME": "trainyard", "MLFLOW_TRACKING_PASSWORD": token}
     if not _OWN_WANDB & base.keys():
-        # By default the client sends every 15 seconds, and loses what it has not sent when it is killed. It takes parts
-        # of a second for the default.
-        interval = {"WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL": base.get("WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL", "1")}
-        variables |= {"WANDB_BASE_URL": url, "WANDB_API_KEY": token} | interval
+        # By default the client sends every 15 seconds, writes blocks of its file as often (from 0.27 on; before, only
+        # full ones), and loses the rest when it is killed. It takes parts of a second for the default.
+        intervals = {name: base.get(name, "1") for name in _WANDB_INTERVALS}
+        variables |= {"WANDB_BASE_URL": url, "WANDB_API_KEY": token} | intervals
         if job_page and _WANDB_PAGES not in base:
             # The client appends the path of its own page, which the service leads to the job's.
             variables[_WANDB_PAGES] = f"{job_page}/wandb"

@@ -6,13 +6,9 @@ W&B does not document it; the operations are those of the public client (`wandb-
 import json
 import re
 import threading
-import time
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, unquote
 
 from trainyard.contract.wire.reports import EventLevel
@@ -21,15 +17,11 @@ from worker.trackers.artifacts import ArtifactFolder, store_or_state
 from worker.trackers.journal import Journal
 from worker.trackers.variables import tracker_token
 from worker.trackers.wandb_artifacts import ARTIFACTS, GLOBAL_ID, WandbArtifacts
-from worker.trackers.wandb_history import (
-    RunHistory,
-    StepMetrics,
-    gives_step,
-    may_give_step,
-    parse_config,
-    parse_summary,
-)
+from worker.trackers.wandb_file import Document, find_run_file
+from worker.trackers.wandb_history import parse_config, parse_lines, parse_summary
 from worker.trackers.wandb_objects import store_object
+from worker.trackers.wandb_remainder import NotedFile, NotedFiles
+from worker.trackers.wandb_runs import WandbRun
 
 GRAPHQL = "/graphql"
 UPLOADS = "/wandb-files/"
@@ -44,50 +36,31 @@ _CLIENT_FILES = frozenset({"output.log", "wandb-summary.json", "config.yaml"})
 _TAGS = {"groupName": "group", "jobType": "job_type", "project": "project", "displayName": "run"}
 _NO_PROJECT = "uncategorized"
 """The project that the client names where the program names none."""
-_UPDATE_SECONDS = 5.5
-"""How long lines wait for the definitions of their step metrics, which the client sends 5 s after it created a run."""
 _ENTITY = "trainyard"
 _LEVELS: Mapping[str, EventLevel] = {"WARN": "warning", "ERROR": "error"}
-
-Document = dict[str, Any]
-
-
-@dataclass
-class _Run:
-    """A run of one rank in one execution."""
-
-    run_id: str
-    name: str
-    project: str
-    prefix: str
-    history: RunHistory
-    metrics: StepMetrics = field(default_factory=StepMetrics)
-    waiting: deque[Document] = field(default_factory=deque)
-    """Lines that wait for the definitions of their step metrics, and those after them."""
-    waits_until: float = field(default_factory=lambda: time.monotonic() + _UPDATE_SECONDS)
-    summary: Document = field(default_factory=dict)
-    parameters: Document = field(default_factory=dict)
-    tags: Document = field(default_factory=dict)
-    notes: Document = field(default_factory=dict)
-    created: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
-    alerts: dict[str, float] = field(default_factory=dict)
-    """Until when, by the clock of this process, an alert with this title is not repeated."""
+_SEARCHES = 10
+"""Requests of a run at which its file is looked for among the open files of the program's processes."""
 
 
 class WandbApi:
     """Runs in memory; points, parameters and tags in the journal; files in the job's folder of artifacts."""
 
-    def __init__(self, journal: Journal, artifacts: ArtifactFolder, listener: Callable[[], tuple[str, str]]) -> None:
+    def __init__(
+        self, journal: Journal, artifacts: ArtifactFolder, listener: Callable[[], tuple[str, str]], files: NotedFiles
+    ) -> None:
         """
         Args:
             listener: Returns URL and secret of the listener, for the addresses to which clients upload files.
+            files: Notes which files the runs have, for the next attempt.
         """
+        self._files = files
         self._journal = journal
         self._artifacts = artifacts
         self._listener = listener
         self._prefixes = RunPrefixes()
-        self._lock = threading.Lock()
-        self._runs: dict[tuple[Reporter, str], _Run] = {}
+        self._lock = threading.RLock()
+        self._runs: dict[tuple[Reporter, str], WandbRun] = {}
+        self._searches: dict[tuple[Reporter, str], int] = {}
         self._operations: dict[str, Callable[[Reporter, Document], Document]] = {
             "Viewer": _viewer,
             "GetDefaultEntity": _viewer,
@@ -142,11 +115,6 @@ class WandbApi:
         run_id = _run_id(variables.get("name") or variables.get("id"))
         run = self._run(reporter, run_id, str(variables.get("displayName") or run_id), variables.get("project"))
         parameters, metrics = parse_config(variables.get("config"))
-        if variables.get("config"):
-            run.metrics = metrics
-        if metrics.are_defined:
-            run.waits_until = 0.0
-            self.store(reporter.execution)
         tags = {str(one): "true" for one in variables.get("tags") or ()}
         tags |= {
             name: str(variables[key])
@@ -154,7 +122,11 @@ class WandbApi:
             if variables.get(key) not in ("", None, _NO_PROJECT)
         }
         notes = {"notes": str(variables["notes"])} if variables.get("notes") else {}
-        self._describe(reporter, run, parameters, tags, notes)
+        with self._lock:
+            run.describe(parameters, tags, notes)
+            self._find_file(reporter, run_id, run)
+            if variables.get("config"):
+                run.define(metrics)
         bucket = {
             "id": run_id,
             "name": run_id,
@@ -166,21 +138,6 @@ class WandbApi:
             "project": {"id": run.project, "name": run.project, "entity": {"id": _ENTITY, "name": _ENTITY}},
         }
         return {"upsertBucket": {"bucket": bucket, "inserted": True}}
-
-    def _describe(self, reporter: Reporter, run: _Run, parameters: Document, tags: Document, notes: Document) -> None:
-        """Append what is new: the client repeats the whole configuration with each change."""
-        parameters, tags = _unknown(run.parameters, parameters), _unknown(run.tags, tags)
-        text = _unknown(run.notes, notes).get("notes")
-        if parameters or tags or text:
-            self._journal.describe(
-                reporter.execution,
-                parameters={run.prefix + name: value for name, value in parameters.items()},
-                tags={run.prefix + name: value for name, value in tags.items()},
-                notes=text,
-            )
-        run.parameters |= parameters
-        run.tags |= tags
-        run.notes |= notes
 
     def _resume_status(self, reporter: Reporter, variables: Document) -> Document:
         """Answer `wandb.init(id=..., resume=...)`: the run continues after the checkpoint from which the job does."""
@@ -208,25 +165,26 @@ class WandbApi:
 
     def _read_run(self, _reporter: Reporter, variables: Document) -> Document:
         """Answer `wandb.Api().run(path)` for a run that a rank of this job has begun since the launcher started."""
-        name = variables.get("name")
-        run = next((run for (_, run_id), run in list(self._runs.items()) if run_id == name), None)
+        run_id = variables.get("name")
+        run = next((run for (_, one), run in list(self._runs.items()) if one == run_id), None)
         if run is None:
             return {"project": None}
+        parameters, tags, notes = (run.described(kind) for kind in ("parameters", "tags", "notes"))
         fields = {
-            "id": run.run_id,
-            "name": run.run_id,
+            "id": run_id,
+            "name": run_id,
             "displayName": run.name,
             "projectId": 0,
-            "tags": [tag for tag, value in run.tags.items() if value == "true"],
-            "group": run.tags.get("group"),
-            "jobType": run.tags.get("job_type"),
-            "notes": run.notes.get("notes"),
+            "tags": [tag for tag, value in tags.items() if value == "true"],
+            "group": tags.get("group"),
+            "jobType": tags.get("job_type"),
+            "notes": notes.get("notes"),
             "state": "running",
-            "config": json.dumps({key: {"value": value} for key, value in run.parameters.items()}),
+            "config": json.dumps({key: {"value": value} for key, value in parameters.items()}),
             "summaryMetrics": json.dumps(run.summary),
-            "historyLineCount": run.history.last_step,
+            "historyLineCount": 0,
             "readOnly": True,
-            "createdAt": run.created,
+            "createdAt": run.created.isoformat(),
             "heartbeatAt": datetime.now(UTC).isoformat(),
             "user": {"name": _ENTITY, "username": _ENTITY},
         }
@@ -246,12 +204,9 @@ class WandbApi:
         level = _LEVELS.get(str(variables.get("severity")), "info")
         title, text = (str(variables.get(name) or "") for name in ("title", "text"))
         run = self._run(reporter, _run_id(variables.get("runName")), str(variables.get("runName")), None)
-        # The client gives milliseconds; an alert with the same title is repeated only after them.
         pause = variables.get("waitDuration")
-        until = time.monotonic() + (pause / 1e3 if isinstance(pause, int | float) else 0.0)
-        if run.alerts.get(title, 0.0) <= time.monotonic():
-            run.alerts[title] = until
-            self._journal.alert(reporter.execution, level, title, text)
+        # The client gives milliseconds.
+        run.alert(level, title, text, pause / 1e3 if isinstance(pause, int | float) else 0.0)
         return {"notifyScriptableRunAlert": {"success": True}}
 
     def _uploads(self) -> tuple[str, str]:
@@ -277,42 +232,70 @@ class WandbApi:
         files = body.get("files")
         files = files if isinstance(files, dict) else {}
         with self._lock:
-            run.waiting += run.history.new_lines(files.get("wandb-history.jsonl"))
-            if body.get("complete") is True or (run.waiting and gives_step(run.waiting[0])):
-                run.waits_until = 0.0
-            self._store_lines(reporter, run)
+            run.stream(*parse_lines(files.get("wandb-history.jsonl")))
             run.summary = parse_summary(files.get("wandb-summary.json")) or run.summary
+            self._find_file(reporter, run_id, run)
+            run.read_file()
             if body.get("complete") is True:
-                values = run.history.summary_values(run.summary, run.prefix)
-                self._journal.log(reporter.execution, "wandb", values)
+                run.completed = True
+                run.end()
         return {}
 
-    def store(self, execution: int) -> None:
-        """Store what does not wait any more: lines of earlier executions, or after a while. Called periodically."""
+    def read_files(self) -> None:
+        """Store what the files of runs have and their streams had not. Called periodically.
+
+        Raises:
+            OSError: It could not be stored; the next call repeats it.
+        """
         with self._lock:
-            for (reporter, _), run in list(self._runs.items()):
+            for run in self._runs.values():
+                if run.reads_file:
+                    run.read_file()
+                    if run.completed and not run.reads_file:
+                        run.close()
+
+    def end_runs(self, execution: int) -> None:
+        """Store the rest of runs of other executions, whose program has ended.
+
+        Raises:
+            OSError: It could not be stored.
+        """
+        with self._lock:
+            for (reporter, _), run in self._runs.items():
                 if reporter.execution != execution:
-                    run.waits_until = 0.0
-                self._store_lines(reporter, run)
+                    run.end()
 
-    def _store_lines(self, reporter: Reporter, run: _Run) -> None:
-        waits = run.waits_until > time.monotonic()
-        while run.waiting and not (waits and may_give_step(run.waiting[0])):
-            line = run.waiting[0]
-            self._journal.log(reporter.execution, "wandb", run.history.values(line, run.prefix, run.metrics))
-            run.waiting.popleft()
-            for logged in run.history.objects(line, run.metrics):
-                store_object(self._artifacts, _folder(run.run_id), reporter.execution, self._journal, logged)
+    def _find_file(self, reporter: Reporter, run_id: str, run: WandbRun) -> None:
+        """Look for the file that the client's process has open: it waits for the answer of this request."""
+        searches = self._searches.get((reporter, run_id), 0)
+        if run.reads_file or searches >= _SEARCHES:
+            return
+        self._searches[reporter, run_id] = searches + 1
+        file = find_run_file(run_id, reporter.rank, frozenset(one.identity for one in run.lines.files))
+        if file is not None:
+            run.attach(file)
+            self._files.add(NotedFile(file.path, run.prefix, run.resumes_at))
 
-    def _run(self, reporter: Reporter, run_id: str, name: str, project: object) -> _Run:
-        run = self._runs.get((reporter, run_id))
-        if run is not None:
+    def _run(self, reporter: Reporter, run_id: str, name: str, project: object) -> WandbRun:
+        with self._lock:
+            run = self._runs.get((reporter, run_id))
+            if run is not None:
+                return run
+            folder = _folder(run_id)
+            run = WandbRun(
+                self._journal,
+                reporter.execution,
+                self._prefixes.prefix(reporter, f"{reporter} {run_id}", name),
+                name=name,
+                project=str(project or _NO_PROJECT),
+                resumes_at=self._journal.resumes_at(reporter.execution),
+                store_object=lambda logged: store_object(
+                    self._artifacts, folder, reporter.execution, self._journal, logged
+                ),
+            )
+            self._artifacts.create_folder(folder)
+            self._runs[reporter, run_id] = run
             return run
-        prefix = self._prefixes.prefix(reporter, f"{reporter} {run_id}", name)
-        history = RunHistory(resumes_at=self._journal.resumes_at(reporter.execution))
-        run = _Run(run_id, name, str(project or _NO_PROJECT), prefix, history)
-        self._artifacts.create_folder(_folder(run_id))
-        return self._runs.setdefault((reporter, run_id), run)
 
 
 def _folder(run_id: str) -> str:
@@ -323,10 +306,6 @@ def _run_id(value: object) -> str:
     if not isinstance(value, str) or not _RUN_ID.fullmatch(value):
         raise TrackerError(400, "BAD_REQUEST", f"the run id {str(value)[:80]!a} is malformed")
     return value
-
-
-def _unknown(known: Document, values: Document) -> Document:
-    return {name: value for name, value in values.items() if name not in known or known[name] != value}
 
 
 def _viewer(_reporter: Reporter, _variables: Document) -> Document:

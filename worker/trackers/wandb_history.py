@@ -10,8 +10,9 @@ from typing import Any
 from worker.trackers.journal import TrackedValue
 
 _CLIENT_KEYS = frozenset({"_step", "_runtime", "_timestamp", "_wandb"})
-COMMON_STEP_METRICS = ("train/global_step", "trainer/global_step")
-"""The step metrics of Transformers and Lightning, which are known before the client sends the definitions."""
+_COMMON_STEP_METRICS = ("train/global_step", "trainer/global_step")
+"""The step metrics of Transformers and Lightning. They count while no definition is known: W&B before 0.20 sends the
+definitions at the end of a run, and a run that is killed before its file has a block sends none."""
 _FILE_LISTS = frozenset({"images/separated", "videos", "audio", "html", "object3D", "molecule"})
 """Types of lists of media, whose files the client uploads like those of single ones."""
 _MAX_DEPTH = 8
@@ -58,6 +59,9 @@ class StepMetrics:
     def are_defined(self) -> bool:
         return bool(self.of_name or self.of_pattern)
 
+    def __or__(self, other: "StepMetrics") -> "StepMetrics":
+        return StepMetrics({**self.of_name, **other.of_name}, {**self.of_pattern, **other.of_pattern})
+
     def step_metric(self, name: str) -> str | None:
         """Return the metric that gives the step of a metric, or is one; None: W&B's own count of calls."""
         exact = name if name in self.of_name.values() else self.of_name.get(name)
@@ -68,72 +72,69 @@ class StepMetrics:
 
 @dataclass
 class RunHistory:
-    """The history file of a run: which lines are known, and at which steps their values are."""
+    """The points of a run's history lines: at which steps the values of a line are."""
 
     resumes_at: int = 0
     """The step at which a program continues whose count of calls begins at 0 again."""
-    names: set[str] = field(default_factory=set)
+    metrics: StepMetrics = field(default_factory=StepMetrics)
+    used: dict[str, str | None] = field(default_factory=dict)
+    """The step metric with which the values of each name were yielded; None: W&B's own count of calls."""
     last_step: int = 0
-    _offset: int = 0
-    _lines: int | None = None
+    _offset: int | None = None
 
-    def new_lines(self, chunk: object) -> Iterator[dict[str, Any]]:
-        """Yield the lines of a chunk of the file that are new. A client repeats a request that was not answered."""
-        first, lines = _parse_chunk(chunk)
-        for position, text in enumerate(lines, first):
-            if self._lines is not None and position < self._lines:
-                continue
-            line = _parse_object(text)
-            if self._lines is None and _integer(line.get("_step")) == 0:
-                self._offset = self.resumes_at
-            self._lines = position + 1
-            yield line
-
-    def values(self, line: Mapping[str, Any], prefix: str, metrics: StepMetrics) -> Iterator[TrackedValue]:
+    def values(self, line: Mapping[str, Any], prefix: str) -> Iterator[TrackedValue]:
         """Yield the values of a history line. Images and other media are files of their own, and are left out."""
+        if self._offset is None:
+            self._offset = self.resumes_at if integer(line.get("_step")) == 0 else 0
         flat = dict(_flatten(line))
         time = _time(line.get("_timestamp"))
         for name, value in flat.items():
-            step = self._step(name, line, flat, metrics)
-            self.names.add(name)
+            metric = self._step_metric(name, flat)
+            self.used[name] = metric if self.metrics.are_defined else metric or self.used.get(name)
+            step = self._step(name, line, flat)
             self.last_step = max(self.last_step, step or 0)
             yield TrackedValue(prefix + name, value, step, time)
 
-    def objects(
-        self, line: Mapping[str, Any], metrics: StepMetrics
-    ) -> Iterator[tuple[str, int | None, dict[str, Any]]]:
+    def changed(self) -> set[str]:
+        """Return the names whose values were yielded with another step metric than the one that is defined now."""
+        if not self.metrics.are_defined:
+            return set()
+        return {name for name, metric in self.used.items() if self.metrics.step_metric(name) != metric}
+
+    def forget(self, names: set[str]) -> None:
+        """Take the values that were yielded under these names as right."""
+        self.used |= {name: self.metrics.step_metric(name) for name in names}
+
+    def objects(self, line: Mapping[str, Any]) -> Iterator[tuple[str, int | None, dict[str, Any]]]:
         """Yield the objects of a history line that are no files, such as histograms, with their names and steps."""
         flat = dict(_flatten(line))
         for name, value in _flatten(line, objects=True):
             if "path" not in value and value["_type"] not in _FILE_LISTS:
-                yield name, self._step(name, line, flat, metrics), value
+                yield name, self._step(name, line, flat), value
 
-    def _step(self, name: str, line: Mapping[str, Any], flat: Mapping[str, Any], metrics: StepMetrics) -> int | None:
-        counted = _integer(line.get("_step"))
-        metric = metrics.step_metric(name) or next((one for one in COMMON_STEP_METRICS if one in flat), None)
-        given = _integer(flat.get(metric)) if metric else None
-        return given if given is not None else None if counted is None else counted + self._offset
+    def _step_metric(self, name: str, flat: Mapping[str, Any]) -> str | None:
+        if self.metrics.are_defined:
+            return self.metrics.step_metric(name)
+        return next((one for one in _COMMON_STEP_METRICS if one in flat), None)
+
+    def _step(self, name: str, line: Mapping[str, Any], flat: Mapping[str, Any]) -> int | None:
+        counted = integer(line.get("_step"))
+        metric = self._step_metric(name, flat)
+        given = integer(flat.get(metric)) if metric else None
+        return given if given is not None else None if counted is None else counted + (self._offset or 0)
 
     def summary_values(self, summary: Mapping[str, Any], prefix: str) -> Iterator[TrackedValue]:
         """Yield what the program set in `run.summary` and never logged, at the last step."""
         for name, value in _flatten(summary):
             # The summary also has aggregates of logged metrics: `loss.min`.
-            if not any(name == known or name.startswith(f"{known}.") for known in self.names):
+            if not any(name == known or name.startswith(f"{known}.") for known in self.used):
                 yield TrackedValue(prefix + name, value, self.last_step, datetime.now(UTC))
 
 
-def gives_step(line: Mapping[str, Any]) -> bool:
-    """Whether the first line of a run has a step of its program: a known step metric, or a count above 0."""
-    return bool(line.get("_step")) or any(name in line for name in COMMON_STEP_METRICS)
-
-
-def may_give_step(line: Mapping[str, Any]) -> bool:
-    """Whether a definition that is not known yet may name a metric of the line as the step of others.
-
-    The client adds a step metric to each line of the metrics that it belongs to, so that a line without an integer has
-    the step that the client counts.
-    """
-    return any(_integer(value) is not None for _, value in _flatten(line))
+def parse_lines(chunk: object) -> tuple[int, list[dict[str, Any]]]:
+    """Return the position of the first line of a chunk of the history file, and the lines."""
+    first, lines = _parse_chunk(chunk)
+    return first, [_parse_object(line) for line in lines]
 
 
 def parse_summary(chunk: object) -> dict[str, Any]:
@@ -146,7 +147,7 @@ def _parse_chunk(chunk: object) -> tuple[int, list[object]]:
     """Return the position of the first line of a chunk in its file, and the lines."""
     if not isinstance(chunk, dict) or not isinstance(chunk.get("content"), list):
         return 0, []
-    return _integer(chunk.get("offset")) or 0, chunk["content"]
+    return max(0, integer(chunk.get("offset")) or 0), chunk["content"]
 
 
 def _parse_object(text: object) -> dict[str, Any]:
@@ -171,7 +172,8 @@ def _flatten(
             yield from _flatten(value, f"{prefix}{key}.", depth + 1, objects=objects)
 
 
-def _integer(value: object) -> int | None:
+def integer(value: object) -> int | None:
+    """Return a number that is whole and exact; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) > 2**53:
         return None
     return int(value) if int(value) == value else None

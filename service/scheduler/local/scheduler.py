@@ -39,8 +39,9 @@ from service.scheduler.local.queue import Entry, Gpu, Queue
 from trainyard.contract.spec.environment import ATTEMPT_VARIABLE
 from trainyard.contract.wire.cluster import ClusterSnapshot, SlotCount
 
-GRACE = timedelta(seconds=40)
-"""The time between SIGTERM and SIGKILL. The launcher kills the ranks of a cancelled job after 30 s by itself."""
+GRACE = timedelta(seconds=60)
+"""The time between SIGTERM and SIGKILL. The launcher ends the ranks of a cancelled job within 40 s by itself, and then
+reads and sends the rest of their reports."""
 MAX_STARTS = 3
 _MAX_STARTS_AT_ONCE = 64
 """Starts of all owners."""

@@ -315,7 +315,8 @@ class Restart(Strict):
     """`continue`: write a checkpoint, release the allocation and continue in a next attempt. `fail`: fail with the
     reason `time_limit`."""
     signal: WarningSignal | None = None
-    """Absent: the program gets `SIGUSR2`, and the job continues only if `should_stop` returned true in the program."""
+    """Absent: the program gets `SIGUSR2` and `SIGTERM`, and the job continues if `should_stop` returned true in the
+    program or it handles `SIGTERM`."""
 
 
 class Health(Strict):

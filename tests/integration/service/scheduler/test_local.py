@@ -26,6 +26,7 @@ from tests.support import local_service
 from tests.support.wait import wait_until
 from tests.unit.service.scheduler.test_launch_plan import document
 from trainyard.contract.spec.environment import ATTEMPT_VARIABLE
+from worker.launcher.program_stop import END_SECONDS
 from worker.launcher.stop_signals import CANCEL_GRACE_SECONDS
 
 
@@ -321,7 +322,7 @@ class TestCancel:
         assert observe(scheduler, plan).state == "ended"
 
     def test_the_launcher_has_time_to_end_the_ranks_of_a_cancelled_job(self) -> None:
-        assert timedelta(seconds=CANCEL_GRACE_SECONDS + 5) < local_scheduler.GRACE
+        assert timedelta(seconds=CANCEL_GRACE_SECONDS + END_SECONDS + 5) < local_scheduler.GRACE
 
     def test_grandchildren_that_ignore_sigterm_are_killed(self, setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(local_scheduler, "GRACE", timedelta(seconds=5))

@@ -163,15 +163,14 @@ class TestOutOfMemory:
 class TestStopRequest:
     def test_a_second_signal_changes_nothing(self, layout):
         request = StopRequest(layout)
-        assert request.request("preempted")
-        assert not request.request("preempted")
-        assert not request.request("time_limit")
+        for reason in ("preempted", "preempted", "time_limit"):
+            request.request(reason)
         assert layout.stop_request.read_text() == "preempted"
 
     def test_a_users_cancellation_replaces_a_preemption(self, layout):
         request = StopRequest(layout)
         request.request("preempted")
-        assert not request.request("user_cancelled")
+        request.request("user_cancelled")
         assert layout.stop_request.read_text() == "user_cancelled"
 
 

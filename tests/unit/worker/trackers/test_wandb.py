@@ -14,13 +14,14 @@ import pytest
 from tests.support.tracker_clients import CLIENTS, CLIENTS_OF_DETAILS, Clients, lines_of, run_program, version_of
 from tests.support.tracker_spool import bodies, events, parameters, points, tags
 from trainyard.contract.layout import AttemptLayout, RunLayout
-from trainyard.contract.wire.reports import ParametersReport
+from trainyard.contract.wire.reports import MetricsBatch, ParametersReport
 from worker.trackers.answers import Reporter
 from worker.trackers.artifacts import ArtifactFolder, file_part
 from worker.trackers.journal import Journal
 from worker.trackers.listener import TrackerListener
 from worker.trackers.variables import tracker_token, tracker_variables
 from worker.trackers.wandb import WandbApi
+from worker.trackers.wandb_remainder import NotedFiles
 
 pytestmark = pytest.mark.cpu_seconds(12)
 
@@ -131,7 +132,7 @@ def address() -> list[str]:
 
 def make_api(layout: AttemptLayout, address: list[str]) -> WandbApi:
     artifacts = ArtifactFolder(RunLayout(layout.root.parent.parent).artifacts / "wandb", limit=100_000)
-    return WandbApi(Journal(layout, 0), artifacts, lambda: (address[0], address[1]))
+    return WandbApi(Journal(layout, 0), artifacts, lambda: (address[0], address[1]), NotedFiles(layout, 0))
 
 
 @pytest.fixture
@@ -297,33 +298,30 @@ def test_resumed_program_continues_after_its_checkpoint(
     assert ("Resuming run same" in output) == bool(arguments)
 
 
-def test_lines_without_steps_wait_for_definitions(
-    api: WandbApi, call: Callable[..., httpx.Response], layout: AttemptLayout
+def test_late_definition_gives_earlier_points_their_steps(
+    call: Callable[..., httpx.Response], layout: AttemptLayout
 ) -> None:
+    """A point without the step metric keeps the client's step, as do metrics that the definition does not name."""
     call("/graphql", upsert())
-    lines = {"_step": 0, "loss": 1.0, "batch": 40}, {"_step": 1, "loss": 2.0, "batch": 80}
+    lines = {"_step": 0, "loss": 1.0, "batch": 40}, {"_step": 1, "loss": 2.0, "other": 5.0}
     call(STREAM, history(*lines))
-    assert points(layout) == []
-    defined = {"_wandb": {"value": {"m": [{"1": "batch"}, {"2": "*", "5": 1}]}}}
-    call("/graphql", upsert(config=json.dumps(defined)))
-    assert points(layout) == [("loss", 40, 1.0), ("batch", 40, 40.0), ("loss", 80, 2.0), ("batch", 80, 80.0)]
+    assert points(layout) == [("loss", 0, 1.0), ("batch", 0, 40.0), ("loss", 1, 2.0), ("other", 1, 5.0)]
+    defined = {"_wandb": {"value": {"m": [{"1": "batch"}, {"1": "loss", "5": 1}]}}}
+    for _ in range(2):
+        call("/graphql", upsert(config=json.dumps(defined)))
+    call(STREAM, history({"_step": 2, "loss": 3.0, "batch": 80}, offset=2))
+    expected = [("loss", 40, 1.0), ("batch", 40, 40.0), ("loss", 1, 2.0), ("other", 1, 5.0)]
+    assert sorted(points(layout)) == sorted([*expected, ("loss", 80, 3.0), ("batch", 80, 80.0)])
+    assert len([body for body in bodies(layout) if isinstance(body, MetricsBatch) and body.restarts]) == 1
 
 
-def test_lines_without_a_possible_step_do_not_wait(call: Callable[..., httpx.Response], layout: AttemptLayout) -> None:
-    call("/graphql", upsert())
-    lines = {"_step": 0, "loss": 0.5}, {"_step": 1, "loss": 0.25, "batch": 80}, {"_step": 2, "loss": 0.75}
-    call(STREAM, history(*lines))
-    assert points(layout) == [("loss", 0, 0.5)]
-    call(STREAM, history(complete=True))
-    assert [(step, value) for key, step, value in points(layout) if key == "loss"] == [(0, 0.5), (1, 0.25), (2, 0.75)]
-
-
-def test_waiting_lines_are_stored_when_the_program_restarts(
-    api: WandbApi, call: Callable[..., httpx.Response], layout: AttemptLayout
+def test_common_step_metric_counts_until_others_are_defined(
+    call: Callable[..., httpx.Response], layout: AttemptLayout
 ) -> None:
-    call(STREAM, history({"_step": 0, "loss": 1.0}))
-    api.store(2)
-    assert points(layout) == [("loss", 0, 1.0)]
+    call(STREAM, history({"_step": 0, "loss": 1.0, "train/global_step": 40}))
+    assert ("loss", 40, 1.0) in points(layout)
+    call("/graphql", upsert(config=json.dumps({"_wandb": {"value": {"m": [{"1": "a"}, {"1": "b", "5": 1}]}}})))
+    assert ("loss", 0, 1.0) in points(layout)
 
 
 def test_repeated_lines_add_no_points(call: Callable[..., httpx.Response], layout: AttemptLayout) -> None:

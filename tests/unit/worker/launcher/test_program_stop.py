@@ -1,0 +1,102 @@
+"""Which signals the program of a `script` job gets at a stop request, and when it is interrupted and killed."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from worker.launcher.program_stop import END_SECONDS, ProgramStop
+
+CHILD = """
+import signal, sys
+for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(number, signal.SIG_IGN)
+for name in sys.argv[1:]:
+    signal.signal(signal.Signals[name], lambda number, frame: print(signal.Signals(number).name, flush=True))
+print("ready", flush=True)
+try:
+    while True:
+        signal.pause()
+except KeyboardInterrupt:
+    print("SIGINT", flush=True)
+"""
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Return a function that starts a rank which catches the named signals."""
+    children = []
+
+    def started(*names: str) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-c", CHILD, *names]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        children.append(child)
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        return child
+
+    yield started
+    for child in children:
+        child.kill()
+        child.communicate()
+
+
+def stop(
+    warning: signal.Signals | None = None, *, polls: bool = False, now: Callable[[], float] = lambda: 0.0
+) -> ProgramStop:
+    return ProgramStop(warning, lambda: polls, in_container=False, now=now)
+
+
+def next_signal(child: "subprocess.Popen[str]") -> str:
+    assert child.stdout is not None
+    return child.stdout.readline().strip()
+
+
+@pytest.mark.parametrize("reason", ["user_cancelled", "preempted"])
+def test_program_without_handler_is_interrupted_and_then_killed(start: Start, reason: str) -> None:
+    child, clock = start(), [0.0]
+    made = stop(now=lambda: clock[0])
+    made.request([child.pid], reason)
+    assert not made.enforce([child.pid], reason, is_over=False)
+    assert next_signal(child) == "SIGINT"
+    assert made.interrupted
+    clock[0] = END_SECONDS + 1
+    assert made.enforce([child.pid], reason, is_over=False)
+
+
+def test_program_without_handler_runs_until_the_time_limit(start: Start) -> None:
+    child, made = start(), stop()
+    made.request([child.pid], "time_limit")
+    made.enforce([child.pid], "time_limit", is_over=False)
+    assert not made.interrupted
+    assert not made.is_answer, "it may complete until then"
+    made.enforce([child.pid], "time_limit", is_over=True)
+    assert next_signal(child) == "SIGINT"
+
+
+def test_program_that_catches_sigterm_has_time_to_save(start: Start) -> None:
+    child, made = start("SIGTERM"), stop()
+    for _ in range(2):
+        made.request([child.pid], "time_limit")
+        made.enforce([child.pid], "preempted", is_over=False)
+    assert next_signal(child) == "SIGTERM"
+    assert made.is_answer
+    made.enforce([child.pid], "user_cancelled", is_over=True)
+    assert next_signal(child) == "SIGINT", "each signal comes once"
+
+
+def test_program_that_polls_is_not_interrupted(start: Start) -> None:
+    child, made = start(), stop(polls=True)
+    made.enforce([child.pid], "user_cancelled", is_over=False)
+    assert not made.interrupted
+
+
+def test_named_signal_replaces_sigterm_except_at_a_cancellation(start: Start) -> None:
+    child, made = start("SIGUSR1", "SIGTERM"), stop(signal.SIGUSR1)
+    made.request([child.pid], "preempted")
+    assert next_signal(child) == "SIGUSR1"
+    made.request([child.pid], "user_cancelled")
+    assert next_signal(child) == "SIGTERM"

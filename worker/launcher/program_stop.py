@@ -1,0 +1,91 @@
+"""How the program of a `script` job is asked to end, and made to end: which signals its ranks get, and when."""
+
+import logging
+import signal
+import time
+from collections.abc import Callable, Sequence
+
+from trainyard.contract.wire.launch import LaunchDocument
+from worker.core import processes
+from worker.launcher.stop_signals import signal_of_ranks
+
+log = logging.getLogger(__name__)
+
+END_SECONDS = 8.0
+"""How long a program may take to end after SIGINT. Its trackers send and write the rest in this time."""
+_SAVES_ON = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""A program that can save at a stop request catches one of these, or calls `should_stop`."""
+
+
+class ProgramStop:
+    """The stop of the program on one node.
+
+    SIGINT ends Python like Ctrl-C: exit handlers run, in which trackers send the rest. Ranks get it that catch no
+    signal to save on, and ranks that still run when their time to save is over.
+    """
+
+    def __init__(
+        self,
+        warning: signal.Signals | None,
+        polls: Callable[[], bool],
+        *,
+        in_container: bool,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """
+        Args:
+            warning: The signal that the spec names.
+            polls: Returns whether the program calls `should_stop`.
+            in_container: Whether a process that catches each signal forwards it to the program.
+        """
+        self._warning = warning
+        self._polls = polls
+        self._in_container = in_container
+        self._now = now
+        self._sent: set[signal.Signals] = set()
+        self._interrupted_at: float | None = None
+        self.is_answer = warning is not None
+        """Whether an end of the program after the request is its answer, and neither an error nor a success."""
+
+    @classmethod
+    def of(cls, launch: LaunchDocument, polls: Callable[[], bool]) -> "ProgramStop | None":
+        """Return that of a job; None where the ranks are our own."""
+        if launch.spec.task != "script":
+            return None
+        warning = signal_of_ranks(launch) if launch.spec.restart.signal else None
+        return cls(warning, polls, in_container=launch.spec.environment.container is not None)
+
+    @property
+    def interrupted(self) -> bool:
+        return self._interrupted_at is not None
+
+    def request(self, ranks: Sequence[int], reason: str) -> None:
+        """Send the signals of a stop request, each once. Ranks without a handler ignore them."""
+        cancelled = reason == "user_cancelled"
+        wanted = {self._warning or signal.SIGUSR2}
+        if cancelled or self._warning is None:
+            wanted.add(signal.SIGTERM)
+        caught = not self._in_container and any(processes.catches(rank, signal.SIGTERM) for rank in ranks)
+        self.is_answer = self.is_answer or cancelled or (caught and signal.SIGTERM not in self._sent)
+        for number in sorted(wanted - self._sent):
+            self._sent.add(number)
+            processes.send_signal(ranks, number)
+
+    def enforce(self, ranks: Sequence[int], reason: str, *, is_over: bool) -> bool:
+        """Interrupt the ranks when it is time, and return whether they must be killed now.
+
+        Args:
+            is_over: The time has passed in which a program may save.
+        """
+        if self._interrupted_at is not None:
+            return self._now() - self._interrupted_at > END_SECONDS
+        # A program that cannot save is of use until a time limit, and at any other request it is not.
+        if ranks and (is_over or (reason != "time_limit" and not self._saves(ranks))):
+            log.info("the program gets SIGINT, by which it ends")
+            self._interrupted_at = self._now()
+            processes.send_signal(ranks, signal.SIGINT)
+        return False
+
+    def _saves(self, ranks: Sequence[int]) -> bool:
+        wanted = {*_SAVES_ON, self._warning or signal.SIGTERM}
+        return self._polls() or any(processes.catches(rank, number) for rank in ranks for number in wanted)

@@ -1,0 +1,59 @@
+"""What the launcher of an earlier attempt had not read when it was killed, up to its program's checkpoint.
+
+A program that resumes logs what follows the checkpoint again; what came before it is only in the files of trackers.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from trainyard.contract.layout import AttemptLayout, RunLayout
+from trainyard.contract.stored_name import metric_name
+from worker.trackers.history import newest_checkpoint
+from worker.trackers.journal import TrackedValue
+from worker.trackers.steps import MetricHistory
+
+
+@dataclass(frozen=True)
+class EarlierAttempt:
+    """The attempt before this one."""
+
+    layout: AttemptLayout
+    saved_at: float
+    """When the newest checkpoint was written, in seconds since 1970."""
+
+    @classmethod
+    def find(cls, layout: AttemptLayout) -> "EarlierAttempt | None":
+        """Return it, if there is one and a checkpoint. Called before the program starts."""
+        run = RunLayout(layout.root.parent.parent)
+        own = _number(layout)
+        earlier = [one for path in run.attempts.glob("*-*") if _number(one := AttemptLayout(path)) < own]
+        saved_at = newest_checkpoint(run.checkpoints)
+        if not earlier or saved_at is None:
+            return None
+        return cls(max(earlier, key=lambda one: (_number(one), one.root.stat().st_mtime)), saved_at)
+
+    def unread(self, values: Iterable[TrackedValue], history: Mapping[str, MetricHistory]) -> Iterator[TrackedValue]:
+        """Yield the values that follow the last point of their metric and precede the checkpoint, each step once.
+
+        Args:
+            history: What is known of earlier executions; the metrics that it lacks are taken if it is empty.
+        """
+        yielded: set[tuple[str, int | None]] = set()
+        for value in values:
+            if (value.name, value.step) not in yielded and self._is_unread(value, history):
+                yielded.add((value.name, value.step))
+                yield value
+
+    def _is_unread(self, value: TrackedValue, history: Mapping[str, MetricHistory]) -> bool:
+        known = history.get(metric_name(value.name), None if history else MetricHistory(0, 0))
+        return (
+            known is not None
+            and value.step is not None
+            and known.latest_at < value.time.timestamp() <= self.saved_at
+            and value.step > known.latest_step
+        )
+
+
+def _number(layout: AttemptLayout) -> int:
+    number = layout.root.name.partition("-")[0]
+    return int(number) if number.isascii() and number.isdigit() else 0

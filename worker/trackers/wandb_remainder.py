@@ -1,0 +1,74 @@
+"""Which run files W&B's clients of an attempt write, and what an earlier attempt's launcher had not read of them."""
+
+import contextlib
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+
+from trainyard.contract.layout import AttemptLayout
+from worker.trackers import wandb_file
+from worker.trackers.earlier_attempt import EarlierAttempt
+from worker.trackers.journal import TrackedValue
+from worker.trackers.steps import MetricHistory
+from worker.trackers.wandb_file import RunFile
+from worker.trackers.wandb_history import RunHistory, StepMetrics
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class NotedFile:
+    """The file of a run, with what its points depend on."""
+
+    path: str
+    prefix: str
+    resumes_at: int
+
+
+class NotedFiles:
+    """A list on disk, which the next attempt reads."""
+
+    def __init__(self, layout: AttemptLayout, node: int) -> None:
+        self._path = layout.run_files(node)
+
+    def add(self, file: NotedFile) -> None:
+        """Append a file. Without its line, only the next attempt lacks what this launcher does not read."""
+        try:
+            with self._path.open("a") as lines:
+                lines.write(json.dumps(asdict(file)) + "\n")
+        except OSError as error:
+            log.warning("the run file %s of W&B cannot be noted for the next attempt: %s", file.path, error)
+
+
+@dataclass(frozen=True)
+class RunFileRemainder:
+    """The unread lines of the attempt before this one."""
+
+    attempt: EarlierAttempt
+
+    @classmethod
+    def find(cls, layout: AttemptLayout) -> "RunFileRemainder | None":
+        """Return them, if there is an earlier attempt and a checkpoint. Called before the program starts."""
+        earlier = EarlierAttempt.find(layout)
+        return cls(earlier) if earlier else None
+
+    def values(self, history: Mapping[str, MetricHistory]) -> Iterator[TrackedValue]:
+        """Yield the values that follow the last point of their metric and precede the checkpoint."""
+        return self.attempt.unread(self._values(), history)
+
+    def _values(self) -> Iterator[TrackedValue]:
+        for path in self.attempt.layout.all_run_files():
+            for text in path.read_text().splitlines():
+                with contextlib.suppress(OSError, ValueError, TypeError):
+                    yield from _values_of(NotedFile(**json.loads(text)))
+
+
+def _values_of(noted: NotedFile) -> Iterator[TrackedValue]:
+    with contextlib.closing(RunFile(noted.path, noted.path)) as file:
+        records = list(file.news())
+    definitions = [wandb_file.parse_definition(message) for kind, message, _ in records if kind == wandb_file.METRIC]
+    history = RunHistory(noted.resumes_at, StepMetrics.parse(definitions))
+    for kind, message, _ in records:
+        if kind == wandb_file.HISTORY:
+            yield from history.values(wandb_file.parse_history(message), noted.prefix)
