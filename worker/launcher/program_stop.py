@@ -62,12 +62,12 @@ class ProgramStop:
     def request(self, ranks: Sequence[int], reason: str) -> None:
         """Send the signals of a stop request, each once. Ranks without a handler ignore them."""
         cancelled = reason == "user_cancelled"
-        wanted = {self._warning or signal.SIGUSR2}
+        expected = {self._warning or signal.SIGUSR2}
         if cancelled or self._warning is None:
-            wanted.add(signal.SIGTERM)
+            expected.add(signal.SIGTERM)
         caught = not self._in_container and any(processes.catches(rank, signal.SIGTERM) for rank in ranks)
         self.is_answer = self.is_answer or cancelled or (caught and signal.SIGTERM not in self._sent)
-        for number in sorted(wanted - self._sent):
+        for number in sorted(expected - self._sent):
             self._sent.add(number)
             processes.send_signal(ranks, number)
 
@@ -87,5 +87,5 @@ class ProgramStop:
         return False
 
     def _saves(self, ranks: Sequence[int]) -> bool:
-        wanted = {*_SAVES_ON, self._warning or signal.SIGTERM}
-        return self._polls() or any(processes.catches(rank, number) for rank in ranks for number in wanted)
+        expected = {*_SAVES_ON, self._warning or signal.SIGTERM}
+        return self._polls() or any(processes.catches(rank, number) for rank in ranks for number in expected)

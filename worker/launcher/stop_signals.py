@@ -57,15 +57,15 @@ class SignalCause:
 
     def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._asked_at: float | None = None
+        self._requested_at: float | None = None
         self._replies = 0
 
     def is_known(self, heartbeat: HeartbeatThread) -> bool:
         """Ask the service at the first call; return whether it has answered, or does not."""
-        if self._asked_at is None:
-            self._asked_at, self._replies = self._now(), heartbeat.replies
+        if self._requested_at is None:
+            self._requested_at, self._replies = self._now(), heartbeat.replies
             heartbeat.send_now()
-        return heartbeat.replies > self._replies or self._now() - self._asked_at > _ANSWER_SECONDS
+        return heartbeat.replies > self._replies or self._now() - self._requested_at > _ANSWER_SECONDS
 
 
 class StopRequest:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from worker.trackers.answers import Reporter, TrackerError, TrackerRequest
+from worker.trackers.answers import TELEMETRY, Reporter, TrackerError, TrackerRequest
 from worker.trackers.variables import SECRET_BYTES, parse_token, signature_of
 
 log = logging.getLogger(__name__)
@@ -229,7 +229,8 @@ class _Handler(BaseHTTPRequestHandler):
         token = parse_token(value.strip())
         if token and hmac.compare_digest(token[0], self.server.secret):
             return token[1]
-        self.server.on_refused()
+        if not url.path.startswith(TELEMETRY):
+            self.server.on_refused()
         raise TrackerError(401, "UNAUTHENTICATED", REFUSED)
 
     def _count_as_client(self) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from trainyard.contract.wire.reports import EventLevel
-from worker.trackers.answers import Reporter, RunPrefixes, TrackerError, TrackerRequest
+from worker.trackers.answers import TELEMETRY, Reporter, RunPrefixes, TrackerError, TrackerRequest
 from worker.trackers.artifacts import ArtifactFolder, store_or_state
 from worker.trackers.journal import Journal
 from worker.trackers.variables import tracker_token
@@ -26,7 +26,6 @@ from worker.trackers.wandb_runs import WandbRun
 GRAPHQL = "/graphql"
 UPLOADS = "/wandb-files/"
 _STREAM = re.compile(r"/files/([^/]+)/([^/]+)/([^/]+)/file_stream")
-_TELEMETRY = "/sdk/otel/"
 _MAX_BODY = 64 * 1024 * 1024
 _OPERATION = re.compile(r"\b(?:query|mutation)\s+(\w+)|^\s*(?:query\s*)?\{\s*(\w+)")
 """The name of an operation, or the first field of one without a name."""
@@ -79,7 +78,7 @@ class WandbApi:
         } | WandbArtifacts(artifacts, self._uploads).operations
 
     def serves(self, path: str) -> bool:
-        return path == GRAPHQL or path.startswith((UPLOADS, _TELEMETRY, "/files/"))
+        return path == GRAPHQL or path.startswith((UPLOADS, TELEMETRY, "/files/"))
 
     def handle(self, request: TrackerRequest) -> Document | Path:
         """Carry out a request and return the answer, or the file that is the answer.
@@ -88,7 +87,7 @@ class WandbApi:
             TrackerError: It cannot be carried out.
             OSError: The spool or a file could not be written.
         """
-        if request.path.startswith(_TELEMETRY):
+        if request.path.startswith(TELEMETRY):
             request.read(_MAX_BODY)
             return {}
         if request.path.startswith(UPLOADS):

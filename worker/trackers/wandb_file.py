@@ -82,8 +82,8 @@ class RunFile:
         """Yield kind, content and end of the complete records from a position on."""
         if self._read(0, len(_BEGIN)) != _BEGIN:
             return
-        while (found := self._record(position)) is not None:
-            record, position = found
+        while (complete := self._record(position)) is not None:
+            record, position = complete
             with contextlib.suppress(MalformedMessageError):
                 for kind, message in fields(record):
                     if kind in _KINDS:
@@ -129,16 +129,25 @@ def find_run_file(run_id: str, rank: int, known: frozenset[tuple[int, int]]) -> 
     """
     name = f"run-{run_id}.wandb"
     for pid, _ in processes.descendants(os.getpid()):
-        with contextlib.suppress(OSError):
-            for entry in os.scandir(f"/proc/{pid}/fd"):
-                path = os.readlink(entry.path).removesuffix(_DELETED)
+        for entry in _open_files(pid):
+            # A file can be closed at any time.
+            with contextlib.suppress(OSError):
+                path = os.readlink(entry).removesuffix(_DELETED)
                 if Path(path).name != name or processes.environment_variable(pid, "RANK") not in (None, str(rank)):
                     continue
-                found = RunFile(entry.path, path)
-                if found.identity not in known:
-                    return found
-                found.close()
+                file = RunFile(entry, path)
+                if file.identity not in known:
+                    return file
+                file.close()
     return None
+
+
+def _open_files(pid: int) -> list[str]:
+    folder = f"/proc/{pid}/fd"
+    try:
+        return [f"{folder}/{name}" for name in os.listdir(folder)]
+    except OSError:
+        return []
 
 
 def parse_history(message: bytes) -> Document:

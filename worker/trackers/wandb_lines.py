@@ -34,14 +34,14 @@ class RunLines:
         Args:
             first: Lines of the stream: the position of the first one, which identifies lines without a step.
         """
-        found: dict[int, Document] = {}
+        unknown: dict[int, Document] = {}
         for position, line in enumerate(lines, first or 0):
             step = integer(line.get("_step"))
             if step is None and first is not None:
                 step = -1 - position
             if step is not None and not self._has(step):
-                found[step] = line
-        return found
+                unknown[step] = line
+        return unknown
 
     def add(self, lines: dict[int, Document]) -> None:
         """Take lines of the stream as stored."""

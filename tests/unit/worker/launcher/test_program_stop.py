@@ -15,8 +15,8 @@ for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
     signal.signal(number, signal.SIG_IGN)
 for name in sys.argv[1:]:
     signal.signal(signal.Signals[name], lambda number, frame: print(signal.Signals(number).name, flush=True))
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     while True:
         signal.pause()
 except KeyboardInterrupt:

@@ -74,6 +74,9 @@ class TestKey:
             answer = httpx.post(listener.url + RUN, json={}, headers={"Authorization": "Bearer b"}, trust_env=False)
             assert "`wandb.login(key=...)`" in answer.json()["message"]
             assert refused == [1]
+            # W&B's client sends its telemetry without a key.
+            assert httpx.post(f"{listener.url}/sdk/otel/v1/metrics", trust_env=False).status_code == 401
+            assert refused == [1]
         finally:
             listener.close()
 

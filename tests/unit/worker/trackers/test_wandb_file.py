@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.tracker_spool import parameters, points
-from trainyard.contract.layout import AttemptLayout
+from trainyard.contract.layout import AttemptLayout, RunLayout
 from worker.trackers.journal import Journal
 from worker.trackers.wandb_file import HISTORY, RunFile, parse_history
 from worker.trackers.wandb_history import StepMetrics
+from worker.trackers.wandb_remainder import NotedFile, NotedFiles, RunFileRemainder
 from worker.trackers.wandb_runs import WandbRun
 
 RECORDED = Path(__file__).parent / "run_files"
@@ -131,3 +132,24 @@ def test_nothing_is_read_beyond_a_damaged_byte(content: bytes, grown: RunFile, l
     Path(grown.path).write_bytes(content)
     run.read_file()
     check(layout)
+
+
+def test_next_attempt_reads_what_a_killed_launcher_had_not(
+    content: bytes, layout: AttemptLayout, tmp_path: Path
+) -> None:
+    path = tmp_path / "whole.wandb"
+    run = made_run(layout)
+    run.define(StepMetrics.parse(DEFINED))
+    run.stream(0, lines_of(content, path)[:5])
+    NotedFiles(layout, 0).add(NotedFile(str(path), "", 0))
+    job = RunLayout(layout.root.parent.parent)
+    job.checkpoints.mkdir()
+    (job.checkpoints / "state").touch()
+    following = job.attempt("2-a")
+    following.root.mkdir()
+    remainder = RunFileRemainder.find(following)
+    assert remainder is not None
+    Journal(following, 0).add_unread(2, remainder.values)
+    assert [point for point in points(following, 2) if point[0] == "train/loss"] == LOSSES[5:]
+    Journal(following, 0).add_unread(3, remainder.values)
+    assert not following.tracker_spool(3, 0).exists() or points(following, 3) == []
