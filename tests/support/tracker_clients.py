@@ -41,7 +41,7 @@ def run_program(text: str, folder: Path, variables: Mapping[str, str], clients: 
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=230,
     )
     assert done.returncode == 0, done.stdout
     return done.stdout
