@@ -12,31 +12,36 @@ PARALLEL ?= -n 3
 .PHONY: bench check clean client-lines demo dev docs gpu gpu-wheels lab older-clients runtime screenshots serve sync-client wheel wheelhouse
 .PHONY: test test-all test-compose test-compose-smoke test-gpu test-heavy test-quick test-slow test-slurm test-slurm-smoke test-web
 
+# What is installed belongs to the folder of the clone: a copied .venv would start the programs of the other folder.
+PLACE   := $(shell pwd | cksum | cut -d ' ' -f 1)
+RUNTIME := $(VENV)/.runtime-$(PLACE)
+DEV     := $(VENV)/.dev-$(PLACE)
+
 INSTALL := $(PYTHON) -m trainyard.installation.dependencies
 INSTALLED_FROM := pyproject.toml constraints.txt trainyard/installation/dependencies.py
 
 # What `make demo` and `make serve` need.
-runtime: $(VENV)/.runtime sync-client
+runtime: $(RUNTIME) sync-client
 
-$(VENV)/.runtime: $(INSTALLED_FROM)
+$(RUNTIME): $(INSTALLED_FROM)
 	@$(INSTALL) service,worker,examples "66 packages, 1.2 GiB on disk, 1 to 3 minutes"
 	@touch $@
 
 # What tests, checks and benchmarks need too.
-dev: $(VENV)/.dev sync-client
+dev: $(DEV) sync-client
 
 # The synchronous client, from the asynchronous one. An installation writes it too.
 sync-client:
 	@$(PYTHON) -m trainyard.installation.sync_client
 
-$(VENV)/.dev: $(INSTALLED_FROM)
+$(DEV): $(INSTALLED_FROM)
 	@$(INSTALL) dev "about 180 packages, 2.5 GiB on disk, 2 to 6 minutes"
-	@touch $(VENV)/.runtime $@
+	@touch $(RUNTIME) $@
 
 # Older clients of trackers and of OpenAI's API, whose programs some tests run.
 older-clients: $(VENV)/.older
 
-$(VENV)/.older: tests/older_clients.txt tests/older_openai.txt | $(VENV)/.dev
+$(VENV)/.older: tests/older_clients.txt tests/older_openai.txt | $(DEV)
 	@echo "Installing older clients, which tests use, into $(VENV)/older and $(VENV)/openai-VERSION."
 	rm -rf $(VENV)/older
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --target $(VENV)/older --requirement tests/older_clients.txt
@@ -48,7 +53,7 @@ $(VENV)/.older: tests/older_clients.txt tests/older_openai.txt | $(VENV)/.dev
 # The lowest version of each minor line of the trackers' clients.
 client-lines: $(VENV)/.client-lines
 
-$(VENV)/.client-lines: tests/client_lines.txt | $(VENV)/.dev
+$(VENV)/.client-lines: tests/client_lines.txt | $(DEV)
 	@echo "Installing $$(grep -c == $<) versions of clients, 1.1 GiB on disk, into $(VENV)/client-lines."
 	rm -rf $(VENV)/client-lines
 	grep == $< | while read -r pin more; do \

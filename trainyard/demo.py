@@ -1,7 +1,9 @@
 """The demo: start a service, submit one distributed job through the REST API, watch it and print its results."""
 
 import ctypes
+import fcntl
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -9,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -49,6 +51,10 @@ DASHBOARD = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
 
 class DemoError(Exception):
     """The demo cannot continue."""
+
+
+class FolderInUseError(Exception):
+    """Another process uses the folder of the demo."""
 
 
 class ServiceProcess:
@@ -148,16 +154,26 @@ class ServiceProcess:
 def main() -> int:
     """Run the demo and return its exit code."""
     folder = Path(".trainyard/demo").resolve()
-    shutil.rmtree(folder, ignore_errors=True)
-    service = ServiceProcess(folder)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with _own(folder):
+            return demonstrate(ServiceProcess(folder))
+    except FolderInUseError as error:
+        print_error(str(error))
+        return 1
+
+
+def demonstrate(service: ServiceProcess) -> int:
+    """Run the demo with a service that is not started yet, and return its exit code."""
+    folder = service.log.parent
     try:
         with _stop_service(service):
             print_line(f"starting the service: {service.url}, SQLite and runs in {folder}")
             service.start()
             with service.client() as client:
                 job = run(client)
-                print(PAGE.format(state=service.state_dir, runs=service.runs_dir, root=DASHBOARD, job=job.id))
+                state, runs = (shlex.quote(str(path)) for path in (service.state_dir, service.runs_dir))
+                print(PAGE.format(state=state, runs=runs, root=DASHBOARD, job=job.id))
                 return 0
     except KeyboardInterrupt:
         print_error("interrupted; the job and the service are stopped")
@@ -212,6 +228,28 @@ def _end(client: Client, job: JobResource) -> None:
 def _show_log(client: Client, job: JobResource) -> None:
     with suppress(TrainyardError):
         print(sanitize(client.logs(job.id, rank=0, tail=LOG_LINES).text), file=sys.stderr)
+
+
+@contextmanager
+def _own(folder: Path) -> Iterator[None]:
+    """Empty a folder for this demo alone.
+
+    Raises:
+        FolderInUseError: another demo or a service uses it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as locks:
+        # The second is the lock of a service that shows the jobs of the last demo.
+        for path, user in ((folder.with_name("demo.lock"), "demo"), (folder / "state" / "lock", "service")):
+            if not path.parent.exists():
+                continue
+            file = locks.enter_context(path.open("a"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise FolderInUseError(f"another {user} uses {folder}; stop it first") from None
+        shutil.rmtree(folder, ignore_errors=True)
+        yield
 
 
 @contextmanager

@@ -5,16 +5,19 @@ configured with, and so the same build of torch.
 """
 
 import ast
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 VENV = Path(".venv")
 _PYTHON = str(VENV / "bin" / "python")
+_OLDEST = (3, 11)
 _SECTIONS = ("global", "install", ":env:")
 """The sections of pip's settings that apply to an installation; a later one wins."""
 _VARIABLES = {
@@ -30,29 +33,80 @@ _VARIABLES = {
 """Settings of pip, which uv does not read, and its variables of the same meaning."""
 
 
+class InstallationError(Exception):
+    """The clone cannot be installed; the message has the remedy."""
+
+
 def main(extras: str, effort: str) -> None:
-    """Make the virtual environment if there is none, and install the clone with its dependencies.
+    """Make the virtual environment if there is none that can be used, and install the clone with its dependencies.
 
     Args:
         effort: what it downloads and how long that takes, as text.
 
     Raises:
+        InstallationError: This Python is too old.
         CalledProcessError: an installation failed; it has printed why.
     """
+    if sys.version_info < _OLDEST:
+        found, needed = (".".join(map(str, version[:2])) for version in (sys.version_info, _OLDEST))
+        raise InstallationError(
+            f"{sys.executable} is Python {found}; name {needed} or newer: make PYTHON=python{needed}"
+        )
     uv = shutil.which("uv")
-    program = "uv" if uv else "pip"
-    print(f"Installing trainyard[{extras}] into {VENV} with {program}: {effort}.", flush=True)
-    started = time.monotonic()
-    if not Path(_PYTHON).exists():
+    with _one_at_a_time():
+        program = "uv" if uv else "pip"
+        print(f"Installing trainyard[{extras}] into {VENV} with {program}: {effort}.", flush=True)
+        started = time.monotonic()
+        _prepare()
+        command = [uv, "pip", "install", "--python", _PYTHON] if uv else [_PYTHON, "-m", "pip", "install"]
+        quiet = [] if sys.stdout.isatty() else ["--quiet"]
+        # Modules are compiled when they are first imported; to compile them all takes as long as to install them.
+        own = [] if uv else ["--no-compile"]
+        project = ["--constraint", "constraints.txt", "--editable", f".[{extras}]"]
+        environment = {**uv_variables(pip_settings()), **os.environ} if uv else None
+        subprocess.run([*command, *quiet, *own, *project], env=environment, check=True)
+        print(f"Installed in {time.monotonic() - started:.0f} s.", flush=True)
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Wait until no other installation into this clone is running, such as that of another target of `make -j`."""
+    with open("pyproject.toml") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            print(f"Waiting for another installation into {VENV}.", flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _prepare() -> None:
+    """Make the virtual environment, or make it again if its Python or its programs cannot be used, and give it pip."""
+    if VENV.exists() and (problem := _problem()):
+        print(f"Making {VENV} again: {problem}.", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(VENV)], check=True)
+    elif not VENV.exists():
         subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
-    command = [uv, "pip", "install", "--python", _PYTHON] if uv else [_PYTHON, "-m", "pip", "install"]
-    quiet = [] if sys.stdout.isatty() else ["--quiet"]
-    # Modules are compiled when they are first imported; to compile them all takes as long as to install them.
-    own = [] if uv else ["--no-compile"]
-    project = ["--constraint", "constraints.txt", "--editable", f".[{extras}]"]
-    environment = {**uv_variables(pip_settings()), **os.environ} if uv else None
-    subprocess.run([*command, *quiet, *own, *project], env=environment, check=True)
-    print(f"Installed in {time.monotonic() - started:.0f} s.", flush=True)
+    elif subprocess.run([_PYTHON, "-c", "import pip"], stderr=subprocess.DEVNULL, check=False).returncode:
+        # As an interrupted `venv` leaves it, and `uv venv` makes it.
+        subprocess.run([_PYTHON, "-m", "ensurepip"], stdout=subprocess.DEVNULL, check=True)
+
+
+def _problem() -> str | None:
+    """Return why the virtual environment cannot be used; None if it can."""
+    try:
+        version = subprocess.run(
+            [_PYTHON, "-c", "import sys; print(*sys.version_info[:2], sep='.')"], stdout=subprocess.PIPE, text=True
+        )
+    except OSError:
+        return "its Python is missing"
+    own = ".".join(map(str, sys.version_info[:2]))
+    if version.returncode or version.stdout.strip() != own:
+        return f"its Python is not {own}"
+    scripts = (VENV / "bin").glob("pip*")
+    if any(str(VENV.absolute()) not in script.read_text(errors="replace")[:1000] for script in scripts):
+        return "it was made in another folder, whose programs it would start"
+    return None
 
 
 def pip_settings() -> dict[str, str]:
@@ -89,3 +143,8 @@ if __name__ == "__main__":
         main(*sys.argv[1:])
     except subprocess.CalledProcessError as error:
         sys.exit(error.returncode)
+    except InstallationError as error:
+        sys.exit(str(error))
+    except KeyboardInterrupt:
+        print("Interrupted; the same command continues.", file=sys.stderr)
+        sys.exit(130)

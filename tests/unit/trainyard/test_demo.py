@@ -7,6 +7,7 @@ import httpx
 import psutil
 import pytest
 
+from service.server import exclusive_lock
 from tests.support.wait import wait_until
 from tests.unit.trainyard.fake_service import TIME, error, job, page, status, streamed
 from trainyard import demo
@@ -105,3 +106,23 @@ class TestServiceProcess:
         owner.kill()
         owner.wait()
         wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie", 30, "its end")
+
+
+class TestFolder:
+    def test_demo_of_the_same_folder_is_refused_and_loses_nothing(self, tmp_path, monkeypatch, capsys):
+        monkeypatch.chdir(tmp_path)
+        folder = tmp_path / ".trainyard" / "demo"
+        with demo._own(folder):
+            (folder.mkdir(), (folder / "file").touch())
+            assert demo.main() == 1
+            assert (folder / "file").exists()
+        assert capsys.readouterr().err == f"another demo uses {folder}; stop it first\n"
+
+    def test_service_that_shows_the_last_demo_keeps_its_files(self, tmp_path, monkeypatch, capsys):
+        monkeypatch.chdir(tmp_path)
+        state = tmp_path / ".trainyard" / "demo" / "state"
+        state.mkdir(parents=True)
+        with exclusive_lock(state / "lock"):
+            assert demo.main() == 1
+            assert state.exists()
+        assert capsys.readouterr().err == f"another service uses {state.parent}; stop it first\n"
