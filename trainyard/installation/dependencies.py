@@ -48,9 +48,9 @@ def main(extras: str, effort: str) -> None:
         CalledProcessError: an installation failed; it has printed why.
     """
     if sys.version_info < _OLDEST:
-        found, needed = (".".join(map(str, version[:2])) for version in (sys.version_info, _OLDEST))
+        current, needed = (".".join(map(str, version[:2])) for version in (sys.version_info, _OLDEST))
         raise InstallationError(
-            f"{sys.executable} is Python {found}; name {needed} or newer: make PYTHON=python{needed}"
+            f"{sys.executable} is Python {current}; name {needed} or newer: make PYTHON=python{needed}"
         )
     uv = shutil.which("uv")
     with _one_at_a_time():
