@@ -4,7 +4,6 @@ import json
 import os
 import secrets
 import threading
-from collections.abc import Mapping
 from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -58,19 +57,13 @@ class ArtifactFolder:
             raise
         return path
 
-    def append_line(self, name: str, document: Mapping[str, Any]) -> None:
-        """Append a line of JSON to a file.
+    def listed_path(self, name: str) -> str:
+        """Return the path under which the service lists a file, relative to the folder of all artifacts.
 
         Raises:
-            ArtifactsFullError: The artifacts would be too large.
             TrackerError: The name is invalid.
-            OSError: It could not be written.
         """
-        path, line = self._path(name), json.dumps(document).encode() + b"\n"
-        self._reserve(len(line))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab") as file:
-            file.write(line)
+        return self._path(name).relative_to(self._root.parent).as_posix()
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Return the JSON object of a small file.
@@ -127,9 +120,9 @@ class ArtifactFolder:
         return self._root.joinpath(*(f"_{part}" if part.startswith(".") else part for part in parts))
 
 
-def store_or_state(artifacts: ArtifactFolder, name: str, request: TrackerRequest, journal: Journal) -> None:
+def store_or_state(artifacts: ArtifactFolder, name: str, request: TrackerRequest, journal: Journal) -> bool:
     """Store the body of a request. What there is no room for is left out, which an event of the job states: an error
-    would end the program.
+    would end the program. Return whether it is stored.
 
     Raises:
         TrackerError: The name is invalid, or the client sent less than it announced.
@@ -140,6 +133,8 @@ def store_or_state(artifacts: ArtifactFolder, name: str, request: TrackerRequest
     except ArtifactsFullError as error:
         journal.state_once(request.reporter.execution, "artifacts", f"an artifact is left out: {error.message}")
         request.discard()
+        return False
+    return True
 
 
 def _copy(body: BufferedIOBase, file: BinaryIO, length: int) -> None:

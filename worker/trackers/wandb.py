@@ -26,7 +26,7 @@ from worker.trackers.wandb_history import (
     parse_config,
     parse_summary,
 )
-from worker.trackers.wandb_objects import store_object
+from worker.trackers.wandb_media import report_media
 
 GRAPHQL = "/graphql"
 UPLOADS = "/wandb-files/"
@@ -250,8 +250,8 @@ class WandbApi:
             line = run.waiting[0]
             self._journal.log(reporter.execution, "wandb", run.history.values(line, run.prefix, run.metrics))
             run.waiting.popleft()
-            for logged in run.history.objects(line, run.metrics):
-                store_object(self._artifacts, _folder(run.run_id), reporter.execution, self._journal, logged)
+            objects = run.history.objects(line, run.prefix, run.metrics)
+            report_media(self._artifacts, _folder(run.run_id), reporter.execution, self._journal, objects)
 
     def _run(self, reporter: Reporter, run_id: str, name: str, project: object) -> _Run:
         run = self._runs.get((reporter, run_id))

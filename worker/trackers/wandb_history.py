@@ -12,8 +12,6 @@ from worker.trackers.journal import TrackedValue
 _CLIENT_KEYS = frozenset({"_step", "_runtime", "_timestamp", "_wandb"})
 COMMON_STEP_METRICS = ("train/global_step", "trainer/global_step")
 """The step metrics of Transformers and Lightning, which are known before the client sends the definitions."""
-_FILE_LISTS = frozenset({"images/separated", "videos", "audio", "html", "object3D", "molecule"})
-"""Types of lists of media, whose files the client uploads like those of single ones."""
 _MAX_DEPTH = 8
 _YEAR_2200 = 7_258_118_400
 
@@ -90,7 +88,7 @@ class RunHistory:
             yield line
 
     def values(self, line: Mapping[str, Any], prefix: str, metrics: StepMetrics) -> Iterator[TrackedValue]:
-        """Yield the values of a history line. Images and other media are files of their own, and are left out."""
+        """Yield the values of a history line. Images and other media are left out."""
         flat = dict(_flatten(line))
         time = _time(line.get("_timestamp"))
         for name, value in flat.items():
@@ -100,13 +98,12 @@ class RunHistory:
             yield TrackedValue(prefix + name, value, step, time)
 
     def objects(
-        self, line: Mapping[str, Any], metrics: StepMetrics
-    ) -> Iterator[tuple[str, int | None, dict[str, Any]]]:
-        """Yield the objects of a history line that are no files, such as histograms, with their names and steps."""
-        flat = dict(_flatten(line))
+        self, line: Mapping[str, Any], prefix: str, metrics: StepMetrics
+    ) -> Iterator[tuple[str, int | None, dict[str, Any], datetime]]:
+        """Yield the objects of a history line, such as images, with their names, steps and times."""
+        flat, time = dict(_flatten(line)), _time(line.get("_timestamp"))
         for name, value in _flatten(line, objects=True):
-            if "path" not in value and value["_type"] not in _FILE_LISTS:
-                yield name, self._step(name, line, flat, metrics), value
+            yield prefix + name, self._step(name, line, flat, metrics), value, time
 
     def _step(self, name: str, line: Mapping[str, Any], flat: Mapping[str, Any], metrics: StepMetrics) -> int | None:
         counted = _integer(line.get("_step"))

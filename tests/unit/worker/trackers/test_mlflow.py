@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.support.tracker_clients import CLIENTS, CLIENTS_OF_DETAILS, Clients, older_version, run_program
-from tests.support.tracker_spool import bodies, events, parameters, points
+from tests.support.tracker_spool import bodies, events, media, parameters, points
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.reports import EventsBatch, ParametersReport
 from worker.trackers.answers import Reporter
@@ -45,6 +45,15 @@ with mlflow.start_run():
 """
 
 
+IMAGES = """
+import mlflow, numpy
+with mlflow.start_run():
+    for step in (0, 7):
+        mlflow.log_image(numpy.zeros((4, 4, 3), "uint8"), key="samples/first 1", step=step)
+    mlflow.log_image(numpy.zeros((4, 4, 3), "uint8"), "plain.png")
+"""
+
+
 def run(listener: TrackerListener, folder: Path, text: str, clients: Clients, execution: int = 1) -> str:
     base = {"TRAINYARD_TRACKER_URL": listener.url, "TRAINYARD_TRACKER_SECRET": listener.secret}
     return run_program(text, folder, tracker_variables(base, execution), clients)
@@ -68,6 +77,19 @@ def test_program_reports_unchanged(
     (artifact,) = (tmp_path / "job" / "artifacts" / "mlflow").rglob("config.json")
     assert json.loads(artifact.read_text()) == {"a": 1}
     assert [event.data for event in events(layout)] == [{"kind": "name"}]
+
+
+@pytest.mark.parametrize("clients", CLIENTS_OF_DETAILS)
+def test_images_are_reported_with_keys_and_steps(
+    listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, clients: Clients
+) -> None:
+    run(listener, tmp_path, IMAGES, clients)
+    items = media(layout)
+    assert [(item.key, item.step, item.type) for item in items] == [
+        ("samples/first 1", 0, "image"),
+        ("samples/first 1", 7, "image"),
+    ]
+    assert all((tmp_path / "job" / "artifacts" / str(item.path)).is_file() for item in items)
 
 
 def test_later_execution_continues_where_the_checkpoint_was_written(
