@@ -24,7 +24,7 @@ _LOGGED_IMAGE = re.compile(
     r"mlflow/[^/]+/(?P<run>[0-9A-Za-z]{1,64})/artifacts/images/"
     r"(?P<key>[^/]+)([%+])step\3(?P<step>\d{1,18})\3timestamp\3(?P<time>\d{1,18})\3[0-9a-f-]+\.png"
 )
-"""The file of `MlflowClient.log_image`, whose key has `~` for `/`, or `#` in earlier versions. A smaller copy in another format is beside it."""
+"""The file of `MlflowClient.log_image`, whose key has `~` for `/`, or `#` in earlier versions."""
 _MAX_BODY = 16 * 1024 * 1024
 _PROBED = frozenset({"/api/3.0/mlflow/server-info"})
 """What the client asks of every server, and does without."""
