@@ -22,7 +22,7 @@ API = "/api/2.0/mlflow/"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts/"
 _LOGGED_IMAGE = re.compile(
     r"mlflow/[^/]+/(?P<run>[0-9A-Za-z]{1,64})/artifacts/images/"
-    r"(?P<key>[^/]+)([%+])step\3(?P<step>\d{1,18})\3timestamp\3(?P<time>\d{1,18})\3[0-9a-f-]+\.png"
+    r"(?P<key>[^/]+)([%+])step\3(?P<step>\d{1,18})\3timestamp\3(?P<time>\d{1,18})\3[0-9a-z-]+\.png"
 )
 """The file of `MlflowClient.log_image`, whose key has `~` for `/`, or `#` in earlier versions."""
 _MAX_BODY = 16 * 1024 * 1024
