@@ -19,7 +19,9 @@ from service.jobs.parameters import Reported, merge
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import shown_metrics
 from service.jobs.service import pending_profile
+from service.media.repository import MediaRepository
 from trainyard.contract.base import sanitize
+from trainyard.contract.wire.media import MAX_JOB_MEDIA, MAX_MEDIA_KEYS, MediaReport
 from trainyard.contract.wire.reports import (
     MAX_PARAMETER_CHARS,
     MAX_PARAMETERS,
@@ -39,6 +41,7 @@ REPORTS_REJECTED = "reports_rejected"
 PARAMETERS_DROPPED = "parameters_dropped"
 MAX_ALERTS = 100
 """Alerts of one job that webhooks deliver. All are in its history."""
+MEDIA_DROPPED = "media_dropped"
 
 
 class AttemptService:
@@ -187,6 +190,23 @@ class AttemptService:
                 attempts.save_parameters(job.id, before.parameters, merged.parameters)
                 jobs.save_values(job, before, merged)
         self._count("parameters", len(report.parameters))
+
+    def media(self, report: MediaReport) -> int:
+        """Store the media of a program; return their number. Reports from before a retry from scratch are ignored."""
+        with self._database.write() as session:
+            jobs = JobRepository(session, self._now)
+            attempt, job = self._lock(jobs)
+            _check_execution(attempt, report.execution)
+            if report.execution < job.first_execution:
+                return 0
+            dropped = MediaRepository(session, self._database).store(job.pk, report)
+            if dropped and jobs.last_event(job, MEDIA_DROPPED, since=None) is None:
+                message = (
+                    f"at most {MAX_JOB_MEDIA:,} media of {MAX_MEDIA_KEYS:,} names are listed; further ones are files"
+                )
+                jobs.add_event(job, MEDIA_DROPPED, message, level="warning", data={"attempt": attempt.number})
+        self._count("media", len(report.items))
+        return len(report.items) - dropped
 
     def record_rejected(self, count: int, first: str) -> None:
         """Add an event about spooled reports that could not be stored, unless the last one is the same."""

@@ -40,7 +40,7 @@ def configure_logging(form: Literal["console", "json"]) -> None:
 _OUTCOMES = ("ok", "failed", "timeout")
 _ANSWERS = ("accepted", "rejected", "ambiguous", "not_submitted", "postponed", "refused")
 _ADOPTED_BY = ("name", "claim", "operator")
-_KINDS = ("points", "log_bytes", "events", "checkpoints", "parameters", "rejected")
+_KINDS = ("points", "log_bytes", "events", "checkpoints", "parameters", "media", "rejected")
 
 
 class ServiceMetrics:

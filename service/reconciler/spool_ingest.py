@@ -27,6 +27,7 @@ from service.metrics.ingest.writer import store_batch
 from service.reconciler.repository import user_of_attempt
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.validation_messages import describe_error
+from trainyard.contract.wire.media import MediaReport
 from trainyard.contract.wire.reports import (
     MAX_LOG_CHUNK,
     CheckpointReport,
@@ -293,6 +294,8 @@ class SpoolIngest:
                 attempt.checkpoint(checkpoint)
             case ParametersReport() as parameters:
                 attempt.parameters(parameters)
+            case MediaReport() as media:
+                attempt.media(media)
 
 
 def _number(spool: Path) -> int:

@@ -59,6 +59,7 @@ TAGS = {
     "streams": "Streams",
     "checkpoints": "Checkpoints and exports",
     "artifacts": "Artifacts",
+    "media": "Media",
     "files": "Files",
     "models": "Models",
     "plans": "Plans",

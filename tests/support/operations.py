@@ -46,6 +46,10 @@ BODIES: dict[str, Any] = {
     "report_events": {"execution": 1, "events": [{"sequence": 1, "type": "note", "message": "x", "time": TIME}]},
     "report_checkpoint": {**REPORT, "step": 1, "size_bytes": 1, "digest": "sha256:" + "0" * 64, "world_size": 1},
     "report_parameters": {"execution": 1, "parameters": {"lr": 0.1}, "tags": {"team": "nlp"}, "notes": "x"},
+    "report_media": {
+        "execution": 1,
+        "items": [{"key": "samples", "step": 1, "type": "image", "path": "images/1.png", "time": TIME}],
+    },
     "finish_attempt": {**REPORT, "reason": "completed"},
 }
 RAW_BODIES = {"put_code": CODE, "append_log": b"x", "send_part": LINES}

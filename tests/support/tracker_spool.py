@@ -3,6 +3,7 @@
 from typing import Any
 
 from trainyard.contract.layout import AttemptLayout
+from trainyard.contract.wire.media import MediaItem, MediaReport
 from trainyard.contract.wire.reports import EventsBatch, MetricsBatch, ParametersReport, WorkerEvent
 from trainyard.contract.wire.spool import parse_spool
 
@@ -29,6 +30,10 @@ def parameters(layout: AttemptLayout) -> dict[str, Any]:
 def tags(layout: AttemptLayout) -> dict[str, str]:
     reports = [body for body in bodies(layout) if isinstance(body, ParametersReport)]
     return {name: value for report in reports for name, value in report.tags.items()}
+
+
+def media(layout: AttemptLayout, execution: int = 1) -> list[MediaItem]:
+    return [item for body in bodies(layout, execution) if isinstance(body, MediaReport) for item in body.items]
 
 
 def events(layout: AttemptLayout) -> list[WorkerEvent]:

@@ -15,11 +15,20 @@ from worker.reporting.service_client import (
     ServiceClient,
     ServiceError,
     UnavailableError,
+    UnknownRouteError,
 )
 
 log = logging.getLogger(__name__)
 
-_ROUTES = {"metrics": "metrics", "events": "events", "checkpoint": "checkpoints", "parameters": "parameters"}
+_ROUTES = {
+    "metrics": "metrics",
+    "events": "events",
+    "checkpoint": "checkpoints",
+    "parameters": "parameters",
+    "media": "media",
+}
+_ADDED_KINDS = frozenset({"media"})
+"""Kinds of records whose route a service of an earlier version does not have."""
 _TRIES = 8
 """Internal errors, or answers of a proxy, to one batch before it is divided; with the backoff about 15 seconds."""
 _TRIES_OF_PART = 2
@@ -156,6 +165,8 @@ class BatchSender:
                 if not self._wait(error):
                     return False
             except UnavailableError as error:
+                if isinstance(error, UnknownRouteError) and batch.records[0].kind in _ADDED_KINDS:
+                    return self._divide(batch, error)
                 failures += isinstance(error, FailedError)
                 if failures >= tries and isinstance(error, FailedError):
                     return not self._is_closing() and self._divide(batch, error)

@@ -48,6 +48,10 @@ class UnknownAttemptError(UnavailableError):
     """The service does not know the attempt: its database is another one, or an older copy. A retry may succeed."""
 
 
+class UnknownRouteError(UnknownAttemptError):
+    """The service has no such route: it is of an earlier version, or a prefix is missing in the URL."""
+
+
 class RejectedError(ServiceError):
     """The body is invalid: this request never succeeds, another one may."""
 
@@ -194,7 +198,9 @@ def _read(answer: httpx.Response) -> dict[str, Any]:
     if status in _REJECTED:
         raise RejectedError(message)
     if status in _UNKNOWN:
-        raise UnknownAttemptError(message, _UNKNOWN_PAUSE_SECONDS)
+        error = document.get("error")
+        is_route = isinstance(error, dict) and error.get("code") == "route_not_found"
+        raise (UnknownRouteError if is_route else UnknownAttemptError)(message, _UNKNOWN_PAUSE_SECONDS)
     raise RefusedError(message, status, document)
 
 

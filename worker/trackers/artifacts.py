@@ -65,6 +65,14 @@ class ArtifactFolder:
             raise
         return path
 
+    def listed_path(self, name: str) -> str:
+        """Return the path under which the service lists a file, relative to the folder of all artifacts.
+
+        Raises:
+            TrackerError: The name is invalid.
+        """
+        return self._path(name).relative_to(self._root.parent).as_posix()
+
     def append_line(self, name: str, document: Mapping[str, Any]) -> None:
         """Append a line of JSON to a file.
 
@@ -160,9 +168,9 @@ class ArtifactFolder:
         return self._root.joinpath(*(f"_{part}" if _is_hidden(part) else part for part in parts))
 
 
-def store_or_state(artifacts: ArtifactFolder, name: str, request: TrackerRequest, journal: Journal) -> None:
+def store_or_state(artifacts: ArtifactFolder, name: str, request: TrackerRequest, journal: Journal) -> bool:
     """Store the body of a request. What there is no room for is left out, which an event of the job states: an error
-    would end the program.
+    would end the program. Return whether it is stored.
 
     Raises:
         TrackerError: The name is invalid, or the client sent less than it announced.
@@ -173,6 +181,8 @@ def store_or_state(artifacts: ArtifactFolder, name: str, request: TrackerRequest
     except ArtifactsFullError as error:
         journal.state_once(request.reporter.execution, "artifacts", f"an artifact is left out: {error.message}")
         request.discard()
+        return False
+    return True
 
 
 def file_part(name: str) -> str:

@@ -14,7 +14,7 @@ from worker.trackers.wire_format import Field, content, doubles, fields, signed,
 _MAX_TAGS = 20_000
 _TEXT_SUFFIX = "/text_summary"
 """What torch and tensorboardX append to the tag of a text."""
-_IMAGE_TYPES = {b"\x89PNG": ".png", b"GIF8": ".gif", b"\xff\xd8\xff": ".jpg"}
+_FILE_TYPES = {b"\x89PNG": ".png", b"GIF8": ".gif", b"\xff\xd8\xff": ".jpg", b"RIFF": ".wav"}
 _NUMBERS: Mapping[int, tuple[int, str, str]] = {
     1: (5, "<f", "<f"),
     2: (6, "<d", "<d"),
@@ -27,11 +27,13 @@ _NUMBERS: Mapping[int, tuple[int, str, str]] = {
 
 @dataclass(frozen=True)
 class EventArtifact:
-    """An image or a text."""
+    """An image, a sound or a text."""
 
     tag: str
     extension: str
     data: bytes
+    position: int | None = None
+    """The place among several images of the tag."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,7 @@ def _add_simple(event: Event, tag: str, plugin: str, value: int | bytes) -> None
 
 
 def _add_image(event: Event, tag: str, plugin: str, value: int | bytes) -> None:
+    """Add an `Image` or an `Audio`, whose files are in fields of the same number."""
     for number, part in fields(content(value)):
         if number == 4:
             _add_encoded(event, tag, content(part))
@@ -135,7 +138,7 @@ def _add_tensor(event: Event, tag: str, plugin: str, value: int | bytes) -> None
             _add_counts(event, tag, [*(row[0] for row in rows), rows[-1][1]], [row[2] for row in rows])
     elif plugin == "images":
         for index, encoded in enumerate(strings[2:]):  # The first two are width and height.
-            _add_encoded(event, f"{tag}/{index}" if len(strings) > 3 else tag, encoded)
+            _add_encoded(event, tag, encoded, index if len(strings) > 3 else None)
 
 
 def _add_histogram(event: Event, tag: str, plugin: str, value: int | bytes) -> None:
@@ -163,14 +166,15 @@ _BODIES: Mapping[int, Callable[[Event, str, str, int | bytes], None]] = {
     2: _add_simple,
     4: _add_image,
     5: _add_histogram,
+    6: _add_image,
     8: _add_tensor,
 }
 
 
-def _add_encoded(event: Event, tag: str, encoded: bytes) -> None:
-    for start, extension in _IMAGE_TYPES.items():
+def _add_encoded(event: Event, tag: str, encoded: bytes, position: int | None = None) -> None:
+    for start, extension in _FILE_TYPES.items():
         if encoded.startswith(start):
-            event.artifacts.append(EventArtifact(tag, extension, encoded))
+            event.artifacts.append(EventArtifact(tag, extension, encoded, position))
 
 
 def _scalar(tensor: list[Field]) -> float | None:

@@ -15,6 +15,7 @@ from typing import Any
 from trainyard.contract.base import sanitize
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.contract.stored_name import metric_name, stored_name, with_digest
+from trainyard.contract.wire.media import MAX_MEDIA, MediaItem, MediaReport
 from trainyard.contract.wire.reports import (
     MAX_PARAMETER_TEXT,
     MAX_PARAMETERS,
@@ -217,6 +218,17 @@ class Journal:
             )
             run.total_steps = trainer_steps(flat) or run.total_steps
             self._append(run, "parameters", report)
+
+    def add_media(self, execution: int, items: Sequence[MediaItem]) -> None:
+        """Append media. A file may be complete later than its item.
+
+        Raises:
+            OSError: They could not be written.
+        """
+        with self._lock:
+            for start in range(0, len(items), MAX_MEDIA):
+                part = tuple(items[start : start + MAX_MEDIA])
+                self._append(self._execution(execution), "media", MediaReport(execution=execution, items=part))
 
     def state_once(self, execution: int, kind: str, message: str) -> None:
         """Add a warning to the job's events, once for each kind."""

@@ -1,5 +1,6 @@
 """The part of MLflow's REST API that clients write with, over the journal. MLflow's documentation "REST API" has it."""
 
+import re
 import threading
 import time
 import uuid
@@ -11,6 +12,7 @@ from typing import Any
 from worker.trackers.answers import Reporter, RunPrefixes, TrackerError, TrackerRequest
 from worker.trackers.artifacts import ArtifactFolder, logged_part, store_or_state
 from worker.trackers.journal import Journal, TrackedValue, parse_value
+from worker.trackers.media import media_item
 from worker.trackers.mlflow_experiments import MlflowExperiments
 from worker.trackers.mlflow_models import MlflowModels
 from worker.trackers.mlflow_runs import MAX_HISTORY_POINTS, RUN_NAME, MetricPoint, PointHistories, Run
@@ -18,6 +20,11 @@ from worker.trackers.mlflow_search import page_of, search
 
 API = "/api/2.0/mlflow/"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts/"
+_LOGGED_IMAGE = re.compile(
+    r"mlflow/[^/]+/(?P<run>[0-9A-Za-z]{1,64})/artifacts/images/"
+    r"(?P<key>[^/]+)([%+])step\3(?P<step>\d{1,18})\3timestamp\3(?P<time>\d{1,18})\3[0-9a-z-]+\.png"
+)
+"""The file of `MlflowClient.log_image`, whose key has `~` for `/`, or `#` in earlier versions."""
 _MAX_BODY = 16 * 1024 * 1024
 _PROBED = frozenset({"/api/3.0/mlflow/server-info"})
 """What the client asks of every server, and does without."""
@@ -67,7 +74,9 @@ class MlflowApi:
             OSError: The spool or an artifact could not be written.
         """
         if request.path.startswith(ARTIFACTS) and request.method == "PUT":
-            store_or_state(self._artifacts, request.path.removeprefix(ARTIFACTS), request, self._journal)
+            name = request.path.removeprefix(ARTIFACTS)
+            if store_or_state(self._artifacts, name, request, self._journal):
+                self._index_image(request.reporter, name)
             return {}
         if request.path.startswith(ARTIFACTS) and request.method == "GET":
             return self._artifacts.find(request.path.removeprefix(ARTIFACTS))
@@ -81,6 +90,18 @@ class MlflowApi:
                 self._journal.state_once(request.reporter.execution, "mlflow_route", f"MLflow's call {message}")
             raise TrackerError(404, "ENDPOINT_NOT_FOUND", message)
         return route(request.reporter, {**request.query, **request.json_object(_MAX_BODY)})
+
+    def _index_image(self, reporter: Reporter, name: str) -> None:
+        """Report an image of `log_image(key=, step=)`, which the client names in the path alone."""
+        listed = self._artifacts.listed_path(name)
+        match = _LOGGED_IMAGE.fullmatch(listed)
+        if match is None:
+            return
+        run = self._run(reporter, {"run_id": match["run"]})
+        key, time = re.sub("[~#]", "/", match["key"]), _time({"timestamp": match["time"]})
+        item = media_item(run.prefix + key, int(match["step"]), "image", time, path=listed, format="png")
+        if item is not None:
+            self._journal.add_media(reporter.execution, [item])
 
     def _create_run(self, reporter: Reporter, body: Document) -> Document:
         tags = _pairs(body, "tags")

@@ -5,11 +5,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from trainyard.contract.wire.media import MAX_MEDIA, MediaItem, MediaType
 from worker.trackers.answers import Reporter, TrackerError
 from worker.trackers.artifacts import ArtifactFolder, file_part
 from worker.trackers.event_claims import EventClaims
@@ -19,6 +20,7 @@ from worker.trackers.event_records import DamagedRecordError, read_records
 from worker.trackers.event_remainder import EventRemainder
 from worker.trackers.event_runs import EventRuns, begun_at
 from worker.trackers.journal import Journal, TrackedValue
+from worker.trackers.media import histogram, media_item
 from worker.trackers.wire_format import MalformedMessageError
 
 log = logging.getLogger(__name__)
@@ -30,6 +32,8 @@ _WALK_SHARE = 0.05
 _MAX_FILES = 1000
 _BATCH = 1000
 """Values that are appended to the journal at once."""
+_TYPES: Mapping[str, MediaType] = {".txt": "text", ".wav": "audio"}
+"""Of the files that are no images."""
 _YEAR_2200 = 7_258_118_400.0
 
 
@@ -54,6 +58,7 @@ class _Batch:
 
     end: int
     values: list[TrackedValue] = field(default_factory=list)
+    media: list[MediaItem] = field(default_factory=list)
 
 
 class TensorBoardFollower:
@@ -204,7 +209,7 @@ class TensorBoardFollower:
                     event = Event()
                 self._add(file, event, batch)
                 batch.end = record.end
-                if len(batch.values) >= _BATCH:
+                if len(batch.values) >= _BATCH or len(batch.media) >= MAX_MEDIA:
                     self._store(file, batch)
                     batch = _Batch(record.end)
         finally:
@@ -213,6 +218,8 @@ class TensorBoardFollower:
     def _store(self, file: _File, batch: _Batch) -> None:
         if batch.values:
             self._journal.log(self._execution, TRACKER, batch.values)
+        if batch.media:
+            self._journal.add_media(self._execution, batch.media)
         file.offset = batch.end
 
     def _add(self, file: _File, event: Event, batch: _Batch) -> None:
@@ -226,23 +233,27 @@ class TensorBoardFollower:
             self._journal.describe(self._execution, parameters=named)
         artifacts: list[EventArtifact | EventHistogram] = [*event.artifacts, *event.histograms]
         for artifact in artifacts:
-            self._add_artifact(prefix, event.step, artifact)
+            item = self._media(prefix + artifact.tag, event.step, logged_at, artifact)
+            batch.media += [] if item is None else [item]
 
-    def _add_artifact(self, prefix: str, step: int, artifact: EventArtifact | EventHistogram) -> None:
-        tag = prefix + artifact.tag
-        path = "/".join(file_part(part) for part in tag.split("/"))
+    def _media(self, tag: str, step: int, time: datetime, artifact: EventArtifact | EventHistogram) -> MediaItem | None:
+        """Store the file of an image, a sound or a text, and return the item that names it."""
+        if isinstance(artifact, EventHistogram):
+            drawn = histogram(artifact.edges, artifact.counts)
+            return None if drawn is None else media_item(tag, step, "histogram", time, histogram=drawn)
+        folders = [file_part(part) for part in tag.split("/")]
+        folders += [] if artifact.position is None else [str(artifact.position)]
+        name = "/".join([*folders, f"{step}{artifact.extension}"])
         try:
-            if isinstance(artifact, EventHistogram):
-                line = {"name": tag, "step": step, "bins": artifact.edges, "values": artifact.counts}
-                self._artifacts.append_line(f"histograms/{path}.jsonl", line)
-            else:
-                self._artifacts.store(
-                    f"{path}/{step}{artifact.extension}", io.BytesIO(artifact.data), len(artifact.data)
-                )
+            self._artifacts.store(name, io.BytesIO(artifact.data), len(artifact.data))
         except TrackerError as error:
             self._journal.state_once(self._execution, "artifacts", f"an artifact is left out: {error.message}")
         except OSError as error:
             self._state_once("artifacts", f"an artifact of TensorBoard cannot be stored: {error}")
+        else:
+            type_, position = _TYPES.get(artifact.extension, "image"), artifact.position or 0
+            return media_item(tag, step, type_, time, path=self._artifacts.listed_path(name), position=position)
+        return None
 
     def _prefix(self, file: _File) -> str:
         if file.prefix is None:

@@ -19,7 +19,7 @@ from worker.trackers.variables import tracker_token
 from worker.trackers.wandb_artifacts import ARTIFACTS, GLOBAL_ID, WandbArtifacts
 from worker.trackers.wandb_file import Document, find_run_file
 from worker.trackers.wandb_history import parse_config, parse_lines, parse_summary
-from worker.trackers.wandb_objects import store_object
+from worker.trackers.wandb_media import report_media
 from worker.trackers.wandb_remainder import NotedFile, NotedFiles
 from worker.trackers.wandb_runs import WandbRun
 
@@ -288,8 +288,8 @@ class WandbApi:
                 name=name,
                 project=str(project or _NO_PROJECT),
                 resumes_at=self._journal.resumes_at(reporter.execution),
-                store_object=lambda logged: store_object(
-                    self._artifacts, folder, reporter.execution, self._journal, logged
+                report_media=lambda objects: report_media(
+                    self._artifacts, folder, reporter.execution, self._journal, objects
                 ),
             )
             self._artifacts.create_folder(folder)

@@ -13,8 +13,6 @@ _CLIENT_KEYS = frozenset({"_step", "_runtime", "_timestamp", "_wandb"})
 _COMMON_STEP_METRICS = ("train/global_step", "trainer/global_step")
 """The step metrics of Transformers and Lightning. They count while no definition is known: W&B before 0.20 sends the
 definitions at the end of a run, and a run that is killed before its file has a block sends none."""
-_FILE_LISTS = frozenset({"images/separated", "videos", "audio", "html", "object3D", "molecule"})
-"""Types of lists of media, whose files the client uploads like those of single ones."""
 _MAX_DEPTH = 8
 _YEAR_2200 = 7_258_118_400
 
@@ -83,7 +81,7 @@ class RunHistory:
     _offset: int | None = None
 
     def values(self, line: Mapping[str, Any], prefix: str) -> Iterator[TrackedValue]:
-        """Yield the values of a history line. Images and other media are files of their own, and are left out."""
+        """Yield the values of a history line. Images and other media are left out."""
         if self._offset is None:
             self._offset = self.resumes_at if integer(line.get("_step")) == 0 else 0
         flat = dict(_flatten(line))
@@ -105,12 +103,13 @@ class RunHistory:
         """Take the values that were yielded under these names as right."""
         self.used |= {name: self.metrics.step_metric(name) for name in names}
 
-    def objects(self, line: Mapping[str, Any]) -> Iterator[tuple[str, int | None, dict[str, Any]]]:
-        """Yield the objects of a history line that are no files, such as histograms, with their names and steps."""
-        flat = dict(_flatten(line))
+    def objects(
+        self, line: Mapping[str, Any], prefix: str
+    ) -> Iterator[tuple[str, int | None, dict[str, Any], datetime]]:
+        """Yield the objects of a history line, such as images, with their names, steps and times."""
+        flat, time = dict(_flatten(line)), _time(line.get("_timestamp"))
         for name, value in _flatten(line, objects=True):
-            if "path" not in value and value["_type"] not in _FILE_LISTS:
-                yield name, self._step(name, line, flat), value
+            yield prefix + name, self._step(name, line, flat), value, time
 
     def _step_metric(self, name: str, flat: Mapping[str, Any]) -> str | None:
         if self.metrics.are_defined:

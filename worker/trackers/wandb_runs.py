@@ -11,12 +11,11 @@ from worker.trackers.journal import Journal
 from worker.trackers.wandb_file import Document, RunFile
 from worker.trackers.wandb_history import RunHistory, StepMetrics
 from worker.trackers.wandb_lines import MAX_LINES, RunLines
+from worker.trackers.wandb_media import Logged
 
 TRACKER = "wandb"
 _BATCH = 1000
 """Lines of a file that are stored at once."""
-
-Logged = tuple[str, int | None, Document]
 
 
 class WandbRun:
@@ -31,13 +30,13 @@ class WandbRun:
         name: str,
         project: str,
         resumes_at: int,
-        store_object: Callable[[Logged], None],
+        report_media: Callable[[Iterable[Logged]], None],
     ) -> None:
         """
         Args:
             prefix: Of the names of metrics, parameters and tags.
             resumes_at: The step at which the job continues after its checkpoint.
-            store_object: Stores an object of a line that is no file.
+            report_media: Appends the media of a line to the journal.
         """
         self.name = name
         self.project = project
@@ -52,7 +51,7 @@ class WandbRun:
         self._alerts: dict[str, float] = {}
         """Until when, by the clock of this process, an alert with this title is not repeated."""
         self._journal = journal
-        self._store_object = store_object
+        self._report_media = report_media
         self._history = RunHistory(resumes_at)
         self._streamed_metrics = StepMetrics()
         self._definitions: list[Mapping[str, str]] = []
@@ -174,8 +173,8 @@ class WandbRun:
         if values:
             self._journal.log(self.execution, TRACKER, values)
         for line in lines:
-            for logged in self._history.objects(line):
-                self._store_object(logged)
+            if objects := list(self._history.objects(line, self.prefix)):
+                self._report_media(objects)
 
     def _update_metrics(self) -> None:
         """Apply the definitions of both sources: curves whose step metric has changed are written again."""

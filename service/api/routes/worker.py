@@ -13,6 +13,7 @@ from service.core.errors import BodyTooLargeError
 from service.core.thread_slots import run_in_thread_slot
 from service.logs.service import LogWriter
 from service.metrics.ingest.decode import decode_batch, decode_known
+from trainyard.contract.wire.media import MediaReport
 from trainyard.contract.wire.reports import (
     MAX_LOG_CHUNK,
     Accepted,
@@ -90,6 +91,12 @@ def parameters(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body:
     """Report parameters, tags and notes of the job. Later values replace earlier ones."""
     _service(app_state, aid).parameters(body)
     return Accepted(accepted=1)
+
+
+@router.post("/media", operation_id="report_media")
+def media(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: MediaReport) -> Accepted:
+    """Report media of the program. A later one replaces an earlier one of its key, step and position."""
+    return Accepted(accepted=_service(app_state, aid).media(body))
 
 
 @router.post("/logs", operation_id="append_log", openapi_extra=binary_body("application/octet-stream"))

@@ -15,6 +15,7 @@ from service.db.models.jobs import (
     JobLabel,
     JobParameter,
 )
+from service.db.models.media import Media
 from service.db.models.metrics import CurveRevision, DownsampledPoint, DownsampleState, JobKey, MetricKey, Point
 from service.db.models.registry import ModelVersion, RegisteredModel
 from service.db.models.secrets import Secret
@@ -50,6 +51,7 @@ __all__ = [
     "LogChunk",
     "LogStream",
     "MaintenanceMode",
+    "Media",
     "MetricKey",
     "ModelVersion",
     "Orphan",

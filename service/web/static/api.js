@@ -54,10 +54,10 @@ export async function call(path, options) {
 }
 
 /** The items of all pages of a list. */
-export async function callAll(path) {
+export async function callAll(path, filters = {}) {
   const items = [];
   for (let page = null; page === null || (page.has_more && page.last_id);) {
-    page = await call(path + query({ limit: 200, after: page?.last_id }));
+    page = await call(path + query({ ...filters, limit: 200, after: page?.last_id }));
     items.push(...page.data);
   }
   return items;

@@ -13,12 +13,16 @@ const MAX_IMAGE = 32 * 1024 * 1024;
 const MAX_ROWS = 200;
 const MAX_COLUMNS = 50;
 
-/** The elements that show a file; `url` is its address in the API. */
-export async function viewOf(url, { path, size }) {
+/** The address of an artifact in the API; `root` is that of its job. */
+export const artifactUrl = (root, path) => `${root}/artifacts/${path.split("/").map(encodeURIComponent).join("/")}`;
+
+/** The elements that show a file; `url` is its address in the API. A size of null is unknown. */
+export async function viewOf(url, { path, size, type, alt = path }) {
   const kind = kindOf(path);
-  if (!size) return [hint("Empty file.")];
+  if (type === "audio") return soundView(url);
+  if (size === 0) return [hint("Empty file.")];
   if (kind === "trace") return [hint("Trace of the PyTorch profiler: download it, and open the file at ui.perfetto.dev or in chrome://tracing.")];
-  if (kind === "image") return size > MAX_IMAGE ? [tooLarge(size)] : imageView(url, path);
+  if (kind === "image") return size > MAX_IMAGE ? [tooLarge(size)] : imageView(url, alt);
   if (kind === "none") return [hint("No preview of this type; download it.")];
   if (kind === "histograms") return histograms(url, size);
   const whole = kind === "json" && size <= MAX_JSON;
@@ -41,12 +45,17 @@ async function histograms(url, size) {
   return [...cut, ...(read.length ? histogramView(read) : [textBlock(text.slice(0, MAX_TEXT))])];
 }
 
-async function imageView(url, path) {
+async function soundView(url) {
+  const data = await (await request(url)).arrayBuffer();
+  return [make("audio", { controls: true, src: URL.createObjectURL(new Blob([data], { type: "audio/wav" })) })];
+}
+
+async function imageView(url, alt) {
   const data = new Uint8Array(await (await request(url)).arrayBuffer());
   const type = imageType(data);
   if (!type) return [hint("This file is not a PNG, JPEG, GIF or WebP image; download it.")];
   const address = URL.createObjectURL(new Blob([data], { type }));
-  const image = make("img", { src: address, alt: path });
+  const image = make("img", { src: address, alt });
   image.addEventListener("load", () => URL.revokeObjectURL(address));
   image.addEventListener("error", () => { URL.revokeObjectURL(address); image.replaceWith(hint("The image is damaged.")); });
   return [image];

@@ -12,6 +12,7 @@ import { connectArtifacts } from "./job_artifacts.js";
 import { connectCode } from "./job_code.js";
 import { JobHistory, showAttempts, showCheckpoints } from "./job_history.js";
 import { connectLineage } from "./job_lineage.js";
+import { JobMedia } from "./job_media.js";
 import { JobSamples } from "./job_samples.js";
 import { TERMINAL } from "./job_status.js";
 import { showJob } from "./job_summary.js";
@@ -29,6 +30,7 @@ const store = new CurveStore(job.id, job.attempt?.execution ?? null, job.attempt
 const charts = new Charts(job, store);
 const history = new JobHistory(job.id, showMarks);
 const samples = new JobSamples(job.id);
+const media = new JobMedia(job.id);
 const logs = new LogView(job, () => listen());
 let stream;
 
@@ -89,6 +91,8 @@ const readSamples = throttled(async () => {
   if (job.spec.evaluation?.samples) await samples.load();
 });
 
+const readMedia = throttled(() => media.load());
+
 const readNewEvents = throttled(() => history.loadNew());
 
 const readCurves = throttled(async () => {
@@ -128,7 +132,7 @@ const handlers = {
     readNewEvents();
     readJob();
     readAttempts();
-    if (TERMINAL.has(change.status)) readCheckpoints();
+    if (TERMINAL.has(change.status)) { readCheckpoints(); readMedia(); }
   },
   event(event) {
     history.add(event);
@@ -175,6 +179,7 @@ connectCode(job);
 setInterval(() => {
   if (document.hidden) return;
   if (TERMINAL.has(job.status)) { readJob(); return; }
+  readMedia();
   showJob(job, store.series);
   if (attempts.some((attempt) => !attempt.ended_at)) showAttempts(attempts);
 }, REFRESH_INTERVAL);
@@ -191,6 +196,7 @@ afterPaint().then(() => {
   readAttempts();
   readCheckpoints();
   readSamples();
+  readMedia();
   history.loadOlder().catch(() => {});
   logs.load();
   listen();

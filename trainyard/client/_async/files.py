@@ -1,6 +1,6 @@
 """Calls about checkpoints, exports and artifacts, and their downloads."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
@@ -23,6 +23,7 @@ from trainyard.client.request import Request, file_path, job_path, model, no_res
 from trainyard.contract.spec.training_spec import LOOP_TASKS
 from trainyard.contract.wire.files import ArtifactResource, CheckpointResource, FileResource, is_hidden
 from trainyard.contract.wire.jobs import JobResource
+from trainyard.contract.wire.media import MediaKeyResource, MediaKeysResource, MediaResource, MediaType
 from trainyard.contract.wire.samples import SamplesRecord
 
 
@@ -54,6 +55,27 @@ class AsyncFileCalls(AsyncTransport):
     async def artifacts(self, job_id: str) -> list[ArtifactResource]:
         """Return the job's artifacts: traces and tables that it wrote beside its weights."""
         return await self._list(unpaged(job_path(job_id, "artifacts"), ArtifactResource))
+
+    def media(
+        self,
+        job_id: str,
+        key: str | None = None,
+        *,
+        type: MediaType | None = None,
+        from_step: int | None = None,
+        to_step: int | None = None,
+    ) -> AsyncIterator[MediaResource]:
+        """Iterate over what the job's program logged beside numbers, such as images, in the order of the reports.
+
+        The file of an item is the artifact `path`.
+        """
+        path = job_path(job_id, "media")
+        return self._pages(paged(path, MediaResource, key=key, type=type, from_step=from_step, to_step=to_step))
+
+    async def media_keys(self, job_id: str) -> list[MediaKeyResource]:
+        """Return the names under which the job's program logged media, with their numbers and steps."""
+        request = Request("GET", job_path(job_id, "media", "keys"), model(MediaKeysResource))
+        return (await self._send(request)).data
 
     async def samples(self, job_id: str, step: int | None = None) -> SamplesRecord:
         """Return the texts that the job's model generated at an evaluation: at `step`, or at the last one.

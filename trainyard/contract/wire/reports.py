@@ -387,4 +387,4 @@ def end_text(record: FinishRecord | None) -> str:
     return f"Stopped early at step {record.step}: the evaluations did not improve after step {record.best_step}."
 
 
-SpoolKind = Literal["metrics", "events", "checkpoint", "parameters"]
+SpoolKind = Literal["metrics", "events", "checkpoint", "parameters", "media"]

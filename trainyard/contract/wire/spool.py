@@ -8,19 +8,21 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
+from trainyard.contract.wire.media import MediaReport
 from trainyard.contract.wire.reports import CheckpointReport, EventsBatch, MetricsBatch, ParametersReport, SpoolKind
 
-SpoolBody = MetricsBatch | EventsBatch | CheckpointReport | ParametersReport
+SpoolBody = MetricsBatch | EventsBatch | CheckpointReport | ParametersReport | MediaReport
 
 _BODIES: dict[str, type[SpoolBody]] = {
     "metrics": MetricsBatch,
     "events": EventsBatch,
     "checkpoint": CheckpointReport,
     "parameters": ParametersReport,
+    "media": MediaReport,
 }
 _LINE = re.compile(
     rb'\{"seq": (?P<seq>\d{1,18}), "crc": "(?P<crc>[0-9a-f]{8})", '
-    rb'"kind": "(?P<kind>metrics|events|checkpoint|parameters)", "body": (?P<body>.*)\}'
+    rb'"kind": "(?P<kind>[a-z_]{1,40})", "body": (?P<body>.*)\}'
 )
 
 RESTARTS_MARK = b'"restarts":'
@@ -49,7 +51,8 @@ class SpoolRecord:
     """One record of the file."""
 
     seq: int
-    kind: SpoolKind
+    kind: str
+    """A `SpoolKind`, or one of a newer worker."""
     body_text: bytes
     """The body as JSON; `body()` reads it."""
     start: int
@@ -61,8 +64,10 @@ class SpoolRecord:
         """Parse the body.
 
         Raises:
-            ValueError: it is not a report of its kind, or has too many values.
+            ValueError: it is not a report of its kind, has too many values, or its kind is unknown.
         """
+        if self.kind not in _BODIES:
+            raise ValueError(f"records of the kind {self.kind!r} are of a newer worker; upgrade the service")
         if self.body_text.count(b",") > _MAX_COMMAS:
             raise ValueError(f"the record has more than {_MAX_COMMAS:,} values")
         return _BODIES[self.kind].model_validate_json(self.body_text)
@@ -109,7 +114,7 @@ def _records(lines: Iterator[bytes], offset: int) -> Iterator[SpoolRecord]:
         if zlib.crc32(match["body"]) != int(match["crc"], 16):
             raise SpoolCorruptError(offset, "the checksum does not match")
         start, offset = offset, offset + len(line)
-        kind: SpoolKind = match["kind"].decode()  # type: ignore[assignment]  # the pattern allows no other
+        kind = match["kind"].decode()
         yield SpoolRecord(seq=int(match["seq"]), kind=kind, body_text=match["body"], start=start, end=offset)
 
 

@@ -70,11 +70,11 @@ def test_images_and_texts_are_artifacts() -> None:
     image = Summary.Value(tag="image", image=Summary.Image(height=1, width=1, encoded_image_string=PNG))
     images = tensor_value("images", TensorProto(dtype="DT_STRING", string_val=[b"1", b"1", PNG, PNG]))
     artifacts = decode(image, images, summary.text("note", "some *text*")).artifacts
-    assert [(one.tag, one.extension, one.data) for one in artifacts] == [
-        ("image", ".png", PNG),
-        ("t/0", ".png", PNG),
-        ("t/1", ".png", PNG),
-        ("note", ".txt", b"some *text*"),
+    assert [(one.tag, one.extension, one.data, one.position) for one in artifacts] == [
+        ("image", ".png", PNG, None),
+        ("t", ".png", PNG, 0),
+        ("t", ".png", PNG, 1),
+        ("note", ".txt", b"some *text*", None),
     ]
 
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.support.tracker_clients import CLIENTS, CLIENTS_OF_DETAILS, Clients, lines_of, run_program, version_of
-from tests.support.tracker_spool import bodies, events, parameters, points
+from tests.support.tracker_spool import bodies, events, media, parameters, points
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.reports import EventsBatch, ParametersReport
 from worker.trackers.answers import Reporter
@@ -42,6 +42,15 @@ with mlflow.start_run():
         mlflow.log_text("x" * 100_001, name)
     mlflow.log_text("x" * 100, "fits")
     mlflow.log_metric("after", 1.0)
+"""
+
+
+IMAGES = """
+import mlflow, numpy
+with mlflow.start_run():
+    for step in (0, 7):
+        mlflow.log_image(numpy.zeros((4, 4, 3), "uint8"), key="first 1", step=step)
+    mlflow.log_image(numpy.zeros((4, 4, 3), "uint8"), "plain.png")
 """
 
 
@@ -82,6 +91,19 @@ for fold in range(3):
     run(listener, tmp_path, program, "installed")
     assert [step for _, step, _ in points(layout)] == [0, 1, 2, 3] * 3
     assert {step: value for _, step, value in points(layout)} == {0: 1.0, 1: 21.0, 2: 22.0, 3: 23.0}
+
+
+@pytest.mark.parametrize("clients", CLIENTS_OF_DETAILS)
+def test_images_are_reported_with_keys_and_steps(
+    listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, clients: Clients
+) -> None:
+    run(listener, tmp_path, IMAGES, clients)
+    items = sorted(media(layout), key=lambda item: item.step)  # The client sends them from several threads.
+    assert [(item.key, item.step, item.type) for item in items] == [
+        ("first 1", 0, "image"),
+        ("first 1", 7, "image"),
+    ]
+    assert all((tmp_path / "job" / "artifacts" / str(item.path)).is_file() for item in items)
 
 
 def test_later_execution_continues_where_the_checkpoint_was_written(

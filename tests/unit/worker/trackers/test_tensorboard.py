@@ -1,6 +1,5 @@
 """Programs that write event files with the real writers, and the follower that reads them."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from torch.utils.tensorboard import SummaryWriter
 
 from tests.support.tracker_clients import CLIENTS, Clients, run_program, version_of
+from tests.support.tracker_spool import media
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.reports import MetricsBatch, ParametersReport
 from trainyard.contract.wire.spool import parse_spool
@@ -136,28 +136,33 @@ def test_runs_named_by_times_stay_apart(follower: TensorBoardFollower, layout: A
     assert points(layout) == [("loss", 0, 0.0), ("1795744300/loss", 0, 0.0)]
 
 
-def test_images_texts_and_histograms_are_stored(
+def test_media_are_reported_with_their_tags_and_steps(
     follower: TensorBoardFollower, layout: AttemptLayout, tmp_path: Path
 ) -> None:
     import numpy
+    import torch
 
     with SummaryWriter(str(layout.code / "runs")) as writer:
         writer.add_image("samples/../first %", numpy.zeros((3, 4, 4), "uint8"), 5)
         writer.add_text("note", "some *text*", 6)
+        writer.add_audio("voice", torch.zeros(1, 16), 7)
         writer.add_histogram("weights/0", numpy.arange(9.0), 5)
     follower.poll()
-    (image,) = (tmp_path / "artifacts/samples").rglob("5.png")
-    assert (
-        image.parent.relative_to(tmp_path / "artifacts").as_posix()
-        == f"samples/{file_part('..')}/{file_part('first %')}"
-    )
-    assert image.read_bytes().startswith(b"\x89PNG")
+    image = f"artifacts/samples/{file_part('..')}/{file_part('first %')}/5.png"
+    assert (tmp_path / image).read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "artifacts/note/6.txt").read_text() == "some *text*"
-    lines = (tmp_path / "artifacts/histograms/weights/0.jsonl").read_text().splitlines()
-    (line,) = [json.loads(line) for line in lines]
-    assert (line["name"], line["step"], sum(line["values"])) == ("weights/0", 5, 9)
-    assert line["bins"][0] <= 0 < 8 <= line["bins"][-1]
-    assert len(line["bins"]) == len(line["values"]) + 1
+    assert (tmp_path / "artifacts/voice/7.wav").read_bytes().startswith(b"RIFF")
+    items = {item.key: item for item in media(layout)}
+    assert {key: (item.step, item.type, item.path) for key, item in items.items()} == {
+        "samples/../first %": (5, "image", image),
+        "note": (6, "text", "artifacts/note/6.txt"),
+        "voice": (7, "audio", "artifacts/voice/7.wav"),
+        "weights/0": (5, "histogram", None),
+    }
+    drawn = items["weights/0"].histogram
+    assert drawn is not None
+    assert sum(drawn.values) == 9
+    assert drawn.bins[0] <= 0 < 8 <= drawn.bins[-1]
     assert points(layout) == []
 
 

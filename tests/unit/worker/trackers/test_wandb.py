@@ -12,11 +12,11 @@ import httpx
 import pytest
 
 from tests.support.tracker_clients import CLIENTS, CLIENTS_OF_DETAILS, Clients, lines_of, run_program, version_of
-from tests.support.tracker_spool import bodies, events, parameters, points, tags
+from tests.support.tracker_spool import bodies, events, media, parameters, points, tags
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.reports import MetricsBatch, ParametersReport
 from worker.trackers.answers import Reporter
-from worker.trackers.artifacts import ArtifactFolder, file_part
+from worker.trackers.artifacts import ArtifactFolder
 from worker.trackers.journal import Journal
 from worker.trackers.listener import TrackerListener
 from worker.trackers.variables import tracker_token, tracker_variables
@@ -89,7 +89,7 @@ MEDIA = """
 import numpy, wandb
 run = wandb.init()
 images = [wandb.Image(numpy.full((4, 4, 3), shade, dtype="uint8"), caption=str(shade)) for shade in range(3)]
-run.log({"examples": images, "pages": [wandb.Html("<b>a</b>"), wandb.Html("<b>b</b>")], "loss": 1.0})
+run.log({"examples": images, "pages": [wandb.Html("<b>a</b>"), wandb.Html("<b>b</b>")], "loss": 1.0}, step=150)
 run.finish()
 """
 READS = """
@@ -221,8 +221,14 @@ def test_program_reports_unchanged(
     assert parameters(layout) == {"lr": 3e-4, "model.depth": 2, "extra": True}
     names = {"project": "digits", "inner/project": "digits", "inner/run": "inner"}
     assert tags(layout) == {"small": "true", "group": "sweep", **names}
-    (histograms,) = (tmp_path / "job" / "artifacts" / "wandb").rglob("histograms/weights.jsonl")
-    assert json.loads(histograms.read_text()) == {"name": "weights", "step": 21, "bins": [1, 2, 3], "values": [1, 2]}
+    (weights,) = [item for item in media(layout) if item.key == "weights"]
+    assert weights.histogram is not None
+    assert (weights.step, weights.histogram.bins, weights.histogram.values) == (21, (1, 2, 3), (1, 2))
+    assert [(item.key, item.step, item.type) for item in media(layout) if item.key != "weights"] == [
+        ("page", 20, "html"),
+        ("table", 22, "table"),
+        ("table", 23, "table"),
+    ]
     assert "a note" in [body.notes for body in bodies(layout) if isinstance(body, ParametersReport)]
     files = {path.name.partition("_")[0] for path in (tmp_path / "job" / "artifacts" / "wandb").rglob("media/*/*")}
     assert files == {"page", "table"}
@@ -349,7 +355,7 @@ def test_summary_of_logged_metrics_adds_no_points(call: Callable[..., httpx.Resp
     assert points(layout) == [("loss", 7, 2.0), ("best", 7, 3.0)]
 
 
-def test_histograms_are_stored_by_step_and_other_objects_stated(
+def test_media_are_reported_by_step_and_other_objects_stated(
     call: Callable[..., httpx.Response], layout: AttemptLayout, tmp_path: Path
 ) -> None:
     call("/graphql", upsert())
@@ -357,16 +363,15 @@ def test_histograms_are_stored_by_step_and_other_objects_stated(
     lines = [{"_step": step, "loss": 1.0, "../w/0.grad": histogram} for step in (1, 2)]
     odd = {"_step": 3, "nested": {"odd": {"_type": "odd"}, "image": {"_type": "image-file", "path": "a.png"}}}
     call(STREAM, history(*lines, odd, odd))
-    (file,) = (tmp_path / "job" / "artifacts").rglob("*.jsonl")
-    assert (
-        file.relative_to(tmp_path / "job" / "artifacts").as_posix()
-        == f"wandb/run/histograms/{file_part('../w/0.grad')}.jsonl"
-    )
-    stored = [json.loads(line) for line in file.read_text().splitlines()]
-    assert stored == [{"name": "../w/0.grad", "step": k, "bins": [0, 1, 2], "values": [3, 4]} for k in (1, 2)]
+    assert [(item.key, item.step, item.path) for item in media(layout)] == [
+        ("../w/0.grad", 1, None),
+        ("../w/0.grad", 2, None),
+        ("nested.image", 3, "wandb/run/a.png"),
+        ("nested.image", 3, "wandb/run/a.png"),
+    ]
     assert points(layout) == [("loss", 1, 1.0), ("loss", 2, 1.0)]
     (event,) = events(layout)
-    assert "such values, as that of 'nested.odd', are left out" in event.message
+    assert "such values, as 'nested.odd', are left out" in event.message
 
 
 @pytest.mark.parametrize("clients", CLIENTS_OF_DETAILS)
@@ -374,10 +379,18 @@ def test_lists_of_media_are_files(
     listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, clients: Clients
 ) -> None:
     run(listener, tmp_path, MEDIA, clients)
-    stored = (tmp_path / "job" / "artifacts" / "wandb").rglob("media/*/*")
+    artifacts = tmp_path / "job" / "artifacts"
+    stored = list((artifacts / "wandb").rglob("media/*/*"))
     assert sorted(path.suffix for path in stored) == [".html"] * 2 + [".png"] * 3
-    assert points(layout) == [("loss", 0, 1.0)]
+    assert points(layout) == [("loss", 150, 1.0)]
     assert events(layout) == []
+    pages = [("pages", 150, position, None) for position in range(2)]
+    examples = [("examples", 150, shade, str(shade)) for shade in range(3)]
+    items = media(layout)
+    # Clients before 0.30 do not name the files of lists of images.
+    expected = pages if clients == "older" else [*examples, *pages]
+    assert [(item.key, item.step, item.position, item.caption) for item in items] == expected
+    assert {artifacts / str(item.path) for item in items} <= set(stored)
 
 
 def test_unknown_operation_is_stated_once(call: Callable[..., httpx.Response], layout: AttemptLayout) -> None:

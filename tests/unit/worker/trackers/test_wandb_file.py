@@ -40,7 +40,7 @@ def grown(tmp_path: Path) -> Iterator[RunFile]:
 
 
 def made_run(layout: AttemptLayout, file: RunFile | None = None) -> WandbRun:
-    run = WandbRun(Journal(layout, 0), 1, "", name="run", project="", resumes_at=0, store_object=lambda logged: None)
+    run = WandbRun(Journal(layout, 0), 1, "", name="run", project="", resumes_at=0, report_media=lambda objects: None)
     if file:
         run.attach(file)
     return run

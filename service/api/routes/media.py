@@ -1,0 +1,63 @@
+"""The routes of the media that a job's program logged."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from service.api.dependencies import AppStateDep, JobId, NowDep, UserDep, after_query
+from service.api.json_body import SlotRoute
+from service.core.errors import InvalidRequestError
+from service.db.models import Media
+from service.db.paging import PageRequest
+from service.jobs.repository import JobRepository
+from service.jobs.schemas import page_of
+from service.media.repository import MediaFilter, MediaRepository
+from trainyard.contract.base import MAX_SAFE_INT
+from trainyard.contract.stored_name import stored_name
+from trainyard.contract.wire.media import MediaKeysResource, MediaResource, MediaType
+from trainyard.contract.wire.pages import Page
+
+router = APIRouter(prefix="/v1/jobs/{job_id}/media", tags=["media"], route_class=SlotRoute)
+
+_ID = r"^[0-9]{1,18}$"
+_FIELDS = ("key", "step", "execution", "position", "type", "caption", "path", "histogram")
+_FIELDS_OF_FILE = ("width", "height", "format", "time")
+
+
+@router.get("", operation_id="list_media")
+def list_page(
+    app_state: AppStateDep,
+    _user: UserDep,
+    now: NowDep,
+    job_id: JobId,
+    key: Annotated[
+        str | None, Query(max_length=4000, description="Only media that were logged under this name.")
+    ] = None,
+    type: Annotated[MediaType | None, Query(description="Only media of this type.")] = None,
+    from_step: Annotated[int, Query(ge=0, le=MAX_SAFE_INT, description="Omit earlier steps.")] = 0,
+    to_step: Annotated[int, Query(ge=0, le=MAX_SAFE_INT, description="Omit later steps.")] = MAX_SAFE_INT,
+    limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of media.")] = 100,
+    after: Annotated[str | None, after_query(_ID)] = None,
+) -> Page[MediaResource]:
+    """List images, tables, histograms and other media that the job's program logged, in the order of their reports."""
+    if after is not None and not (after.isascii() and after.isdigit() and len(after) < 19):
+        raise InvalidRequestError(f"{after!r} is not the id of a medium", param="after")
+    selected = MediaFilter(None if key is None else stored_name(key), type, from_step, to_step)
+    with app_state.database.read() as session:
+        job = JobRepository(session, now).get(job_id)
+        page = PageRequest(limit, after, descending=False)
+        rows, has_more = MediaRepository(session, app_state.database).list_page(job, selected, page)
+        return page_of(rows, has_more, _resource, lambda row: str(row.pk))
+
+
+@router.get("/keys", operation_id="list_media_keys")
+def list_keys(app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: JobId) -> MediaKeysResource:
+    """List the names under which the job's program logged media, each with the number of media and their steps."""
+    with app_state.database.read() as session:
+        job = JobRepository(session, now).get(job_id)
+        return MediaKeysResource(data=MediaRepository(session, app_state.database).keys(job))
+
+
+def _resource(row: Media) -> MediaResource:
+    fields = {name: getattr(row, name) for name in (*_FIELDS, *_FIELDS_OF_FILE)}
+    return MediaResource(id=str(row.pk), **fields)

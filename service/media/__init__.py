@@ -1,0 +1,1 @@
+"""Media that programs log: storage and queries."""

@@ -1,0 +1,114 @@
+// What the program logged beside numbers, such as images: a panel for each key, with a slider over its steps. A panel reads its
+// items when it is first in view, and a file when it is shown.
+
+import { call, callAll } from "./api.js";
+import { artifactUrl, viewOf } from "./artifact_view.js";
+import { histogramView } from "./artifact_histograms.js";
+import { count } from "./format.js";
+import { byId, make, setText } from "./page.js";
+
+const PANELS = 24; // that are added at a time
+const SHOWN = 16; // items of one step
+
+/** The panels of a job's media; the section is hidden until there are some. */
+export class JobMedia {
+  constructor(jobId) {
+    this.root = `/v1/jobs/${jobId}`;
+    this.panels = new Map(); // by key
+    this.limit = PANELS;
+    this.seen = new IntersectionObserver((entries) => {
+      for (const { isIntersecting, target } of entries) if (isIntersecting) { this.seen.unobserve(target); this.panels.get(target.dataset.key).read(); }
+    }, { rootMargin: "200px" });
+    byId("media-more").addEventListener("click", () => { this.limit += PANELS; this.add(); });
+  }
+
+  /** Read which keys there are, and the items of those that have more. */
+  async load() {
+    this.keys = (await call(`${this.root}/media/keys`)).data;
+    byId("media").hidden = !this.keys.length;
+    this.add();
+  }
+
+  add() {
+    for (const one of this.keys.slice(0, this.limit)) {
+      const known = this.panels.get(one.key);
+      if (known) { known.update(one); continue; }
+      const panel = new Panel(this.root, one);
+      this.panels.set(one.key, panel);
+      byId("media-panels").append(panel.element);
+      this.seen.observe(panel.element);
+    }
+    byId("media-more").hidden = this.keys.length <= this.limit;
+  }
+}
+
+class Panel {
+  constructor(root, known) {
+    this.root = root;
+    this.known = known;
+    this.steps = [];
+    this.range = make("input", { type: "range", min: 0, max: 0, step: 1, value: 0, "aria-label": `Step of ${known.key}` });
+    this.step = make("output", {});
+    this.content = make("div", { class: "preview" });
+    const bar = make("p", { class: "toolbar" }, this.range, this.step);
+    this.element = make("section", { class: "card media", "aria-label": known.key }, make("h3", { class: "mono", text: known.key }), bar, this.content);
+    this.element.dataset.key = known.key;
+    this.range.addEventListener("input", () => {
+      this.label();
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => this.show(), 80); // one read for a drag over many steps
+    });
+  }
+
+  update(known) {
+    const changed = known.count !== this.known.count || known.last_step !== this.known.last_step;
+    this.known = known;
+    if (changed && this.steps.length) this.read();
+  }
+
+  async read() {
+    const follows = Number(this.range.value) === Number(this.range.max);
+    try {
+      const items = await callAll(`${this.root}/media`, { key: this.known.key });
+      this.steps = [...grouped(items)].sort(([one], [other]) => one - other).map(([step, of]) => [step, of.sort((a, b) => a.position - b.position)]);
+    } catch (error) {
+      this.content.replaceChildren(make("p", { class: "hint", text: error.message }));
+      return;
+    }
+    if (!this.steps.length) return;
+    this.range.max = this.steps.length - 1;
+    if (follows) this.range.value = this.range.max;
+    this.range.hidden = this.steps.length === 1;
+    this.label();
+    if (follows) await this.show();
+  }
+
+  label() {
+    setText(this.step, `step ${count(this.steps[Number(this.range.value)][0])}`);
+    this.range.setAttribute("aria-valuetext", this.step.textContent);
+  }
+
+  async show() {
+    const [, items] = this.newest = this.steps[Number(this.range.value)];
+    const of = this.newest;
+    const views = await Promise.all(items.slice(0, SHOWN).map((item) => this.view(item)));
+    if (this.newest !== of) return; // another step was chosen meanwhile
+    const left = items.length > SHOWN ? [make("p", { class: "hint", text: `${SHOWN} of ${count(items.length)} are shown.` })] : [];
+    this.content.replaceChildren(...views, ...left);
+  }
+
+  async view(item) {
+    const caption = item.caption ? [make("figcaption", { text: item.caption })] : [];
+    if (item.histogram) return make("figure", {}, ...histogramView([{ step: item.step, ...item.histogram }]), ...caption);
+    const url = artifactUrl(this.root, item.path);
+    const file = make("a", { href: url, download: true, text: "Download" });
+    const parts = await viewOf(url, { path: item.path, size: null, type: item.type, alt: item.caption ?? `${item.key}, step ${item.step}` }).catch((error) => [make("p", { class: "hint", text: error.message })]);
+    return make("figure", {}, ...parts, ...caption, file);
+  }
+}
+
+function grouped(items) {
+  const groups = new Map();
+  for (const item of items) groups.set(item.step, [...(groups.get(item.step) ?? []), item]);
+  return groups;
+}

@@ -1,0 +1,61 @@
+"""What a program logged beside numbers, on the page of its job."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.support.accessibility import assert_accessible
+from tests.support.browser import Visit, open_signed_in_tab
+from tests.support.live_world import served
+from tests.support.world import World
+from tests.web.test_artifacts import PNG
+
+pytestmark = [pytest.mark.web]
+TIME = "2026-01-01T00:00:00Z"
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def page_of_job(browser: Browser, world: World) -> Iterator[tuple[Visit, str]]:
+    """A tab, and the address of a job with images at three steps and a histogram."""
+    job = world.submit(name="with-media")
+    worker = world.start(job)
+    folder = world.app_state.run_layout(job).artifacts
+    folder.mkdir(parents=True)
+    images = [
+        {"key": "größe <b>", "step": step, "position": position, "type": "image", "path": f"{step}_{position}.png"}
+        for step in (1, 150, 20)
+        for position in (1, 0)
+    ]
+    for one in images:
+        (folder / str(one["path"])).write_bytes(PNG)
+        one["caption"] = f"{HOSTILE} {one['step']} {one['position']}"
+    bars = {"key": "weights", "step": 3, "type": "histogram", "histogram": {"bins": [0, 1, 2], "values": [3, 4]}}
+    items = [{**one, "time": TIME} for one in (*images, bars)]
+    assert worker.post("media", {"execution": 1, "items": items}).status_code == 200
+    worker.end("completed")
+    world.reconciler.run_once()
+    with served(world) as url, open_signed_in_tab(browser, url, world.token) as tab:
+        yield tab, f"/jobs/{job}"
+
+
+def test_media_are_shown_by_key_and_step(page_of_job: tuple[Visit, str]) -> None:
+    tab, address = page_of_job
+    with tab.lent():
+        tab.go(address)
+        page = tab.page
+        panel = page.get_by_role("region", name="größe <b>")
+        panel.scroll_into_view_if_needed()
+        expect(panel.locator("output")).to_have_text("step 150")
+        expect(panel.locator("figcaption")).to_have_text([f"{HOSTILE} 150 0", f"{HOSTILE} 150 1"])
+        expect(panel.locator("img").first).to_have_js_property("naturalWidth", 2)
+        panel.get_by_role("slider").press("ArrowLeft")
+        expect(panel.locator("output")).to_have_text("step 20")
+        expect(panel.locator("figcaption").first).to_have_text(f"{HOSTILE} 20 0")
+        expect(page.get_by_role("region", name="weights").locator("rect")).to_have_count(2)
+        assert_accessible(page, "#media")
+        page.set_viewport_size({"width": 360, "height": 700})
+        width = panel.bounding_box()
+        assert width is not None
+        assert width["x"] + width["width"] <= 360

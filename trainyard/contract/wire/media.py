@@ -1,0 +1,132 @@
+"""Images and other media that programs log: the reports of workers, and what the API returns of them."""
+
+from itertools import pairwise
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+
+from trainyard.contract.base import (
+    EXAMPLE_TIME,
+    Float,
+    NonNegativeInt,
+    PositiveInt,
+    Resource,
+    SanitizedText,
+    Step,
+    Strict,
+    Timestamp,
+    example,
+)
+from trainyard.contract.wire.reports import MetricKey
+
+MAX_MEDIA = 32
+"""Items of one report."""
+MAX_JOB_MEDIA = 20_000
+"""Items of one job."""
+MAX_MEDIA_KEYS = 1000
+"""Keys of one job."""
+MAX_BINS = 512
+MAX_CAPTION = 2000
+MAX_PATH = 1000
+
+MediaType = Literal["image", "table", "histogram", "html", "audio", "video", "object3d", "text", "file"]
+
+
+def _check_path(path: str) -> str:
+    if path != str(PurePosixPath(path)) or path.startswith("/") or ".." in path.split("/") or path == ".":
+        raise ValueError("must be a path relative to the artifacts, such as images/1.png")
+    return path
+
+
+MediaPath = Annotated[SanitizedText, StringConstraints(min_length=1, max_length=MAX_PATH), AfterValidator(_check_path)]
+
+
+class Histogram(Strict):
+    """How many values were between one edge and the next."""
+
+    bins: Annotated[tuple[Float, ...], Field(min_length=2, max_length=MAX_BINS + 1)]
+    """The edges, ascending, one more than `values`."""
+    values: Annotated[tuple[Float, ...], Field(min_length=1, max_length=MAX_BINS)]
+
+    @model_validator(mode="after")
+    def _check_bins(self) -> "Histogram":
+        if len(self.bins) != len(self.values) + 1 or any(one > other for one, other in pairwise(self.bins)):
+            raise ValueError("bins must be ascending, and one more than values")
+        return self
+
+
+class MediaItem(Strict):
+    """One medium at a step: a file of the job's artifacts, or a histogram."""
+
+    key: MetricKey
+    """The name under which the program logged it."""
+    step: Step
+    position: Annotated[NonNegativeInt, Field(le=9999)] = 0
+    """The place in the list that was logged at the step."""
+    type: MediaType
+    caption: Annotated[SanitizedText, StringConstraints(max_length=MAX_CAPTION)] | None = None
+    path: MediaPath | None = None
+    """The file, relative to the `artifacts` folder."""
+    histogram: Histogram | None = None
+    width: PositiveInt | None = None
+    height: PositiveInt | None = None
+    format: Annotated[SanitizedText, StringConstraints(max_length=20)] | None = None
+    time: Timestamp
+
+    @model_validator(mode="after")
+    def _check_content(self) -> "MediaItem":
+        has = (self.path is not None, self.histogram is not None)
+        if has != ((False, True) if self.type == "histogram" else (True, False)):
+            raise ValueError("a histogram must have `histogram`, and anything else `path`")
+        return self
+
+
+class MediaReport(Strict):
+    """Media of one execution. A later item of the same key, step and position replaces an earlier one."""
+
+    model_config = example(items=[{"key": "samples", "step": 10, "type": "image", "path": "images/10.png"}])
+
+    execution: PositiveInt
+    items: Annotated[tuple[MediaItem, ...], Field(max_length=MAX_MEDIA)]
+
+
+class MediaResource(Resource):
+    """One medium at a step."""
+
+    object: Literal["media"] = "media"
+    id: str = Field(examples=["17"])
+    key: str = Field(examples=["samples"])
+    step: int = Field(examples=[10])
+    execution: int
+    position: int = Field(examples=[0])
+    """The place in the list that was logged at the step."""
+    type: MediaType = Field(examples=["image"])
+    caption: str | None = Field(examples=["a cat"])
+    path: str | None = Field(examples=["wandb/run-1/media/images/samples_10_0123456789abcdef0123.png"])
+    """The file, as used in `/v1/jobs/{id}/artifacts/{path}`; null for a histogram."""
+    histogram: dict[str, Any] | None = Field(examples=[None])
+    """`bins`, the edges, and `values`, the count in each bin."""
+    width: int | None = Field(examples=[64])
+    height: int | None = Field(examples=[64])
+    format: str | None = Field(examples=["png"])
+    time: Timestamp = Field(examples=[EXAMPLE_TIME])
+
+
+class MediaKeyResource(Resource):
+    """The media of a job under one key."""
+
+    object: Literal["media_key"] = "media_key"
+    key: str = Field(examples=["samples"])
+    type: MediaType = Field(examples=["image"])
+    """Of the item with the last step."""
+    count: int = Field(examples=[3])
+    first_step: int = Field(examples=[0])
+    last_step: int = Field(examples=[20])
+
+
+class MediaKeysResource(Resource):
+    """The keys of a job's media, by name."""
+
+    object: Literal["list"] = "list"
+    data: list[MediaKeyResource]

@@ -1,0 +1,54 @@
+"""Makes items of media from what the clients of trackers send. Pure functions."""
+
+import math
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+from pydantic import ValidationError
+
+from trainyard.contract.base import MAX_SAFE_INT, sanitize
+from trainyard.contract.stored_name import stored_name
+from trainyard.contract.wire.media import MAX_BINS, MAX_CAPTION, Histogram, MediaItem, MediaType
+
+
+def media_item(key: str, step: int | None, type_: MediaType, time: datetime, **fields: Any) -> MediaItem | None:
+    """Return an item; None if the service would refuse it, such as one with a path that is too long.
+
+    Args:
+        step: The step that the program gave; None: it gave none.
+        fields: Those of `MediaItem`. A caption is cut, and sizes that are no positive integers are left out.
+    """
+    caption = fields.pop("caption", None)
+    sizes = {name: fields.pop(name, None) for name in ("width", "height")}
+    known = {name: size for name, size in sizes.items() if type(size) is int and 0 < size <= MAX_SAFE_INT}
+    try:
+        return MediaItem(
+            key=stored_name(key),
+            step=min(max(0, step or 0), MAX_SAFE_INT),
+            type=type_,
+            time=time,
+            caption=str(sanitize(caption))[:MAX_CAPTION] if isinstance(caption, str) and caption else None,
+            **known,
+            **fields,
+        )
+    except ValidationError:
+        return None
+
+
+def histogram(edges: object, counts: object) -> Histogram | None:
+    """Return a histogram; None for what is none. Adjacent bins of one with more than `MAX_BINS` are joined."""
+    bins, values = _numbers(edges), _numbers(counts)
+    if not values or len(bins) != len(values) + 1 or any(one > other for one, other in pairwise(bins)):
+        return None
+    width = math.ceil(len(values) / MAX_BINS)
+    joined = tuple(sum(values[start : start + width]) for start in range(0, len(values), width))
+    return Histogram(bins=(*bins[:-1:width], bins[-1]), values=joined)
+
+
+def _numbers(values: object) -> Sequence[float]:
+    """Return a list of finite numbers; nothing for anything else."""
+    if not isinstance(values, list) or not all(type(one) in (int, float) and math.isfinite(one) for one in values):
+        return ()
+    return [float(one) for one in values]
