@@ -71,7 +71,7 @@ def test_generated_reports_are_accepted_and_break_no_reader(world: World, exampl
     for operation in worker_operations(world):
         name = operation.definition.raw["operationId"]
         statuses[name] = send_all(operation, worker, examples)
-    assert len(statuses) == 8
+    assert len(statuses) == 9
     check_readers(world, job)
     worker.end("completed")
     world.tick(3)

@@ -367,7 +367,6 @@ def test_media_are_reported_by_step_and_other_objects_stated(
         ("../w/0.grad", 1, None),
         ("../w/0.grad", 2, None),
         ("nested.image", 3, "wandb/run/a.png"),
-        ("nested.image", 3, "wandb/run/a.png"),
     ]
     assert points(layout) == [("loss", 1, 1.0), ("loss", 2, 1.0)]
     (event,) = events(layout)
