@@ -3,7 +3,6 @@
 import contextlib
 import json
 import math
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,12 +11,10 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
-from trainyard.contract.base import sanitize
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.contract.stored_name import metric_name, stored_name, with_digest
 from trainyard.contract.wire.media import MAX_MEDIA, MediaItem, MediaReport
 from trainyard.contract.wire.reports import (
-    MAX_PARAMETER_TEXT,
     MAX_PARAMETERS,
     MAX_POINTS,
     UNKNOWN_STEP,
@@ -34,14 +31,12 @@ from trainyard.contract.wire.spool import SpoolBody, format_record
 from trainyard.contract.wire.worker_events import ALERT
 from worker.reporting.spool_file import SpoolFile
 from worker.trackers.history import read_history
+from worker.trackers.parameters import leaves_of, stored_text, trainer_steps
 from worker.trackers.steps import ExecutionSteps, MetricHistory
 
 EVENTS_PER_NODE = 1_000_000
 MAX_NAMES = 9_000
 """Metric names of one node, below what the service allows a job."""
-_MAX_DEPTH = 8
-"""Levels of nested parameters; what is deeper is stored as JSON."""
-_TRAINER_NAMES = {"per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs"}
 _GIVE_STEPS = frozenset({"wandb"})
 """Trackers whose client counts where the program gives no step: their 0 is a step."""
 _CHECK_SECONDS = 1.0
@@ -204,16 +199,17 @@ class Journal:
         """
         with self._lock:
             run = self._execution(execution)
-            leaves = islice(_leaves(parameters or {}), MAX_PARAMETERS)
+            leaves = islice(leaves_of(parameters or {}), MAX_PARAMETERS)
             flat = {self._parameter(run, execution, path): value for path, value in leaves}
             texts = islice((tags or {}).items(), MAX_PARAMETERS)
             report = ParametersReport(
                 execution=execution,
                 parameters=flat,
                 tags={
-                    self._stored(run, execution, "Tag", name, stored_name(name)): _text(value) for name, value in texts
+                    self._stored(run, execution, "Tag", name, stored_name(name)): stored_text(value)
+                    for name, value in texts
                 },
-                notes=None if notes is None else _text(notes),
+                notes=None if notes is None else stored_text(notes),
                 removed_tags=tuple(stored_name(name) for name in removed_tags),
             )
             run.total_steps = trainer_steps(flat) or run.total_steps
@@ -241,7 +237,7 @@ class Journal:
         Raises:
             OSError: It could not be written.
         """
-        title, text = _text(title), _text(text)
+        title, text = stored_text(title), stored_text(text)
         with self._lock:
             message = f"{title}: {text}" if text else title
             self._event(self._execution(execution), execution, ALERT, level, message, {"title": title, "text": text})
@@ -373,34 +369,8 @@ def _divide(
         yield part, list(names)
 
 
-def trainer_steps(parameters: Mapping[str, Any]) -> int | None:
-    """Return the length of the run in the arguments of Hugging Face's Trainer; None if they do not have it.
-
-    Programs give `max_steps` other meanings, such as the length of an episode: it counts beside the Trainer's names.
-    """
-    steps = str(parameters.get("max_steps"))
-    is_trainer = parameters.keys() >= _TRAINER_NAMES
-    return int(steps) if is_trainer and re.fullmatch(r"[1-9]\d{0,14}", steps) else None
-
-
 def parse_value(value: Any) -> float | None:
     """Return the number that a tracker sent as a value of a metric; None if it is none."""
     if isinstance(value, str):
         value = {"nan": math.nan, "infinity": math.inf, "-infinity": -math.inf}.get(value.lower())
     return float(value) if isinstance(value, int | float) else None
-
-
-def _text(value: object) -> str:
-    return str(sanitize(str(value)))[:MAX_PARAMETER_TEXT]
-
-
-def _leaves(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterable[tuple[tuple[str, ...], Any]]:
-    """Yield the scalars of nested mappings with the keys that lead to them."""
-    for key, value in values.items():
-        path = (*above, str(key))
-        if isinstance(value, Mapping) and value and len(path) <= _MAX_DEPTH:
-            yield from _leaves(value, path)
-        elif isinstance(value, bool | int | float) or value is None:
-            yield path, value
-        else:
-            yield path, _text(value if isinstance(value, str) else json.dumps(value, default=str))

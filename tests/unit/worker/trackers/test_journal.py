@@ -10,7 +10,8 @@ from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.stored_name import metric_name, stored_name
 from trainyard.contract.wire.reports import MAX_POINTS, MetricsBatch
 from worker.trackers.history import read_history
-from worker.trackers.journal import Journal, TrackedValue, trainer_steps
+from worker.trackers.journal import Journal, TrackedValue
+from worker.trackers.parameters import trainer_steps
 
 TRAINER = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "num_train_epochs": 3.0}
 
