@@ -214,7 +214,8 @@ class _Job:
         """Count a step boundary. All ranks pass the same boundaries, so that the counts show which rank is behind."""
         self._boundaries += 1
         if self._boundaries == 1:
-            (self._folder / f"polls-{self._execution:06d}").touch()  # so that the launcher does not interrupt it
+            with contextlib.suppress(OSError):  # without the mark, the launcher interrupts the program
+                (self._folder / f"polls-{self._execution:06d}").touch()
         self._mark(self._boundaries)
 
     def _mark(self, count: int) -> None:

@@ -11,6 +11,7 @@ from worker.launcher.program_stop import END_SECONDS, ProgramStop
 
 CHILD = """
 import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background of a shell ignores it
 for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
     signal.signal(number, signal.SIG_IGN)
 for name in sys.argv[1:]:
