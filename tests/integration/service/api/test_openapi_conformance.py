@@ -22,6 +22,7 @@ CROSS_CHECKED = {
     "list_jobs",
     "append_log",
     "report_events",
+    "report_media",
     "report_metrics",
     "put_code",
     "set_secret",
