@@ -201,9 +201,7 @@ class AttemptService:
                 return 0
             dropped = MediaRepository(session, self._database).store(job.pk, report)
             if dropped and jobs.last_event(job, MEDIA_DROPPED, since=None) is None:
-                message = (
-                    f"at most {MAX_JOB_MEDIA:,} media of {MAX_MEDIA_KEYS:,} names are listed; further ones are files"
-                )
+                message = f"a job lists {MAX_JOB_MEDIA:,} media under {MAX_MEDIA_KEYS:,} names; more stay artifacts"
                 jobs.add_event(job, MEDIA_DROPPED, message, level="warning", data={"attempt": attempt.number})
         self._count("media", len(report.items))
         return len(report.items) - dropped

@@ -7,7 +7,6 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from service.db.models import Attempt, CurveRevision, Event, Job, MetricKey
-from trainyard.contract.stored_name import SYSTEM_PREFIXES
 from trainyard.contract.wire.jobs import TERMINAL
 
 _WINDOW = 1000
@@ -75,12 +74,11 @@ def known_tags(session: Session, tags: Sequence[str]) -> set[str]:
 def repeated_steps(session: Session, job_pk: int, executions: range) -> dict[int, list[tuple[str, int]]]:
     """Return how many values of each metric were replaced by a later one of the same step, by execution; most first."""
     total = sa.func.sum(CurveRevision.repeats)
-    of_system = sa.or_(*(MetricKey.name.startswith(prefix, autoescape=True) for prefix in SYSTEM_PREFIXES))
     query = (
         sa.select(CurveRevision.execution, MetricKey.name, total)
         .join(MetricKey, MetricKey.pk == CurveRevision.key_pk)
         .where(CurveRevision.job_pk == job_pk, CurveRevision.execution.between(executions[0], executions[-1]))
-        .where(CurveRevision.repeats > 0, ~of_system)
+        .where(CurveRevision.repeats > 0, MetricKey.is_of_program())
         .group_by(CurveRevision.execution, MetricKey.name)
         .order_by(CurveRevision.execution, total.desc(), MetricKey.name)
     )

@@ -88,9 +88,8 @@ class WandbArtifacts:
     def _artifacts(self) -> dict[str, _Artifact]:
         with self._lock:
             if self._known is None:
-                lines = [json.loads(line) for line in self._folder.lines(_INDEX)]
-                artifacts = [_Artifact(**{**line, "aliases": tuple(line["aliases"])}) for line in lines]
-                self._known = {artifact.artifact_id: artifact for artifact in artifacts}
+                known = map(_parse_line, self._folder.lines(_INDEX))
+                self._known = {artifact.artifact_id: artifact for artifact in known if artifact}
             return self._known
 
     def _create(self, _reporter: Reporter, variables: Document) -> Document:
@@ -296,6 +295,15 @@ def _collection(artifact: _Artifact) -> Document:
     project: Document = {"id": GLOBAL_ID, "internalId": GLOBAL_ID, "name": artifact.project}
     project |= {"entityName": artifact.entity, "entity": {"name": artifact.entity}}
     return {"__typename": "ArtifactSequence", "name": artifact.collection, "project": project}
+
+
+def _parse_line(line: bytes) -> _Artifact | None:
+    """Return the artifact of a line of the index; None for a line that a killed launcher has damaged."""
+    try:
+        fields = json.loads(line)
+        return _Artifact(**{**fields, "aliases": tuple(fields["aliases"])})
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def _text(value: object) -> str | None:

@@ -56,7 +56,7 @@ class RunFile:
         status = os.fstat(self._descriptor)
         self.identity = (status.st_dev, status.st_ino)
 
-    def news(self) -> Iterator[tuple[int, bytes, int]]:
+    def unread(self) -> Iterator[tuple[int, bytes, int]]:
         """Yield kind, content and end of the complete records that were not accepted yet."""
         yield from self._records(self._accepted)
 

@@ -49,7 +49,7 @@ class RunLines:
         if self._count <= MAX_LINES:
             self._streamed |= lines
 
-    def add_of_file(self, lines: Iterable[Document], new: dict[int, Document]) -> None:
+    def add_from_file(self, lines: Iterable[Document], new: dict[int, Document]) -> None:
         """Take lines of the file as stored, of which some may be new."""
         self._note(new)
         for line in lines:
@@ -57,7 +57,7 @@ class RunLines:
             if step is not None:
                 self._streamed.pop(step, None)
 
-    def again(self) -> list[Document] | None:
+    def all_stored(self) -> list[Document] | None:
         """Return all stored lines; None if not all of them can be read again."""
         if self._count > MAX_LINES:
             self._streamed.clear()

@@ -59,14 +59,14 @@ class RunFileRemainder:
 
     def _values(self) -> Iterator[TrackedValue]:
         for path in self.attempt.layout.all_run_files():
-            for text in path.read_text().splitlines():
+            for text in path.read_bytes().splitlines():
                 with contextlib.suppress(OSError, ValueError, TypeError):
                     yield from _values_of(NotedFile(**json.loads(text)))
 
 
 def _values_of(noted: NotedFile) -> Iterator[TrackedValue]:
     with contextlib.closing(RunFile(noted.path, noted.path)) as file:
-        records = list(file.news())
+        records = list(file.unread())
     definitions = [wandb_file.parse_definition(message) for kind, message, _ in records if kind == wandb_file.METRIC]
     history = RunHistory(noted.resumes_at, StepMetrics.parse(definitions))
     for kind, message, _ in records:

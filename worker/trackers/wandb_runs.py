@@ -141,7 +141,7 @@ class WandbRun:
         lines: list[Document] = []
         end, ended = 0, False
         configured = False
-        for kind, message, end in file.news():
+        for kind, message, end in file.unread():
             ended = ended or kind == wandb_file.EXIT
             if kind == wandb_file.HISTORY:
                 lines.append(wandb_file.parse_history(message))
@@ -154,17 +154,17 @@ class WandbRun:
                 wandb_file.update_values(self._file_config, own)
                 configured = True
             if len(lines) >= _BATCH:
-                self._store_of_file(file, lines, end)
+                self._store_from_file(file, lines, end)
                 lines = []
         self._update_metrics()
         if configured:
             self.describe({name: value for name, value in self._file_config.items() if name != "_wandb"}, {}, {})
-        self._store_of_file(file, lines, end, ended=ended)
+        self._store_from_file(file, lines, end, ended=ended)
 
-    def _store_of_file(self, file: RunFile, lines: list[Document], end: int, *, ended: bool = False) -> None:
+    def _store_from_file(self, file: RunFile, lines: list[Document], end: int, *, ended: bool = False) -> None:
         new = self.lines.new(lines)
         self._log(new.values())
-        self.lines.add_of_file(lines, new)
+        self.lines.add_from_file(lines, new)
         file.accept(end, ended=ended)
 
     def _log(self, lines: Iterable[Document]) -> None:
@@ -182,7 +182,7 @@ class WandbRun:
         changed = self._history.changed()
         if not changed:
             return
-        lines = self.lines.again()
+        lines = self.lines.all_stored()
         if lines is None:
             message = (
                 f"a step metric was defined after more than {MAX_LINES} lines of W&B's history; "

@@ -41,7 +41,7 @@ def lines_of(attempt: AttemptLayout) -> dict[int, float]:
     """Return the losses in the client's file by the client's own step."""
     (path,) = attempt.root.rglob("run-2*/run-*.wandb")
     file = RunFile(str(path), str(path))
-    lines = [parse_history(message) for kind, message, _ in file.news() if kind == HISTORY]
+    lines = [parse_history(message) for kind, message, _ in file.unread() if kind == HISTORY]
     file.close()
     return {line["_step"]: line["loss"] for line in lines}
 

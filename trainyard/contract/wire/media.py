@@ -119,7 +119,7 @@ class MediaKeyResource(Resource):
     object: Literal["media_key"] = "media_key"
     key: str = Field(examples=["samples"])
     type: MediaType = Field(examples=["image"])
-    """Of the item with the last step."""
+    """If a program logged several types under the key, one of them."""
     count: int = Field(examples=[3])
     first_step: int = Field(examples=[0])
     last_step: int = Field(examples=[20])

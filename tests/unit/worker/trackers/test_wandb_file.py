@@ -49,7 +49,7 @@ def made_run(layout: AttemptLayout, file: RunFile | None = None) -> WandbRun:
 def lines_of(content: bytes, path: Path) -> list[dict[str, object]]:
     path.write_bytes(content)
     file = RunFile(str(path), str(path))
-    lines = [parse_history(message) for kind, message, _ in file.news() if kind == HISTORY]
+    lines = [parse_history(message) for kind, message, _ in file.unread() if kind == HISTORY]
     file.close()
     return lines
 
