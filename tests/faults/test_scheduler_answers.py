@@ -11,7 +11,7 @@ from service.core.errors import UnavailableError
 from service.core.failpoints import no_failpoint
 from service.reconciler.submission.pool import SubmitPool
 from service.scheduler.base import Accepted, Ambiguous, LaunchPlan, Postponed, Rejected, SubmitOutcome, SubmittedJob
-from tests.support.world import FakeScheduler, World
+from tests.support.world import SPEC, FakeScheduler, World
 
 pytestmark = pytest.mark.databases("postgres")
 
@@ -128,6 +128,44 @@ def test_deferred_submission_is_retried_with_backoff(world: World) -> None:
     world.clock.advance(240)
     world.tick()
     assert (world.status(job), len(full.submitted), world.job(job)["attempt"]["number"]) == ("pending", 1, 1)
+
+
+@pytest.mark.cpu_seconds(8)
+def test_site_that_refuses_many_jobs_is_called_ten_times_a_minute(world: World) -> None:
+    full = world.scheduler = FullScheduler()
+    world.reconciler = world.new_reconciler("one")
+    jobs = [world.submit() for _ in range(5)]
+    world.tick(2)
+    jobs += [world.submit() for _ in range(15)]
+    other = world.new_user("user", "another").post("/v1/jobs", json=SPEC).json()["id"]
+    for minute in range(3):
+        until, before = world.clock() + timedelta(seconds=59), full.offers if minute else 0
+        while world.clock() < until:
+            world.tick()
+        assert 5 <= full.offers - before <= 10 + 3, "3 of them are of the other user"
+    assert world.status(other) == "submitting"
+    assert {world.status(job) for job in jobs} == {"submitting", "queued"}
+    assert "refuses other jobs of the same user" in world.job(jobs[-1])["status_message"]
+    full.submit = FakeScheduler.submit.__get__(full)  # type: ignore[method-assign]
+    world.clock.advance(240)
+    world.tick(4)
+    assert {world.status(job) for job in jobs} == {"pending"}
+
+
+def test_refusal_ends_only_a_job_that_has_never_run(world: World) -> None:
+    lowered = Rejected("Slurm refused the job: Requested time limit is invalid", "Lower the limit.")
+    ran = world.submit()
+    world.start(ran).end("preempted")
+    world.scheduler.outcome = lowered
+    first = world.submit()
+    world.tick(2)
+    assert world.status(first) == "rejected"
+    assert world.status(ran) == "submitting"
+    assert "Requested time limit is invalid" in world.job(ran)["status_message"]
+    world.scheduler.outcome = None
+    world.clock.advance(60)
+    world.tick()
+    assert (world.status(ran), world.job(ran)["attempt"]["number"]) == ("pending", 2)
 
 
 def test_deferred_submission_is_cancelled_at_once(world: World) -> None:

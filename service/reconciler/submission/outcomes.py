@@ -1,5 +1,6 @@
 """Recording the outcomes of submissions: each function is one transaction, fenced by the leader lease."""
 
+import json
 from dataclasses import dataclass
 
 import structlog
@@ -9,10 +10,28 @@ from service.core.failpoints import Failpoint, no_failpoint
 from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
-from service.scheduler.base import Accepted, Ambiguous, Rejected
+from service.reconciler.submission.pool import Outcome
+from service.scheduler.base import Accepted, Ambiguous, Postponed, Rejected
 from trainyard.contract.wire.reports import Failure
 
 log = structlog.get_logger("submit")
+
+
+def settle(outcome: Outcome, job: Job, attempt: Attempt) -> Outcome:
+    """Return what an answer of the scheduler means to the job: a refusal ends only one that has never run.
+
+    One that has run was acceptable. The site has changed since, and may change again; its user can change the request.
+    A refusal that the exclusion of nodes may explain is left to the recorder, which lifts the exclusion.
+    """
+    if isinstance(outcome, Rejected) and job.started_at is not None and not attempt.excluded_nodes:
+        return Postponed(outcome.message)
+    return outcome
+
+
+def refusal_group(job: Job) -> str:
+    """Return a key of the jobs that the scheduler probably refuses together."""
+    resources = job.spec.get("resources", {})
+    return json.dumps([job.created_by, *(resources.get(name) for name in ("partition", "account", "qos"))])
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from service.reconciler.submission.attempts import new_attempt
 from service.reconciler.submission.backoff import SubmitBackoff
 from service.reconciler.submission.checks import CheckedJob, SubmissionChecks
 from service.reconciler.submission.lookup_policy import LookupPolicy, lookup_policy
-from service.reconciler.submission.outcomes import OutcomeRecorder
+from service.reconciler.submission.outcomes import OutcomeRecorder, refusal_group, settle
 from service.reconciler.submission.pool import NotSubmitted, Outcome, SubmitPool, SubmitResult, Superseded
 from service.reconciler.submission.prepare import BatchScript, Preparation
 from service.reconciler.submission.user_turns import UserTurns
@@ -48,6 +48,10 @@ from trainyard.contract.wire.reports import Failure
 
 log = structlog.get_logger("submit")
 
+_MSG_CLOSED = (
+    "Not submitted yet: the scheduler refuses other jobs of the same user, account, QOS and partition for now; their "
+    "messages have its words."
+)
 _SLOW_SUBMISSION = timedelta(seconds=60)
 _SLOW_MESSAGE = "submission has taken more than a minute: sbatch is slow, or the disk of TRAINYARD_RUNS_DIR"
 
@@ -121,6 +125,9 @@ class Submitter:
             jobs = JobRepository(session, self.clock())
             job = jobs.get_for_update(job_pk)
             if job.status != "queued" or job.desired != "run" or not self._may_begin(job.unix_uid):
+                return
+            if self._backoff.is_closed(refusal_group(job)):
+                jobs.set_status_message(job, _MSG_CLOSED)
                 return
             if checked.waiting:
                 jobs.set_status_message(job, f"Not submitted yet: {checked.waiting}")
@@ -205,17 +212,23 @@ class Submitter:
         self.metrics.submissions_in_flight(self.pool.count)
 
     def _record(self, result: SubmitResult) -> None:
-        outcome, attempt_id = result.outcome, result.attempt_id
+        attempt_id = result.attempt_id
+        with self.database.read() as session:
+            jobs = JobRepository(session, self.clock())
+            job, attempt = jobs.load(result.job_pk), jobs.get_attempt(attempt_id)
+        outcome, group = settle(result.outcome, job, attempt), refusal_group(job)
         if isinstance(outcome, Superseded):
             log.warning("another service has taken over the attempt", attempt=attempt_id)
         elif isinstance(outcome, NotSubmitted | Postponed):
             if isinstance(outcome, Postponed):
-                self._backoff.defer(attempt_id, self.clock())
+                self._backoff.defer(attempt_id, group, self.clock())
             self._recorder.not_submitted(result.job_pk, attempt_id, outcome.message)
         else:
             self._backoff.clear(attempt_id)
             if isinstance(outcome, Accepted | Rejected):
                 self._last_lookup.pop(attempt_id, None)
+            if isinstance(outcome, Accepted):
+                self._backoff.reopen(group, self.clock())
             current = self._recorder.record(result.job_pk, attempt_id, outcome)
             if isinstance(outcome, Accepted) and current != outcome.scheduler_id:
                 self._cancel_late_duplicate(result, outcome.scheduler_id, current)
@@ -256,7 +269,7 @@ class Submitter:
             self._backoff.clear(attempt.id)
             with self.lease.write() as session:
                 self._recorder.withdraw(JobRepository(session, self.clock()), job, attempt)
-        elif self._may_begin(job.unix_uid) and not self._backoff.is_waiting(attempt.id, self.clock()):
+        elif self._may_begin(job.unix_uid) and self._backoff.may_begin(attempt.id, self.clock()):
             self._begin(job, attempt)
 
     def _confirmed_absent(self, job: Job, attempt: Attempt, policy: LookupPolicy, now: datetime) -> bool:

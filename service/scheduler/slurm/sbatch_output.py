@@ -1,4 +1,8 @@
-"""Parsing the output of sbatch: accepted, refused, or unclear. Pure functions."""
+"""Parsing the output of sbatch: accepted, refused for this request, refused for now, or no answer. Pure functions.
+
+Whatever error the controller names is an answer, after which nothing is queued. Only errors of the communication with
+it are none: the controller may have queued the job, and its answer was lost.
+"""
 
 import re
 from datetime import UTC, datetime
@@ -7,6 +11,30 @@ from service.scheduler.base import Accepted, Ambiguous, Forecast, Postponed, Rej
 
 _ID = re.compile(r"\bjob (\d+)\b")
 _START = re.compile(r"\bto start at (\S+) using \d+ processors on (?:nodes )?(\S+)(?: in partition (\S+))?")
+_ANSWER = re.compile(r"(?:Batch job submission failed|allocation failure): *(.*\S)", re.IGNORECASE)
+_NO_ANSWER = re.compile(
+    "|".join(
+        (
+            *("contact slurm controller", "communication .*failure", "message (?:send|receive) failure"),
+            *("unexpected message", "insane message length", "zero length message", "message length < 0"),
+            *("entire message", "header lengths are longer", "missing socket error", "timed out", "zero bytes"),
+            *("broken pipe", "connection (?:refused|reset|aborted)", "no route to host", "network is unreachable"),
+            *("interrupted system call", "resource temporarily unavailable", "stream version number"),
+            *(
+                "memory management error",
+                "incompatible versions",
+                "authentication",
+                "unpack credential",
+                "can't find an address",
+            ),
+        )
+    ),
+    re.IGNORECASE,
+)
+"""Errors of the communication with the controller, by name or of the operating system."""
+_POLICY = "unspecified error"
+"""What the controller returns if a script of the site, such as `job_submit.lua`, refuses; the script's own words are in
+lines before."""
 _SUBMIT_LIMIT = re.compile(r"\b(?:Assoc|QOS)(?:Max|Grp)SubmitJobs?\w*Limit\b")
 """Limits of the number of queued jobs. sbatch prints the same second line for other, lasting limits."""
 _ACCOUNT = "Change resources.account, or use a partition that the account may use."
@@ -26,14 +54,16 @@ _QOS = "Change resources.qos; `trainyard cluster` shows what the accounts may us
 _CONSTRAINT = "Change resources.constraint; `sinfo -o %f` lists the features of nodes."
 _NODE_NAMES = "Change resources.exclude or resources.options.nodelist; `sinfo -N` lists the nodes."
 _RESERVATION = "Change resources.options.reservation; `scontrol show reservation` lists the reservations."
+_GRES = "Change resources.gpu_type or resources.options.gres."
 _OPTION = "Change resources.options, or ask an administrator (TRAINYARD_SLURM_EXTRA_OPTIONS)."
 _ADMINISTRATOR = "Ask an administrator of the cluster."
+_TASKS = "Change gpus, gpus_per_node, cpus_per_gpu or options in resources."
 _REFUSALS = {
     "invalid account or account/partition combination": _ACCOUNT,
     "invalid partition name specified": _PARTITION,
     "invalid qos specification": _QOS,
     "invalid feature specification": _CONSTRAINT,
-    "invalid generic resource (gres) specification": "Change resources.gpu_type or resources.options.gres.",
+    "invalid generic resource (gres) specification": _GRES,
     "invalid node name specified": _NODE_NAMES,
     "invalid exclude node list": _NODE_NAMES,
     "invalid job constraint": _CONSTRAINT,
@@ -64,6 +94,32 @@ _REFUSALS = {
     "invalid preferred feature specification": "Change resources.options.prefer; `sinfo -o %f` lists the features.",
     "invalid number of nodes": "resources.options.nodelist must not name more nodes than the job has.",
     "invalid mcs_label specified": _OPTION,
+    "requested nodes not in this partition": _NODE_NAMES,
+    "no partition specified or system default partition": _PARTITION,
+    "multiple partition job request not supported": _PARTITION,
+    "job size specification needs to be provided": _TASKS,
+    "task distribution specification invalid": _TASKS,
+    "task count specification invalid": _TASKS,
+    "cpu count specification invalid": _TASKS,
+    "more tasks than available processors": _TASKS,
+    "more threads per core than": _TASKS,
+    "duplicate generic resource (gres) specification": _GRES,
+    "invalid gres specification": _GRES,
+    "requested gres option unsupported": _GRES,
+    "invalid trackable resource": _GRES,
+    "job dependency problem": "Change resources.options.dependency.",
+    "circular job dependency": "Change resources.options.dependency.",
+    "invalid job array specification": _OPTION,
+    "job --batch option is invalid": _OPTION,
+    "invalid time specified": _OPTION,
+    "invalid time-min specification": _OPTION,
+    "burst buffer request invalid": _OPTION,
+    "burst buffer permission denied": _OPTION,
+    "x11 forwarding not available": _OPTION,
+    "invalid cluster feature specification": _OPTION,
+    "invalid cluster name": _OPTION,
+    "not supported on this system": _OPTION,
+    _POLICY: "A policy of the site refuses it: change what it names, or ask an administrator of the cluster.",
     # What sbatch itself refuses has not been sent to the controller. Older releases do not know every option.
     "unrecognized option": _OPTION,
     "doesn't allow an argument": _OPTION,
@@ -81,8 +137,13 @@ def parse_sbatch_output(returncode: int, stdout: str, stderr: str) -> SubmitOutc
         return Accepted(match[1])
     if (limit := _submit_limit(returncode, stderr)) is not None:
         return Postponed(limit)
+    answer = _ANSWER.search(stderr)
+    if answer is not None and _NO_ANSWER.search(answer[1]):
+        return Ambiguous(_unknown_outcome_message(returncode, stderr))
     if (refusal := _refusal(returncode, stderr)) is not None:
         return Rejected(*refusal)
+    if returncode != 0 and answer is not None and answer[1]:
+        return Postponed(f"Slurm refuses the job for now: {_errors(stderr)}")
     return Ambiguous(_unknown_outcome_message(returncode, stderr))
 
 
@@ -105,6 +166,8 @@ def parse_forecast(returncode: int, stderr: str) -> Forecast:
         )
     if (refusal := _refusal(returncode, stderr)) is not None:
         return Forecast(False, refusal[0])
+    if returncode != 0 and (answer := _ANSWER.search(stderr)) and not _NO_ANSWER.search(answer[1]):
+        return Forecast(None, f"Slurm would refuse the job now: {_errors(stderr)}")
     return Forecast(None, _unknown_outcome_message(returncode, stderr))
 
 
@@ -117,7 +180,7 @@ def _submit_limit(returncode: int, stderr: str) -> str | None:
 
 
 def _refusal(returncode: int, stderr: str) -> tuple[str, str] | None:
-    """The message and the remedy if sbatch refused the job, otherwise None."""
+    """The message and the remedy if sbatch refused the job for what it requests, otherwise None."""
     remedy = next((hint for refusal, hint in _REFUSALS.items() if refusal in stderr.lower()), None)
     if returncode == 0 or remedy is None:
         return None

@@ -1,6 +1,7 @@
 """Parsing of Slurm's states, reasons and sbatch output."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,8 @@ DOCUMENTED = {
     *("REVOKED", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED", "UPDATE_DB"),
 }
 """Job states and flags, as Slurm's page of job state codes lists them."""
+
+CONTROLLER_ERRORS = Path(__file__).with_name("controller_errors.txt")
 
 
 class TestStates:
@@ -220,6 +223,35 @@ class TestSbatchOutput:
         outcome = parse_sbatch_output(255, "", f'sbatch: {problem}\nTry "sbatch --help" for more information\n')
         assert isinstance(outcome, Rejected)
         assert "Change resources.options" in outcome.hint
+
+    def test_whatever_the_controller_says_is_an_answer(self) -> None:
+        """The messages of the controller, as `slurm_strerror` gives them, and messages of releases to come."""
+        numbers: dict[type, set[int]] = {}
+        for line in CONTROLLER_ERRORS.read_text().splitlines()[1:]:
+            number, text = line.split(" ", 1)
+            outcome = parse_sbatch_output(1, "", f"sbatch: error: Batch job submission failed: {text}\n")
+            assert text in str(outcome)
+            numbers.setdefault(type(outcome), set()).add(int(number))
+        communication = {*range(1000, 1009), 1012, 1013, *range(1800, 1804), *range(5000, 5006), 6005, 6007}
+        assert numbers[Ambiguous] == communication | {6000, 6001, 6002, 6006, 6008}
+        for_now = {2007, 2010, 2016, 2027, 2056, 2061, 2068, 2070, 2074, 2090, 2101, 2105, 2118, 2125, 2131}
+        assert for_now <= numbers[Postponed]
+        assert {-1, 2000, 2003, 2014, 2045, 2050, 2051, 2066, 2072} <= numbers[Rejected]
+        assert isinstance(parse_sbatch_output(1, "", "Batch job submission failed: Moon not full\n"), Postponed)
+
+    def test_a_policy_of_the_site_refuses_in_its_own_words(self) -> None:
+        words = "Use partition debug for jobs of less than an hour"
+        output = f"sbatch: error: {words}\nsbatch: error: Batch job submission failed: Unspecified error\n"
+        outcome = parse_sbatch_output(1, "", output)
+        assert isinstance(outcome, Rejected)
+        assert words in outcome.message
+        assert "policy of the site" in outcome.hint
+
+    def test_a_lost_answer_is_none_whatever_else_is_printed(self) -> None:
+        output = (
+            "sbatch: error: Access/permission denied\nsbatch: error: Batch job submission failed: Socket timed out\n"
+        )
+        assert isinstance(parse_sbatch_output(1, "", output), Ambiguous)
 
     @pytest.mark.parametrize(
         ("code", "stdout", "stderr"),
