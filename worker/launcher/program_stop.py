@@ -43,6 +43,8 @@ class ProgramStop:
         self._in_container = in_container
         self._now = now
         self._sent: set[signal.Signals] = set()
+        self._savers: set[int] = set()
+        """Ranks that were seen to catch a signal to save on. Python's handlers are gone while a program exits."""
         self._interrupted_at: float | None = None
         self.is_answer = warning is not None
         """Whether an end of the program after the request is its answer, and neither an error nor a success."""
@@ -61,6 +63,7 @@ class ProgramStop:
 
     def request(self, ranks: Sequence[int], reason: str) -> None:
         """Send the signals of a stop request, each once. Ranks without a handler ignore them."""
+        self._find_savers(ranks)
         cancelled = reason == "user_cancelled"
         expected = {self._warning or signal.SIGUSR2}
         if cancelled or self._warning is None:
@@ -86,6 +89,10 @@ class ProgramStop:
             processes.send_signal(ranks, signal.SIGINT)
         return False
 
-    def _saves(self, ranks: Sequence[int]) -> bool:
+    def _find_savers(self, ranks: Sequence[int]) -> None:
         expected = {*_SAVES_ON, self._warning or signal.SIGTERM}
-        return self._polls() or any(processes.catches(rank, number) for rank in ranks for number in expected)
+        self._savers |= {rank for rank in ranks if any(processes.catches(rank, number) for number in expected)}
+
+    def _saves(self, ranks: Sequence[int]) -> bool:
+        self._find_savers(ranks)
+        return self._polls() or not self._savers.isdisjoint(ranks)

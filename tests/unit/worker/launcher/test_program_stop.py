@@ -101,3 +101,28 @@ def test_named_signal_replaces_sigterm_except_at_a_cancellation(start: Start) ->
     assert next_signal(child) == "SIGUSR1"
     made.request([child.pid], "user_cancelled")
     assert next_signal(child) == "SIGTERM"
+
+
+def test_program_that_exits_after_its_handler_is_not_interrupted() -> None:
+    """Its exit handlers may still run when its signal handlers are gone."""
+    program = """
+import signal
+
+def save(number, frame):
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    print("saved", flush=True)
+    signal.pause()
+
+signal.signal(signal.SIGUSR1, save)
+print("ready", flush=True)
+signal.pause()
+"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as child:
+        assert next_signal(child) == "ready"
+        stopped = stop(signal.SIGUSR1)
+        stopped.request([child.pid], "preempted")
+        assert next_signal(child) == "saved"
+        assert not stopped.enforce([child.pid], "preempted", is_over=False)
+        assert not stopped.interrupted
+        child.kill()
