@@ -51,7 +51,7 @@ while not ended:
     if strict(FineTuningJob, job)["status"] not in statuses[-1:]:
         statuses.append(job.status)
     ended = job.finished_at is not None
-    time.sleep(0.4)
+    time.sleep(1)
 checkpoints = [strict(FineTuningJobCheckpoint, one) for one in jobs.checkpoints.list(job_id)]
 everything = [event.id for event in jobs.list_events(job_id, limit=100)]
 model = strict(Model, client.models.retrieve(job.fine_tuned_model))["id"]

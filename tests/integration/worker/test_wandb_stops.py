@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.worker.harness import FakeService, Run, finish_of, store_code, wait_for
-from tests.support.tracker_clients import CLIENTS, Clients, import_folders
+from tests.support.tracker_clients import CLIENTS_OF_DETAILS, Clients, import_folders
 from tests.support.tracker_spool import points
 from trainyard.contract.layout import AttemptLayout
 from worker.trackers.wandb_file import HISTORY, RunFile, parse_history
@@ -51,7 +51,7 @@ def logged(attempt: AttemptLayout) -> bool:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("clients", CLIENTS)
+@pytest.mark.parametrize("clients", CLIENTS_OF_DETAILS)
 @pytest.mark.parametrize(
     ("end", "reason"),
     [

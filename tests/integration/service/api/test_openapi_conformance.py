@@ -125,7 +125,7 @@ def node_id(request: pytest.FixtureRequest) -> None:
 
 
 FEW = settings(
-    max_examples=10,
+    max_examples=5,
     deadline=None,
     derandomize=True,
     database=None,

@@ -35,7 +35,7 @@ class Task(CustomTask):
 
     def loss_sum(self, model, batch):
         if not pathlib.Path(os.environ["APP_ATTACKED"]).exists():
-            time.sleep(0.3)
+            time.sleep(1)
         return model(*batch).square().sum()
 """,
     "program.py": f"""
@@ -47,7 +47,7 @@ dist.init_process_group("gloo")
 for step in range(1, {STEPS + 1}):
     report(step, {{"loss": 1.0 / step}}, total_steps={STEPS})
     if not pathlib.Path(os.environ["APP_ATTACKED"]).exists():
-        time.sleep(0.3)
+        time.sleep(1)
 dist.barrier()
 """,
 }
@@ -109,7 +109,10 @@ def files_of(owner: UnixUser, *folders: Path) -> list[Path]:
     return [Path(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize(("task", "contained"), [("custom", False), ("custom", True), ("script", True)])
+@pytest.mark.parametrize(
+    ("task", "contained"),
+    [("script", True), *(pytest.param("custom", contained, marks=pytest.mark.slow) for contained in (True, False))],
+)
 def test_attacked_job_of_an_owner_ends_as_an_undisturbed_one(
     service: OwnerService, people: list[UnixUser], folder: Path, host: OtherHost, task: str, contained: bool
 ) -> None:
