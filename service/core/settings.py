@@ -123,6 +123,9 @@ class Settings(UploadSettings):
     """Network interface between ranks of several nodes, such as `ib0`; default: gloo and nccl choose."""
     pause_timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
     """How long a pausing job may take to save and exit before the scheduler is requested to end it."""
+    site_patience_days: Annotated[float, Field(gt=0)] = 7.0
+    """How long the cluster may end the attempts of a job soon after their start, such as by preemptions and failing
+    nodes, before the job fails."""
     gpu_memory_gb: str = ""
     """Memory in GiB of GPU types that the planner does not know: `mygpu=48,a100=80`; `=24` for GPUs without a type."""
     code_roles: Annotated[tuple[Literal["admin", "user"], ...], NoDecode] = ("admin",)

@@ -14,7 +14,7 @@ from service.db.paging import PageRequest
 from service.jobs.repository import JobRepository
 from service.reconciler.decide import Decision
 from service.reconciler.repository import repeated_steps
-from service.reconciler.snapshot import continuations_without_progress, restarts
+from service.reconciler.snapshot import restarts
 from trainyard.contract.wire.jobs import TERMINAL, JobStatus
 from trainyard.contract.wire.reports import FinishRecord
 
@@ -107,12 +107,7 @@ def _end_attempt(job: Job, attempt: Attempt, decision: Decision, restart_count: 
     Args:
         restart_count: In-place restarts of the ranks; each used one retry.
     """
-    continuations = continuations_without_progress(job, attempt)
-    # A pause does not count as a continuation without progress.
-    paused = decision.status == "paused"
-    job.continuations_without_progress = (
-        min(job.continuations_without_progress, continuations) if paused else continuations
-    )
+    job.continuations_without_progress = decision.continuations or 0
     job.retries_used += restart_count + (1 if decision.uses_retry else 0)
     job.failure = decision.failure.model_dump(mode="json") if decision.failure else None
     attempt.ended_at = ended_at

@@ -1,19 +1,24 @@
 """The decision about one job, from a snapshot of what is known. Pure functions: no clock, database or scheduler."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
 from service.jobs.states import SUSPENDED, TRANSITIONS
-from service.reconciler.run_dir import UnclaimedAttempt
-from service.scheduler.base import EndedAs, Observation
-from trainyard.contract.wire.jobs import Desired, JobStatus, StatusReason
-from trainyard.contract.wire.reports import CONTINUE_REASONS, ExitReason, Failure, FinishRecord, end_text
+from service.reconciler.evidence import (
+    CONTACT_TIMEOUT_SECONDS,
+    MSG_REQUEUED,
+    JobSnapshot,
+    cause_of,
+    exit_reason_of,
+    startup_error_of,
+)
+from service.scheduler.base import Observation
+from trainyard.contract.wire.jobs import JobStatus, StatusReason
+from trainyard.contract.wire.reports import CONTINUE_REASONS, ExitReason, Failure, end_text
 
 MAX_CONTINUATIONS = 3
-"""Continuations in a row without a newer checkpoint after which the job fails."""
-CONTACT_TIMEOUT_SECONDS = 600.0
-"""A run that should stop, is not in the scheduler's queue and gave no sign of life for this long counts as ended."""
+"""Attempts that the time limit ended without progress, after which the job fails: it would go on like this for ever."""
 HEARTBEAT_TIMEOUT_SECONDS = 60.0
 """Workers send a heartbeat every ten seconds; without one for this long, a pause request cannot reach the worker."""
 MAX_DISK_WAITS = 8
@@ -21,10 +26,6 @@ MAX_DISK_WAITS = 8
 _MAX_OBSERVATION_AGE_SECONDS = 30.0
 """An observation may be this old, and thus precede the claim. Slurm holds a requeued job for two minutes."""
 
-MSG_REQUEUED = (
-    "Requeued in Slurm by an operator or the site. A new attempt follows when Slurm has started and ended this one."
-)
-"""Slurm's reason for waiting, such as a hold, follows."""
 MSG_CANCEL_PENDING = "Cancellation requested. Waiting for the scheduler to respond."
 MSG_CANCELLING = "Cancellation requested. Waiting for all processes to end."
 MSG_PAUSING = "Pause requested. The worker saves a checkpoint and stops."
@@ -45,60 +46,6 @@ MSG_LOST = (
 
 
 @dataclass(frozen=True)
-class JobSnapshot:
-    """What is known about a job whose attempt was submitted to the scheduler."""
-
-    status: JobStatus
-    desired: Desired
-    claimed: bool
-    observation: Observation | None
-    """None: the scheduler did not answer."""
-    exit_record: FinishRecord | None
-    retries_left: int
-    """Retries left after this attempt's in-place restarts."""
-    continuations_without_progress: int
-    """Continuations in a row without a newer checkpoint, including the one that would follow now."""
-    on_time_limit: Literal["continue", "fail"]
-    unclaimed: UnclaimedAttempt = field(default_factory=UnclaimedAttempt)
-    """What the attempt's folder shows if no worker has claimed the attempt from the service."""
-    run_dir_vanished: bool = False
-    """The attempt was claimed and has ended, but its launch document is gone."""
-    status_message: str = ""
-    """The job's present status message."""
-    previous_exits: tuple[str, ...] = ()
-    """Exit reasons of the preceding attempts that brought no newer checkpoint either, oldest first."""
-    stalled_hosts: frozenset[str] = frozenset()
-    """The nodes of the ranks that stalled earlier attempts."""
-    full_disks: int = 0
-    """Attempts in a row, this one included, that a full disk ended."""
-    seconds_since_claim: float = 0.0
-    seconds_since_contact: float = 0.0
-    """Since the worker's last sign of life, or since this service started to listen."""
-    last_contact: datetime | None = None
-    """When the worker last sent a heartbeat or claimed its attempt; None before the claim."""
-    has_recent_heartbeat: bool = False
-    seconds_since_stop: float = 0.0
-    """Since the worker was first requested to stop after the scheduler had ended its attempt."""
-    seconds_since_pause: float = 0.0
-    pause_timeout_seconds: float = CONTACT_TIMEOUT_SECONDS
-    """How long a worker may take to save and stop after a pause request."""
-
-    @property
-    def still_running(self) -> bool:
-        """Whether the scheduler has ended the attempt, but its worker sends heartbeats and has not been given up."""
-        observation = self.observation
-        if observation is None or observation.state != "ended" or not observation.processes_may_live:
-            return False
-        alive = self.exit_record is None and self.has_recent_heartbeat
-        return alive and self.seconds_since_stop < self.pause_timeout_seconds
-
-    @property
-    def pausing(self) -> bool:
-        """Whether to pause; a pause that has begun is completed, even if the desired state changes back."""
-        return self.status == "pausing" or (self.desired == "paused" and self.status != "cancelling")
-
-
-@dataclass(frozen=True)
 class Decision:
     """What to do: a transition, a new status message, a cancellation by the scheduler, or nothing."""
 
@@ -114,6 +61,8 @@ class Decision:
     """Whether the next heartbeat's reply requests the worker to stop."""
     uses_retry: bool = False
     exit_reason: str | None = None
+    continuations: int | None = None
+    """Ended: the attempts in a row that the time limit ended without progress."""
     estimated_start: datetime | None = None
     """The scheduler's estimate while the attempt is pending."""
 
@@ -123,6 +72,20 @@ NO_CHANGE = Decision()
 
 def decide(snapshot: JobSnapshot) -> Decision:
     """Return the next step toward the desired state; `NO_CHANGE` where evidence is missing."""
+    decision = _next_step(snapshot)
+    if not decision.ended:
+        return decision
+    return replace(decision, continuations=_continuations(snapshot, decision.status, decision.exit_reason))
+
+
+def _continuations(snapshot: JobSnapshot, status: JobStatus | None, exit_reason: str | None) -> int:
+    """Count an end at the time limit without progress; a pause, and an end that the cluster caused, change nothing."""
+    if snapshot.progressed:
+        return 0
+    return snapshot.continuations_without_progress + (exit_reason == "time_limit" and status != "paused")
+
+
+def _next_step(snapshot: JobSnapshot) -> Decision:
     observation = snapshot.observation
     if observation is None:
         return _scheduler_unreachable(snapshot)
@@ -227,7 +190,7 @@ def _absent(snapshot: JobSnapshot) -> Decision:
 
 
 def _after_end(snapshot: JobSnapshot) -> Decision:
-    exit_reason = _exit_reason(snapshot)
+    exit_reason = exit_reason_of(snapshot)
     is_cancelled = snapshot.desired == "cancelled" or snapshot.status == "cancelling"
     if snapshot.run_dir_vanished and not is_cancelled:
         message = f"The run directory was deleted: {_RUN_DIR_VANISHED.message}."
@@ -249,32 +212,6 @@ def _after_end(snapshot: JobSnapshot) -> Decision:
         message = "Time limit reached. `restart.on_time_limit: continue` would continue from the last checkpoint."
         return Decision("failed", message, "time_limit", ended=True, exit_reason=exit_reason)
     return _continue_or_fail(snapshot, exit_reason)
-
-
-def _exit_reason(snapshot: JobSnapshot) -> ExitReason:
-    """Return the exit record's reason, or the scheduler's if there is no record or the scheduler knows better."""
-    ended_as = snapshot.observation.ended_as if snapshot.observation else None
-    if snapshot.exit_record is not None and not _scheduler_overrides(ended_as, snapshot.exit_record):
-        return snapshot.exit_record.reason
-    reasons: dict[EndedAs | None, ExitReason] = {
-        "cancelled": "user_cancelled",
-        "dropped": "preempted",
-        "preempted": "preempted",
-        "time_limit": "time_limit",
-        "out_of_memory": "out_of_memory",
-    }
-    return reasons.get(ended_as, "node_failure")
-
-
-def _scheduler_overrides(ended_as: EndedAs | None, exit_record: FinishRecord) -> bool:
-    """Return whether the scheduler knows the reason better than the worker.
-
-    A worker that receives a signal cannot distinguish a preemption from a cancellation or a failing node, and ranks
-    that report only a lost peer do not know that its node failed.
-    """
-    if exit_record.reason == "preempted":
-        return ended_as in ("cancelled", "node_failure", "time_limit")
-    return ended_as == "node_failure" and exit_record.failure is not None and exit_record.failure.consequence
 
 
 _OUT_OF_MEMORY = Failure(
@@ -327,74 +264,27 @@ def _after_error(
 
 
 def _continue_or_fail(snapshot: JobSnapshot, exit_reason: ExitReason) -> Decision:
-    """Queue a continuation, unless too many in a row have brought no newer checkpoint."""
-    if snapshot.continuations_without_progress < MAX_CONTINUATIONS:
-        message = f"To be continued from the last checkpoint. Cause: {_cause(snapshot, exit_reason)}"
-        return Decision(status="queued", message=message, ended=True, exit_reason=exit_reason)
-    startup_error = _startup_error(snapshot, exit_reason)
+    """Queue a continuation, unless the time limit does not suffice, or the cluster has ended attempts for days."""
+    startup_error = startup_error_of(snapshot, exit_reason)
     failure = Failure(type="NotStarted", message=startup_error, hint=_STARTUP_HINT) if startup_error else None
-    message = _retries_exhausted_message(snapshot, exit_reason)
-    return Decision("failed", message, "retries_exhausted", failure, ended=True, exit_reason=exit_reason)
+    count, cause = _continuations(snapshot, None, exit_reason), cause_of(snapshot, exit_reason)
+    if exit_reason == "time_limit" and count >= MAX_CONTINUATIONS:
+        message = (
+            f"{count} attempts in a row reached the time limit without a newer checkpoint ({cause}). Write "
+            "checkpoints more often (checkpoint.every_steps), or raise resources.time_limit_minutes or use a partition "
+            "with a longer limit (`trainyard cluster`)."
+        )
+        return Decision("failed", message, "retries_exhausted", None, ended=True, exit_reason=exit_reason)
+    waited_long = snapshot.seconds_of_site_ends >= snapshot.site_patience_seconds
+    if exit_reason != "time_limit" and snapshot.site_ends > 1 and waited_long:
+        days = snapshot.seconds_of_site_ends / 86400
+        message = f"The cluster ended {snapshot.site_ends} attempts in a row within {days:.1f} days. The last: {cause}"
+        return Decision("failed", message, "retries_exhausted", failure, ended=True, exit_reason=exit_reason)
+    message = f"To be continued from the last checkpoint. Cause: {cause}"
+    return Decision("queued", message, None, failure, ended=True, exit_reason=exit_reason)
 
 
 _STARTUP_HINT = (
     "Fix the reported error. On Slurm, each node needs the interpreter TRAINYARD_SLURM_PYTHON at the same path, with "
     "the worker installed. To check: srun -N1 <path> -c 'import torch, worker'."
 )
-_CAUSES = {
-    "preempted": "preempted",
-    "time_limit": "time limit reached",
-    "node_failure": "processes ended without an exit record",
-}
-_REMEDIES = {
-    "preempted": "use a partition or QOS without preemption",
-    "time_limit": "raise resources.time_limit_minutes or use a partition with a longer limit (`trainyard cluster`)",
-    "node_failure": "check the log of each attempt and its nodes",
-}
-
-
-def _cause(snapshot: JobSnapshot, exit_reason: ExitReason) -> str:
-    """Return the cause of a continuation, with the scheduler's own words if the worker did not report it."""
-    exit_record, observation = snapshot.exit_record, snapshot.observation
-    if exit_reason == "preempted" and snapshot.status_message.startswith(MSG_REQUEUED):
-        return "requeued by an operator or the site"
-    if exit_reason == "preempted" and observation is not None and observation.ended_as == "failed":
-        # Slurm names a preemption; the worker only knows that it received a signal to end.
-        return f"ended by a signal that is no preemption ({observation.message})"
-    if exit_reason == "preempted" and observation is not None and observation.ended_as == "completed":
-        return f"requested to stop by a signal, as before a preemption ({observation.message})"
-    cause = _CAUSES[exit_reason]
-    if exit_record is not None and exit_record.reason == "node_failure" and exit_record.failure is not None:
-        cause = exit_record.failure.message
-    elif observation is not None and observation.ended_as == "node_failure":
-        began = snapshot.claimed or observation.nodes or snapshot.unclaimed != UnclaimedAttempt()
-        cause = "node failure" if began else "ended by Slurm before it started"
-    elif observation is not None and observation.ended_as == "dropped":
-        cause = "removed by Slurm's controller, not by a user"
-    elif startup_error := _startup_error(snapshot, exit_reason):
-        cause = f"the worker did not start: {startup_error}"
-    if exit_record is not None and exit_record.reason == exit_reason:
-        return cause
-    return f"{cause} ({observation.message})" if observation is not None and observation.message else cause
-
-
-def _startup_error(snapshot: JobSnapshot, exit_reason: ExitReason) -> str:
-    """Return the error that prevented the worker's start, if the folder shows one and nothing else explains the end."""
-    node_failed = snapshot.observation is not None and snapshot.observation.ended_as == "node_failure"
-    explained = exit_reason != "node_failure" or snapshot.exit_record is not None or node_failed
-    return "" if explained else snapshot.unclaimed.startup_error
-
-
-def _retries_exhausted_message(snapshot: JobSnapshot, exit_reason: ExitReason) -> str:
-    """Return the causes of the last attempts' ends, and the remedies for them."""
-    exits = [*snapshot.previous_exits, exit_reason]
-    cause, count = _cause(snapshot, exit_reason), snapshot.continuations_without_progress
-    if _startup_error(snapshot, exit_reason) and len(set(exits)) == 1:
-        return f"{count} attempts in a row failed: {cause}"
-    if len(set(exits)) > 1:
-        cause = ", then ".join(_CAUSES.get(reason, reason) for reason in exits)
-    remedies = "; ".join(_REMEDIES[reason] for reason in dict.fromkeys(exits) if reason in _REMEDIES)
-    return (
-        f"{count} attempts in a row ended without a newer checkpoint ({cause}). "
-        f"Write checkpoints more often (checkpoint.every_steps), or {remedies}."
-    )

@@ -48,7 +48,9 @@ def failed_node(
     if observation is None or len(observation.nodes) != 1:
         return None
     did_not_start = exit_record is None and startup_error and not _SHARED.search(startup_error)
-    is_attributed = observation.ended_as == "failed" and did_not_start and len(excluded) < MAX_ATTRIBUTED
+    did_not_launch = exit_record is None and (observation.ended_as == "launch_failed" or observation.prolog_failed)
+    is_attributed = did_not_launch or (observation.ended_as == "failed" and did_not_start)
+    is_attributed = is_attributed and len(excluded) < MAX_ATTRIBUTED
     if observation.ended_as != "node_failure" and not is_attributed:
         return None
     return observation.nodes[0] if _NODE.fullmatch(observation.nodes[0]) else None

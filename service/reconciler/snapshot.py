@@ -13,9 +13,11 @@ from service.core.untrusted_files import UntrustedFiles, files_of_job
 from service.db.engine import Database
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
-from service.reconciler.decide import JobSnapshot
+from service.jobs.service import RETRY
+from service.reconciler.evidence import JobSnapshot
 from service.reconciler.node_exclusion import stalled_host
 from service.reconciler.run_dir import UnclaimedAttempt, has_vanished, read_unclaimed
+from service.reconciler.site_events import STEADY, ended_by_site
 from service.reconciler.submission.attempts import full_disks, newest_step
 from service.scheduler.base import Observation
 from trainyard.contract.layout import AttemptLayout, RunLayout
@@ -24,6 +26,7 @@ from trainyard.contract.wire.reports import FinishRecord
 
 log = structlog.get_logger("reconciler")
 
+_MAX_CHECKPOINT_ENTRIES = 1000
 _RECENT_HEARTBEAT = timedelta(seconds=30)
 """Workers send a heartbeat every ten seconds."""
 
@@ -35,7 +38,9 @@ class _History:
     retries_left: int = 0
     continuations: int = 0
     on_time_limit: str = "continue"
-    previous_exits: tuple[str, ...] = ()
+    progressed: bool = False
+    site_ends: int = 0
+    seconds_of_site_ends: float = 0.0
     stalled_hosts: frozenset[str] = frozenset()
     full_disks: int = 0
 
@@ -80,7 +85,10 @@ class SnapshotLoader:
             continuations_without_progress=history.continuations,
             on_time_limit=history.on_time_limit,  # type: ignore[arg-type]
             status_message=job.status_message,
-            previous_exits=history.previous_exits,
+            progressed=history.progressed,
+            site_ends=history.site_ends,
+            seconds_of_site_ends=history.seconds_of_site_ends,
+            site_patience_seconds=self.settings.site_patience_days * 86400,
             stalled_hosts=history.stalled_hosts,
             full_disks=history.full_disks,
             seconds_since_claim=_seconds_since(attempt.claimed_at, now),
@@ -96,18 +104,46 @@ class SnapshotLoader:
         with self.database.read() as session:
             jobs = JobRepository(session, self.clock())
             fresh = jobs.get(job.id)
-            continuations = continuations_without_progress(fresh, attempt)
-            attempts = jobs.list_attempts(fresh)
+            attempts = [one for one in jobs.list_attempts(fresh) if one.number < attempt.number]
+            retry = jobs.last_event(fresh, RETRY, since=None)
             retries_used = fresh.retries_used + restarts(jobs, attempt, exit_record)
         restart = parse_spec(fresh.spec).restart
+        progressed = self._progressed(fresh, attempt)
+        by_site = ended_by_site(attempts, newest_step(fresh), retry.created_at if retry else None)
+        first = by_site[-1] if by_site else attempt
         return _History(
             retries_left=restart.max_retries - retries_used,
-            continuations=continuations,
+            continuations=fresh.continuations_without_progress,
             on_time_limit=restart.on_time_limit,
-            previous_exits=_previous_exits(attempts, attempt, continuations - 1),
-            stalled_hosts=_stalled_hosts(attempts, attempt),
-            full_disks=1 + full_disks([one for one in attempts if one.number < attempt.number]),
+            progressed=progressed,
+            site_ends=0 if progressed or self._ran(attempt) >= STEADY else len(by_site) + 1,
+            seconds_of_site_ends=_seconds_since(first.created_at, self.clock()),
+            stalled_hosts=_stalled_hosts(attempts),
+            full_disks=1 + full_disks(attempts),
         )
+
+    def _ran(self, attempt: Attempt) -> timedelta:
+        now = self.clock()
+        return now - (attempt.claimed_at or now)
+
+    def _progressed(self, job: Job, attempt: Attempt) -> bool:
+        """Return whether an attempt, which is over, has brought its job on.
+
+        A program need not report steps. It has progressed if it wrote to its checkpoint folder or ran for long; without
+        steps and checkpoints nobody knows, and a job does not end for that.
+        """
+        if newest_step(job) != attempt.checkpoint_step:
+            return True
+        if job.spec["task"] != "script" or attempt.claimed_at is None:
+            return False
+        files = files_of_job(self.settings, job.unix_uid)
+        folder = RunLayout(files.base / job.id).checkpoints
+        entries = files.walk(folder, limit=_MAX_CHECKPOINT_ENTRIES, enter=lambda _: True)
+        newest = max((status.st_mtime for _, status in entries), default=None)
+        if newest is None and newest_step(job) is None:
+            return True
+        written = newest is not None and newest >= attempt.claimed_at.timestamp()
+        return written or self._ran(attempt) >= STEADY
 
     def has_recent_heartbeat(self, attempt: Attempt) -> bool:
         """Return whether the worker sent a heartbeat in the last 30 seconds."""
@@ -138,19 +174,8 @@ def restarts(jobs: JobRepository, attempt: Attempt, exit_record: FinishRecord | 
     return exit_record.restarts if exit_record is not None else jobs.count_restarts(attempt)
 
 
-def continuations_without_progress(job: Job, attempt: Attempt) -> int:
-    """Continuations in a row without a newer checkpoint, including the one that would follow this attempt."""
-    return 0 if newest_step(job) != attempt.checkpoint_step else job.continuations_without_progress + 1
-
-
-def _previous_exits(attempts: Sequence[Attempt], current: Attempt, count: int) -> tuple[str, ...]:
-    """Return the exit reasons of the last `count` attempts before the current one, oldest first."""
-    reasons = [attempt.exit_reason or "node_failure" for attempt in attempts if attempt.number < current.number]
-    return tuple(reasons[len(reasons) - count :]) if count > 0 else ()
-
-
-def _stalled_hosts(attempts: Sequence[Attempt], current: Attempt) -> frozenset[str]:
-    records = (stored_exit_record(attempt) for attempt in attempts if attempt.number < current.number)
+def _stalled_hosts(attempts: Sequence[Attempt]) -> frozenset[str]:
+    records = (stored_exit_record(attempt) for attempt in attempts)
     return frozenset(host for record in records if (host := stalled_host(record)) is not None)
 
 

@@ -98,9 +98,10 @@ EndedAs = Literal[
     "preempted",
     "time_limit",
     "node_failure",
+    "launch_failed",
 ]
 """`cancelled` is the request of a user or operator; `dropped`: the scheduler itself removed the job, such as after the
-loss of its state."""
+loss of its state; `launch_failed`: the job did not come so far as its first command."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,8 @@ class Observation:
     """Running: its processes are stopped and will be resumed."""
     ended_as: EndedAs | None = None
     """Ended: how, if the scheduler knows. An exit record is more precise."""
+    prolog_failed: bool = False
+    """Ended: a node is out of service because its prolog failed."""
 
     @property
     def processes_may_live(self) -> bool:

@@ -159,7 +159,7 @@ def test_refusal_ends_only_a_job_that_has_never_run(world: World) -> None:
     world.scheduler.outcome = lowered
     first = world.submit()
     world.tick(2)
-    assert world.status(first) == "rejected"
+    assert world.job(first)["status_reason"] == "rejected"
     assert world.status(ran) == "submitting"
     assert "Requested time limit is invalid" in world.job(ran)["status_message"]
     world.scheduler.outcome = None

@@ -1,5 +1,9 @@
 """The failure of a node causes a continuation and uses no retry."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
 import pytest
 
 from tests.slurm.specs import on_two_nodes
@@ -34,3 +38,38 @@ def test_node_failure_is_a_continuation_without_a_retry(
         assert f"{dead} is down: Not responding" in str(first.scheduler_end)
         assert (second.resumed_from_step or 0) >= 10
         assert sorted(losses(client, job.id)) == list(range(1, 121))
+
+
+@contextmanager
+def prolog_that_fails_once(slurm: SlurmLab) -> Iterator[None]:
+    """Let the prolog of the first job fail on its node, which Slurm then drains."""
+    prolog, before = slurm.conf.parent / "prolog", slurm.conf.read_text()
+    prolog.write_text(f"#!/bin/sh\n! mkdir {slurm.conf.parent}/failed-prolog\n")
+    prolog.chmod(0o755)
+    slurm.conf.write_text(f"{before}\nProlog={prolog}\nPrologFlags=Alloc\n")
+    slurm.run("scontrol", "reconfigure")
+    try:
+        yield
+    finally:
+        slurm.conf.write_text(before)
+        slurm.run("scontrol", "reconfigure")
+        for node in ("node1", "node2"):
+            with suppress(RuntimeError):
+                # Only a node that is drained can be resumed.
+                slurm.run("scontrol", "update", f"nodename={node}", "state=resume")
+
+
+def test_failing_prolog_moves_the_job_to_another_node(service: ServiceProcess, slurm: SlurmLab, tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "train.py").write_text("print('done')")
+    with service.client() as client, prolog_that_fails_once(slurm):
+        job = client.submit(
+            {"version": 1, "task": "script", "argv": ["train.py"], "gpus": 1, "restart": {"max_retries": 0}}, code=code
+        )
+        done = wait_for_status(client, job.id, "succeeded", "failed", "cancelled", seconds=200)
+        assert done.status == "succeeded", done.status_message
+        first, second = sorted(client.attempts(job.id), key=lambda attempt: attempt.number)
+        assert first.exit_reason == "node_failure"
+        assert "Prolog error" in str(first.scheduler_end)
+        assert second.nodes != first.nodes

@@ -10,12 +10,13 @@ from service.core.clock import Clock
 from service.core.errors import InvalidSpecError
 from service.core.settings import Settings
 from service.db.engine import Database
-from service.db.models import Job
+from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
 from service.jobs.service import RETRY
 from service.jobs.submission import PREFLIGHT_OVERRIDDEN
 from service.planner.service import Planner
-from service.reconciler.submission.attempts import full_disks
+from service.reconciler.site_events import ended_by_site, wait_after
+from service.reconciler.submission.attempts import full_disks, newest_step
 from service.scheduler.launch_document import MSG_UNKNOWN_ACCELERATOR
 from service.specs.acceptance import AcceptedSpec, SpecAcceptance
 from service.specs.preflight import unavailable_resources
@@ -49,22 +50,25 @@ _UNKNOWN_ACCOUNT_WAIT = timedelta(minutes=10)
 _FIRST_DISK_WAIT, _MAX_DISK_WAIT = timedelta(minutes=1), timedelta(minutes=30)
 
 
-def disk_wait(count: int, ended: datetime | None, now: datetime) -> str:
-    """Return what the job waits for after a full disk; each wait is twice as long as the last.
+_FULL_DISK = "a disk was full or read-only"
 
-    Args:
-        count: How many of the newest attempts in a row a full disk ended.
-        ended: When the last of them ended.
-    """
-    if count == 0 or ended is None:
+
+def _site_ends(job: Job, by_site: Sequence[Attempt]) -> str:
+    """Return how the cluster ended the last attempts of a job."""
+    if not by_site:
         return ""
-    until = ended + min(_FIRST_DISK_WAIT * 2 ** (count - 1), _MAX_DISK_WAIT)
-    # A clock that was set back does not make the wait longer.
+    cause = (job.failure or {}).get("message") or by_site[0].scheduler_end or by_site[0].exit_reason
+    return f"the cluster ended {len(by_site)} attempts in a row soon after their start, the last by: {cause}"
+
+
+def _wait_until(ended: datetime, wait: timedelta, now: datetime, cause: str) -> str:
+    """Return what the job waits for; empty if the wait is over. A clock that was set back does not make it longer."""
+    until = ended + wait
     if not ended <= now < until:
         return ""
     return (
-        f"a disk was full or read-only. The next attempt follows at {until:%H:%M:%S} UTC; "
-        "`trainyard cancel` and `trainyard retry` continue at once."
+        f"{cause}. The next attempt follows at {until:%H:%M:%S} UTC; `trainyard cancel` and `trainyard retry` "
+        "continue at once."
     )
 
 
@@ -94,7 +98,7 @@ class SubmissionChecks:
             job = jobs.load(job_pk)
             forced = jobs.last_event(job, PREFLIGHT_OVERRIDDEN, since=None) is not None
             cluster = ClusterRepository(session).resource(self.settings.backend, now)
-            waiting = self._disk_wait(jobs, job, now) if job.attempts else ""
+            waiting = self._wait(jobs, job, now) if job.attempts else ""
         accepted = self.acceptance.stored(parse_spec(job.spec), cluster, job.created_by)
         if (refused := self._check_account(job.unix_uid, accepted, now)) is not None:
             return refused
@@ -128,9 +132,13 @@ class SubmissionChecks:
             self._unknown_since.pop(uid or 0, None)
         return None if problem is None else CheckedJob(accepted, problems=[Problem(param="", message=problem)])
 
-    def _disk_wait(self, jobs: JobRepository, job: Job, now: datetime) -> str:
+    def _wait(self, jobs: JobRepository, job: Job, now: datetime) -> str:
+        """Return what a job that has run waits for; a retry by a user ends the wait."""
         attempts = jobs.list_attempts(job)
-        ended = attempts[-1].ended_at
-        if ended is not None and jobs.last_event(job, RETRY, since=ended) is not None:
+        ended, retry = attempts[-1].ended_at, jobs.last_event(job, RETRY, since=None)
+        if ended is None or (retry is not None and retry.created_at >= ended):
             return ""
-        return disk_wait(full_disks(attempts), ended, now)
+        if count := full_disks(attempts):
+            return _wait_until(ended, min(_FIRST_DISK_WAIT * 2 ** (count - 1), _MAX_DISK_WAIT), now, _FULL_DISK)
+        by_site = ended_by_site(attempts, newest_step(job), retry.created_at if retry else None)
+        return _wait_until(ended, wait_after(len(by_site)), now, _site_ends(job, by_site))

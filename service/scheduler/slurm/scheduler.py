@@ -40,7 +40,13 @@ from service.scheduler.slurm.commands import (
 from service.scheduler.slurm.owner_submission import recorded_ids, submit_as_owner
 from service.scheduler.slurm.pending import count_ahead, describe_pending, needs_other_jobs
 from service.scheduler.slurm.sbatch_output import parse_forecast, parse_sbatch_output
-from service.scheduler.slurm.states import describe_completing, describe_suspended, interpret_state, state_name
+from service.scheduler.slurm.states import (
+    LAUNCH_FAILURES,
+    describe_completing,
+    describe_suspended,
+    interpret_state,
+    state_name,
+)
 from service.scheduler.slurm.submitters import Submitters
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.cluster import ClusterSnapshot
@@ -200,8 +206,8 @@ class SlurmScheduler:
         return {job.tag: CachedObservation(job.scheduler_id, observed.get(job.tag)) for job in jobs}
 
     def _add_node_reasons(self, observed: dict[str, CachedObservation]) -> dict[str, CachedObservation]:
-        """Add to each node failure why the nodes are out of service, with a bounded number of calls."""
-        failed = {tag: cached for tag, cached in observed.items() if _is_node_failure(cached.observation)}
+        """Add to what nodes may have caused why they are out of service, with a bounded number of calls."""
+        failed = {tag: cached for tag, cached in observed.items() if _may_be_of_nodes(cached.observation)}
         reasons: dict[str, str] = {}
         try:
             for nodes in sorted({",".join(_nodes(cached)) for cached in failed.values()})[:_MAX_FAILED_NODE_LISTS]:
@@ -210,7 +216,11 @@ class SlurmScheduler:
             log.warning("reasons of nodes are unavailable", error=str(error))
         for tag, cached in failed.items():
             if cached.observation and (text := reasons.get(",".join(_nodes(cached)))):
-                explained = replace(cached.observation, message=f"{cached.observation.message}; {text}")
+                prolog_failed = "prolog" in text.lower()
+                if cached.observation.ended_as == "cancelled" and not prolog_failed:
+                    continue
+                message = f"{cached.observation.message}; {text}"
+                explained = replace(cached.observation, message=message, prolog_failed=prolog_failed)
                 observed[tag] = replace(cached, observation=explained)
         return observed
 
@@ -300,8 +310,10 @@ class SlurmScheduler:
         return snapshot if self._owners else self._accounts.add_to(snapshot)
 
 
-def _is_node_failure(observation: Observation | None) -> bool:
-    return observation is not None and observation.ended_as == "node_failure" and bool(observation.nodes)
+def _may_be_of_nodes(observation: Observation | None) -> bool:
+    """Whether nodes may have caused the end. Slurm cancels a job whose prolog fails, as a user does."""
+    causes = ("node_failure", "launch_failed", "cancelled")
+    return observation is not None and observation.ended_as in causes and bool(observation.nodes)
 
 
 def _nodes(cached: CachedObservation) -> tuple[str, ...]:
@@ -336,8 +348,9 @@ def _observation(row: Row, ahead_by_id: Mapping[str, int], now: datetime) -> Obs
     if state == "pending":
         return describe_pending(row, ahead_by_id, now)
     if state == "ended":
+        ended_as = "launch_failed" if ended_as == "failed" and row.detail in LAUNCH_FAILURES else ended_as
         code = f", exit code {row.detail}" if re.fullmatch(r"\d+:\d+", row.detail) else ""
-        if ended_as == "failed" and not code and row.detail not in ("", "None"):
+        if ended_as in ("failed", "launch_failed") and not code and row.detail not in ("", "None"):
             # The queue has no exit code, but a reason such as NonZeroExitCode or RaisedSignal:10.
             code = f", {row.detail}"
         # The accounting adds who cancelled a job: `CANCELLED by 1000`.

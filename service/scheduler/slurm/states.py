@@ -16,9 +16,9 @@ _RUNNING = frozenset({"RUNNING", "RESIZING", "SIGNALING", "SUSPENDED", "STOPPED"
 _ENDED: dict[str, EndedAs] = {
     "COMPLETED": "completed",
     "FAILED": "failed",
-    "LAUNCH_FAILED": "failed",
-    "RECONFIG_FAIL": "failed",
-    "BOOT_FAIL": "node_failure",
+    "LAUNCH_FAILED": "launch_failed",
+    "RECONFIG_FAIL": "launch_failed",
+    "BOOT_FAIL": "launch_failed",
     "NODE_FAIL": "node_failure",
     "OUT_OF_MEMORY": "out_of_memory",
     "TIMEOUT": "time_limit",
@@ -32,6 +32,9 @@ _ENDED: dict[str, EndedAs] = {
 BY_CONTROLLER = "CANCELLED by slurmctld"
 """The state of a job that the controller cancelled by itself, such as after the loss of its state: a record of the
 accounting without a user id. The queue never shows who cancelled a job."""
+
+LAUNCH_FAILURES = frozenset({"0:53", "JobLaunchFailure"})
+"""The exit code in the accounting, and the reason in the queue, of a job FAILED that a node could not start."""
 
 _COMPLETING = (
     "Slurm is cleaning up after the job (COMPLETING): its processes have ended or are being ended. If "

@@ -1,6 +1,7 @@
 """The reconciler, one tick at a time, with a scheduler whose faults the test controls."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from service.scheduler.base import Ambiguous, Observation, Rejected
 from tests.support.world import SPEC, World
 from trainyard.contract.layout import RunLayout, write_atomic
 from trainyard.contract.wire.launch import LaunchDocument
+
+PROGRAM = {"version": 1, "task": "script", "argv": ["/bin/true"], "gpus": 1}
 
 
 def types(world: World, job: str) -> list[str]:
@@ -237,18 +240,72 @@ def test_errors_and_rank_restarts_share_the_retries(world: World) -> None:
     assert len(world.scheduler.submitted) == 2
 
 
-def test_three_continuations_without_a_newer_checkpoint_end_the_job(world: World) -> None:
+def end_at_once(world: World, job: str, reason: str) -> None:
+    """Let the next attempt of a job start, and end without progress."""
+    world.tick()
+    world.scheduler.set_states("running")
+    worker = world.worker(job)
+    worker.execution = worker.claim().json()["execution"]
+    worker.end(reason)
+    world.tick()
+
+
+def test_three_time_limits_without_a_newer_checkpoint_end_the_job(world: World) -> None:
     job = world.submit()
-    for _ in range(3):
+    for reason in ("time_limit", "preempted", "time_limit", "time_limit"):
         assert world.status(job) == "queued"
-        world.tick()
-        world.scheduler.set_states("running")
-        worker = world.worker(job)
-        worker.execution = worker.claim().json()["execution"]
-        worker.end("preempted")
-        world.tick()
+        world.clock.advance(120)
+        end_at_once(world, job, reason)
     shown = world.job(job)
     assert (shown["status"], shown["status_reason"]) == ("failed", "retries_exhausted")
+
+
+def test_preemptions_during_startup_wait_longer_each_time_and_end_no_job(world: World) -> None:
+    job = world.submit()
+    end_at_once(world, job, "preempted")
+    for minutes in (1, 2, 4):
+        end_at_once(world, job, "preempted")
+        world.tick()
+        assert world.status(job) == "queued"
+        assert "soon after their start, the last by: " in world.job(job)["status_message"]
+        world.clock.advance(minutes * 60 - 10)
+        world.tick()
+        assert world.status(job) == "queued", f"the next attempt waits {minutes} min"
+        world.clock.advance(10)
+    world.tick()
+    assert world.status(job) == "pending"
+    world.clock.advance(8 * 86400)
+    end_at_once(world, job, "preempted")
+    shown = world.job(job)
+    assert (shown["status"], shown["status_reason"]) == ("failed", "retries_exhausted")
+    world.client.post(f"/v1/jobs/{job}/retry")
+    world.tick()
+    assert world.status(job) == "pending", "a retry begins anew"
+
+
+def test_program_without_steps_continues_after_any_number_of_time_limits(world: World) -> None:
+    """It saves its own state, or not; nobody knows."""
+    job = world.client.post("/v1/jobs", json=PROGRAM).json()["id"]
+    for _ in range(5):
+        assert world.status(job) == "queued"
+        end_at_once(world, job, "time_limit")
+    assert world.status(job) == "queued"
+
+
+def test_program_without_newer_checkpoint_ends_after_three_time_limits(world: World) -> None:
+    job = world.client.post("/v1/jobs", json=PROGRAM).json()["id"]
+    checkpoints = RunLayout(world.settings.runs / job).checkpoints
+    for newer in (True, True, True, True, False, False, False):
+        assert world.status(job) == "queued"
+        if newer:
+            file = checkpoints / "state" / "model.bin"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("")
+            for path in (file, file.parent):
+                os.utime(path, (world.clock().timestamp() + 1,) * 2)
+        end_at_once(world, job, "time_limit")
+        world.clock.advance(10)
+    assert world.status(job) == "failed"
 
 
 def test_an_exit_record_on_disk_counts(world: World) -> None:

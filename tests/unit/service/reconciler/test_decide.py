@@ -12,13 +12,12 @@ from service.reconciler.decide import (
     MAX_CONTINUATIONS,
     MSG_CANCELLING,
     MSG_NOT_IN_QUEUE,
-    MSG_REQUEUED,
     MSG_STARTED,
     NO_CHANGE,
     Decision,
-    JobSnapshot,
     decide,
 )
+from service.reconciler.evidence import MSG_REQUEUED, JobSnapshot
 from service.reconciler.run_dir import UnclaimedAttempt
 from service.scheduler.base import EndedAs, Observation
 from trainyard.contract.wire.jobs import Desired
@@ -191,13 +190,41 @@ def test_pausing_a_running_job_never_kills_it() -> None:
     ).cancel
 
 
-@pytest.mark.parametrize("reason", ["preempted", "time_limit", None])
-def test_three_continuations_without_a_newer_checkpoint_end_it(reason: ExitReason | None) -> None:
-    last = exit_record(reason) if reason else None
-    assert decide(snapshot(exit_record=last, continuations_without_progress=MAX_CONTINUATIONS - 1)).status == "queued"
-    ended = decide(snapshot(exit_record=last, continuations_without_progress=MAX_CONTINUATIONS))
+def test_three_time_limits_without_a_newer_checkpoint_end_it() -> None:
+    last = exit_record("time_limit")
+    second = decide(snapshot(exit_record=last, continuations_without_progress=MAX_CONTINUATIONS - 2))
+    assert (second.status, second.continuations) == ("queued", MAX_CONTINUATIONS - 1)
+    third = snapshot(exit_record=last, continuations_without_progress=MAX_CONTINUATIONS - 1)
+    ended = decide(third)
     assert (ended.status, ended.reason) == ("failed", "retries_exhausted")
-    assert "3 attempts in a row ended without a newer checkpoint" in (ended.message or "")
+    assert "3 attempts in a row reached the time limit without a newer checkpoint" in (ended.message or "")
+    assert "resources.time_limit_minutes" in (ended.message or "")
+    progressed = decide(replace(third, progressed=True))
+    assert (progressed.status, progressed.continuations) == ("queued", 0)
+
+
+@pytest.mark.parametrize("reason", ["preempted", "node_failure", None])
+def test_cluster_ends_no_job_before_its_patience_is_over(reason: ExitReason | None) -> None:
+    last = exit_record(reason) if reason else None
+    many = snapshot(exit_record=last, site_ends=50, continuations_without_progress=2, seconds_of_site_ends=86400.0)
+    decision = decide(many)
+    assert (decision.status, decision.continuations) == ("queued", 2), "such an end is no lack of progress"
+    ended = decide(replace(many, site_patience_seconds=86400.0))
+    assert (ended.status, ended.reason) == ("failed", "retries_exhausted")
+    assert "The cluster ended 50 attempts in a row within 1.0 days." in (ended.message or "")
+    assert decide(replace(many, site_patience_seconds=86400.0, site_ends=0)).status == "queued"
+
+
+def test_failing_prolog_is_no_cancellation() -> None:
+    message = "Slurm: CANCELLED; node1 is drained: Prolog error"
+    observation = Observation("ended", message, ("node1",), ended_as="cancelled", prolog_failed=True)
+    before = decide(snapshot(status="pending", claimed=False, observation=observation))
+    assert (before.status, before.exit_reason) == ("queued", "node_failure")
+    assert f"the prolog of the site failed ({message})" in (before.message or "")
+    for changes in ({"claimed": True}, {"claimed": False, "unclaimed": UnclaimedAttempt(started=True)}):
+        assert decide(snapshot(observation=observation, **changes)).status == "cancelled"
+    requested = snapshot(status="cancelling", desired="cancelled", claimed=False, observation=observation)
+    assert decide(requested).reason == "user_cancelled"
 
 
 @pytest.mark.parametrize("reason", ["preempted", "time_limit"])
@@ -206,42 +233,14 @@ def test_slurms_timeout_overrides_the_workers_reason(reason: ExitReason) -> None
     assert decide(snapshot(exit_record=exit_record(reason), observation=observation)).exit_reason == "time_limit"
 
 
-def test_exhausted_retries_list_causes_and_remedies() -> None:
-    same_cause = decide(
-        snapshot(
-            exit_record=exit_record("time_limit"),
-            continuations_without_progress=MAX_CONTINUATIONS,
-            previous_exits=("time_limit", "time_limit"),
-        )
-    )
-    assert same_cause.message is not None
-    assert same_cause.message.startswith("3 attempts in a row ended without a newer checkpoint (time limit reached). ")
-    assert "resources.time_limit_minutes" in same_cause.message
-    assert "preempted" not in same_cause.message
-    mixed = decide(
-        snapshot(
-            exit_record=exit_record("preempted"),
-            continuations_without_progress=MAX_CONTINUATIONS,
-            previous_exits=("time_limit", "node_failure"),
-        )
-    )
-    assert mixed.message is not None
-    ends = "time limit reached, then processes ended without an exit record, then preempted"
-    assert f"3 attempts in a row ended without a newer checkpoint ({ends})" in mixed.message
-    assert "a partition or QOS without preemption" in mixed.message
-
-
 def test_a_startup_error_is_in_the_message_and_the_failure() -> None:
     why = UnclaimedAttempt(startup_error="execve(): /venv/bin/python: No such file or directory")
     changes = {"status": "pending", "claimed": False, "unclaimed": why, "observation": Observation("ended", "FAILED")}
-    assert why.startup_error in (decide(snapshot(**changes)).message or "")
-    over = decide(
-        snapshot(
-            **changes,
-            continuations_without_progress=MAX_CONTINUATIONS,
-            previous_exits=("node_failure", "node_failure"),
-        )
-    )
+    first = decide(snapshot(**changes))
+    assert why.startup_error in (first.message or "")
+    over = decide(snapshot(**changes, site_ends=9, seconds_of_site_ends=1e9))
+    assert over.status == "failed"
+    assert first.failure == over.failure
     assert why.startup_error in (over.message or "")
     assert "checkpoint" not in (over.message or "")
     assert over.failure is not None

@@ -42,6 +42,14 @@ def test_a_worker_that_did_not_start_is_evidence_of_its_node() -> None:
     assert failed_node(finish_without_node(), failed, startup_error="/opt/python: not found") is None
 
 
+def test_a_job_that_did_not_launch_is_evidence_of_its_node() -> None:
+    launch = Observation("ended", "Slurm: FAILED, JobLaunchFailure", ("n1",), ended_as="launch_failed")
+    prolog = Observation("ended", "Slurm: CANCELLED", ("n1",), ended_as="cancelled", prolog_failed=True)
+    for observation in (launch, prolog):
+        assert failed_node(None, observation) == "n1"
+        assert failed_node(None, observation, ["n2", "n3"]) is None, "then the job is probably at fault"
+
+
 @pytest.mark.parametrize(
     "error",
     [

@@ -44,8 +44,8 @@ class FakeCommands(SlurmCommands):
         return [row for row in self.past if row.id in ids]
 
 
-def row(known: SubmittedJob, state: str) -> Row:
-    return Row(known.scheduler_id, known.tag, state, "None", "node1", uid=os.getuid())
+def row(known: SubmittedJob, state: str, detail: str = "None") -> Row:
+    return Row(known.scheduler_id, known.tag, state, detail, "node1", uid=os.getuid())
 
 
 @pytest.fixture
@@ -100,6 +100,19 @@ def test_a_node_failure_states_why_the_node_is_out_of_service(
     observed = scheduler.observe([FIRST, SECOND])
     assert observed["ty-1"].message == "Slurm: NODE_FAIL; node1 is down: Not responding"
     assert (observed["ty-2"].message, commands.nodes) == ("", ["node1"])
+
+
+def test_a_failing_prolog_differs_from_a_cancellation(
+    scheduler: SlurmScheduler, commands: FakeCommands, time: list[float]
+) -> None:
+    commands.queue = [row(FIRST, "CANCELLED"), row(SECOND, "FAILED", "JobLaunchFailure")]
+    for reasons, failed in ((["node1 is drained: Prolog error"], True), (["node1 is drained: kernel update"], False)):
+        commands.reasons = reasons
+        time[0] += 5
+        observed = scheduler.observe([FIRST, SECOND])
+        assert observed["ty-1"].prolog_failed is failed
+        assert ("Prolog error" in observed["ty-1"].message) is failed
+        assert observed["ty-2"].ended_as == "launch_failed"
 
 
 def test_a_cancelled_job_states_by_whom(scheduler: SlurmScheduler, commands: FakeCommands) -> None:

@@ -224,7 +224,7 @@ class TestSbatchOutput:
         assert isinstance(outcome, Rejected)
         assert "Change resources.options" in outcome.hint
 
-    def test_whatever_the_controller_says_is_an_answer(self) -> None:
+    def test_every_error_of_the_controller_is_an_answer(self) -> None:
         """The messages of the controller, as `slurm_strerror` gives them, and messages of releases to come."""
         numbers: dict[type, set[int]] = {}
         for line in CONTROLLER_ERRORS.read_text().splitlines()[1:]:
@@ -239,12 +239,12 @@ class TestSbatchOutput:
         assert {-1, 2000, 2003, 2014, 2045, 2050, 2051, 2066, 2072} <= numbers[Rejected]
         assert isinstance(parse_sbatch_output(1, "", "Batch job submission failed: Moon not full\n"), Postponed)
 
-    def test_a_policy_of_the_site_refuses_in_its_own_words(self) -> None:
-        words = "Use partition debug for jobs of less than an hour"
-        output = f"sbatch: error: {words}\nsbatch: error: Batch job submission failed: Unspecified error\n"
+    def test_a_refusal_by_a_policy_of_the_site_quotes_it(self) -> None:
+        text = "Use partition debug for jobs of less than an hour"
+        output = f"sbatch: error: {text}\nsbatch: error: Batch job submission failed: Unspecified error\n"
         outcome = parse_sbatch_output(1, "", output)
         assert isinstance(outcome, Rejected)
-        assert words in outcome.message
+        assert text in outcome.message
         assert "policy of the site" in outcome.hint
 
     def test_a_lost_answer_is_none_whatever_else_is_printed(self) -> None:
