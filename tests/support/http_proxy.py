@@ -1,7 +1,8 @@
-"""An HTTP proxy that passes the requests for every host to one port of this machine, or refuses them."""
+"""An HTTP proxy, also a reverse one, that passes all requests to one port of this machine, in part, late, or not."""
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.client import HTTPConnection
@@ -14,13 +15,15 @@ class HttpProxy(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, port: int, refusals: float, is_cutting: bool) -> None:
+    def __init__(self, port: int, refusals: float, is_cutting: bool, seconds: float) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.target = port
         self.refusals = refusals
         """Number of requests that are still refused."""
         self.is_cutting = is_cutting
         """Whether bodies of answers lose their second half."""
+        self.seconds = seconds
+        """How long requests wait before they are passed on."""
         self.requests: list[str] = []
 
     @property
@@ -46,6 +49,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self._is_refused():
             return
         url, body = urlsplit(self.path), self.rfile.read(int(self.headers.get("content-length", 0)))
+        time.sleep(self.server.seconds)
         far = HTTPConnection("127.0.0.1", self.server.target, timeout=30)
         far.request(self.command, f"{url.path}?{url.query}", body, dict(self.headers.items()))
         answer = far.getresponse()
@@ -79,9 +83,9 @@ def _pass(source: socket.socket, target: socket.socket) -> None:
 
 
 @contextmanager
-def http_proxy(port: int, *, refusals: float = 0, is_cutting: bool = False) -> Iterator[HttpProxy]:
+def http_proxy(port: int, *, refusals: float = 0, is_cutting: bool = False, seconds: float = 0) -> Iterator[HttpProxy]:
     """Yield a proxy that refuses a number of requests first; `float("inf")` are all."""
-    with HttpProxy(port, refusals, is_cutting) as proxy:
+    with HttpProxy(port, refusals, is_cutting, seconds) as proxy:
         threading.Thread(target=proxy.serve_forever, args=(0.02,), daemon=True).start()
         try:
             yield proxy
