@@ -188,10 +188,10 @@ def test_answers_of_a_proxy_lose_nothing(tmp_path: Path, statuses: Sequence[int]
             tokens = [attempt_of(run_of(service.runs_dir, one), 1).token.read_text().strip() for one in ids]
             until = time.monotonic() + seconds
             proxy.set_faults(tokens, [directives for _, directives in of_round])
+            proxy.await_reports(jobs)
             # The last faults are there at the end of the jobs.
             if of_round == rounds[-1]:
                 ended.touch()
-            proxy.await_reports(jobs)
             time.sleep(max(0.0, until - time.monotonic()))
             proxy.set_faults(tokens, [""] * jobs)
         for one in ids:

@@ -30,6 +30,9 @@ class HttpProxy(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://ada:secret@127.0.0.1:{self.server_port}"
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Ignore connections that one of the ends has closed."""
+
 
 class _Handler(BaseHTTPRequestHandler):
     server: HttpProxy
