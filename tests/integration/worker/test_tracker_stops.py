@@ -1,5 +1,6 @@
 """Planned stops and kills of programs that report to a tracker: the spool has the points of the client's own file."""
 
+import json
 import os
 import random
 import signal
@@ -11,10 +12,9 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.integration.worker.harness import FakeService, Run, finish_of, store_code, wait_for
-from tests.support.tracker_clients import CLIENTS, Clients, import_folders
+from tests.support.tracker_clients import CLIENTS, Clients, import_folders, run_program
 from tests.support.tracker_spool import points
 from trainyard.contract.layout import AttemptLayout
-from worker.trackers.wandb_file import HISTORY, RunFile, parse_history
 
 WANDB_PROGRAM = """
 import glob, os, signal, sys, time
@@ -39,15 +39,30 @@ if end == "kill of the client":
 while True:
     time.sleep(0.1)
 """
+READER = """
+import contextlib, json, os
+from wandb.proto.wandb_internal_pb2 import Record
+from wandb.sdk.internal.datastore import DataStore
+
+store = DataStore()
+store.open_for_scan(os.environ["FILE"])
+lines = {}
+# A kill can leave a part of the last record.
+with contextlib.suppress(AssertionError):
+    while (data := store.scan_data()) is not None:
+        items = {(item.key or item.nested_key[0]): item.value_json for item in Record.FromString(data).history.item}
+        if items:
+            lines[items["_step"]] = json.loads(items["loss"])
+print(json.dumps(lines))
+"""
+"""Newer clients have no reader in Python."""
 
 
 def lines_of(attempt: AttemptLayout) -> dict[int, float]:
-    """Return the losses in the client's file by the client's own step."""
+    """Return the losses in the client's file by the client's own step, as the client itself reads it."""
     (path,) = attempt.root.rglob("run-2*/run-*.wandb")
-    file = RunFile(str(path), str(path))
-    lines = [parse_history(message) for kind, message, _ in file.unread() if kind == HISTORY]
-    file.close()
-    return {line["_step"]: line["loss"] for line in lines}
+    printed = run_program(READER, attempt.root, {"FILE": str(path)}, "older")
+    return {int(step): loss for step, loss in json.loads(printed).items()}
 
 
 def logged(attempt: AttemptLayout) -> bool:
