@@ -120,7 +120,7 @@ class Proxy:
         size = self._answers.stat().st_size
 
         def answered() -> bool:
-            matches = re.findall(r"^(\d+) \S+/metrics ", self._answers.read_text()[size:], re.MULTILINE)
+            matches = re.findall(r"^([1-9]\d*) \S+/metrics ", self._answers.read_text()[size:], re.MULTILINE)
             return len(set(matches)) == jobs
 
         wait_until(answered, 90, "a report of every job to meet its fault")

@@ -132,13 +132,13 @@ REASONS = {"kill": "error", "cancel": "user_cancelled", "pause": "preempted", "t
 
 
 class StoppedRun:
-    """A run of a program that is stopped at a random moment."""
+    """A run of a program that is stopped at a random time."""
 
-    def __init__(self, folder: Path, tracker: str, moment: float, limit: float | None) -> None:
+    def __init__(self, folder: Path, tracker: str, delay: float, limit: float | None) -> None:
         folder.mkdir()
         setup, log = TRACKERS[tracker]
         self.tracker = tracker
-        self.moment = moment
+        self.delay = delay
         self.service = FakeService()
         self._record = folder / "record"
         code = store_code(folder, PROGRAM.format(setup=setup, log=log))
@@ -173,19 +173,19 @@ class StoppedRun:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("end", REASONS)
 @pytest.mark.parametrize("tracker", TRACKERS)
-def test_stops_at_random_moments_lose_nothing(tmp_path: Path, tracker: str, end: str) -> None:
+def test_stops_at_random_times_lose_nothing(tmp_path: Path, tracker: str, end: str) -> None:
     seed = int(os.environ.get("STOPS_SEED") or random.randrange(2**32))
-    print(f"STOPS_SEED={seed} repeats these moments")
-    moments = sorted(random.Random(seed).uniform(0.0, 8.0) for _ in range(RUNS_AT_ONCE))
+    print(f"STOPS_SEED={seed} repeats the times")
+    delays = sorted(random.Random(seed).uniform(0.0, 8.0) for _ in range(RUNS_AT_ONCE))
     runs = [
-        StoppedRun(tmp_path / str(number), tracker, moment, 45 + moment if end == "time limit" else None)
-        for number, moment in enumerate(moments)
+        StoppedRun(tmp_path / str(number), tracker, delay, 45 + delay if end == "time limit" else None)
+        for number, delay in enumerate(delays)
     ]
     for one in runs:
         wait_for(one.logged, "the first step")
     started = time.monotonic()
     for one in runs:
-        time.sleep(max(0.0, started + one.moment - time.monotonic()))
+        time.sleep(max(0.0, started + one.delay - time.monotonic()))
         one.stop(end)
     for one in runs:
         one.run.wait(120)
