@@ -4,12 +4,15 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
 
+from tests.support.http_proxy import http_proxy
 from tests.support.live import attempt_of, run_of, wait_for_status
 from tests.support.packages import install
 from tests.support.wait import wait_until
@@ -22,123 +25,197 @@ pytestmark = [pytest.mark.heavy, pytest.mark.e2e]
 CONFIGURATION = """
 pid {folder}/nginx.pid;
 error_log {folder}/error.log;
+worker_rlimit_nofile 4096;
 events {{}}
 http {{
-    log_format answers "$request_uri $status";
+    default_type text/html;
+    log_format answers "$job $request_uri $status";
     access_log {folder}/answers.log answers;
     client_body_temp_path {folder}/body;
     proxy_temp_path {folder}/proxy;
     fastcgi_temp_path {folder}/fastcgi;
     uwsgi_temp_path {folder}/uwsgi;
     scgi_temp_path {folder}/scgi;
+    map_hash_bucket_size 256;
+    map $http_authorization $job {{
+        default 0;
+        {jobs}
+    }}
     server {{
         listen 127.0.0.1:{port};
+        set $target {service};
+        proxy_read_timeout 60s;
         location / {{
-            set $target {service};
-            include {folder}/fault.conf;
-            proxy_pass $target$request_uri;
-            proxy_read_timeout 1s;
+            rewrite ^ /job-$job last;
         }}
+        location = /job-0 {{
+            proxy_pass $target$request_uri;
+        }}
+        {locations}
     }}
 }}
 """
+LOCATION = """location = /job-{number} {{
+            {directives}
+            proxy_pass $target$request_uri;
+        }}
+"""
 PROGRAM = """
 import pathlib, sys, time
-from trainyard.script import report
+from trainyard.script import _state_once, report
 
 step = 0
 while not pathlib.Path(sys.argv[1]).exists():
     step += 1
     report(step, {"value": float(step)})
     print("line", step, flush=True)
-    time.sleep(0.1)
+    if step % 20 == 0:
+        _state_once(f"Event {step}", f"event {step}")
+    time.sleep(0.2)
 """
-FAULTS = {
-    **{
-        f"answers {status}": f'return {status} "<html>not the service</html>";'
-        for status in (400, 401, 403, 404, 409, 413, 418, 422, 429, 500, 503, 599)
-    },
+STATUSES = (400, 401, 403, 404, 409, 413, 418, 422, 429, 500, 503, 599)
+EVERY_STATUS = tuple(status for status in range(400, 600) if status != 444)
+"""nginx has no answer 444: it drops the connection."""
+OTHER_FAULTS = {
     "signs in": 'return 200 "<html>sign in</html>";',
     "accepts": "return 204;",
     "redirects": "return 302 https://sso.example/;",
     "drops connections": "return 444;",
     "does not reach the service": "set $target http://127.0.0.1:1;",
     "limits bodies": "client_max_body_size 600;",
+    "truncates answers": "set $target {cutting};",
+    "delays answers": "set $target {late};",
+    "delays answers for longer than a worker waits": "set $target {too_late};",
+    "does not wait for the service": "set $target {late}; proxy_read_timeout 1s;",
 }
+Faults = list[tuple[str, str]]
+"""Names and directives."""
+
+
+def faults(statuses: Sequence[int]) -> Faults:
+    answers = [(f"answers {status}", f'return {status} "<html>not the service</html>";') for status in statuses]
+    return answers + list(OTHER_FAULTS.items())
 
 
 class Proxy:
-    """nginx before a service."""
+    """nginx before a service, with a location for the requests of each job."""
 
-    def __init__(self, folder: Path, port: int, service: str) -> None:
+    def __init__(self, folder: Path, port: int, service: str, upstreams: Mapping[str, str]) -> None:
         if shutil.which("nginx") is None:
             install("nginx", "nginx-light")
+        self._folder, self._port, self._service, self._upstreams = folder, port, service, upstreams
         self._answers = folder / "answers.log"
-        self._fault = folder / "fault.conf"
-        self._fault.touch()
-        configuration = folder / "nginx.conf"
-        configuration.write_text(CONFIGURATION.format(folder=folder, port=port, service=service))
-        command = ["nginx", "-c", str(configuration), "-e", "stderr", "-g", "daemon off; user root;"]
+        self._configuration = folder / "nginx.conf"
+        self._write([], [])
+        command = ["nginx", "-c", str(self._configuration), "-e", "stderr", "-g", "daemon off; user root;"]
         self._process = subprocess.Popen(command)
 
-    def set_fault(self, directives: str) -> None:
-        self._fault.write_text(directives)
+    def set_faults(self, tokens: Sequence[str], directives: Sequence[str]) -> None:
+        """Set what the proxy does with the requests of each worker, known by its token."""
+        self._write(tokens, [text.format_map(self._upstreams) for text in directives])
         self._process.send_signal(signal.SIGHUP)
 
-    def await_report(self) -> None:
-        """Wait until the next request with points was answered."""
+    def await_reports(self, jobs: int) -> None:
+        """Wait until the next request with points of each job was answered."""
         size = self._answers.stat().st_size
-        wait_until(lambda: "/metrics " in self._answers.read_text()[size:], 60, "a report to meet the fault")
+
+        def answered() -> bool:
+            matches = re.findall(r"^([1-9]\d*) \S+/metrics ", self._answers.read_text()[size:], re.MULTILINE)
+            return len(set(matches)) == jobs
+
+        wait_until(answered, 90, "a report of every job to meet its fault")
+
+    def statuses(self) -> set[int]:
+        """Return the statuses of all answers to reports of points."""
+        return {int(status) for status in re.findall(r"/metrics (\d+)$", self._answers.read_text(), re.MULTILINE)}
 
     def stop(self) -> None:
         self._process.terminate()
         self._process.wait(10)
 
+    def _write(self, tokens: Sequence[str], directives: Sequence[str]) -> None:
+        locations = [LOCATION.format(number=n, directives=text) for n, text in enumerate(directives, 1)]
+        text = CONFIGURATION.format(
+            folder=self._folder,
+            port=self._port,
+            service=self._service,
+            jobs="\n".join(f'"Bearer {token}" {number};' for number, token in enumerate(tokens, 1)),
+            locations="".join(locations),
+        )
+        self._configuration.write_text(text)
+
 
 @contextmanager
-def service_behind_proxy(folder: Path) -> Iterator[tuple[ServiceProcess, Proxy]]:
+def service_behind_proxy(folder: Path, jobs: int) -> Iterator[tuple[ServiceProcess, Proxy]]:
     """Yield a service whose workers come by the proxy."""
     port = free_port()
-    service = ServiceProcess(folder, local_slots="2", tick_seconds="0.3", public_url=f"http://127.0.0.1:{port}")
-    proxy = Proxy(folder, port, service.url)
-    try:
-        service.start()
+    service = ServiceProcess(folder, local_slots=str(jobs), tick_seconds="0.3", public_url=f"http://127.0.0.1:{port}")
+    with (
+        http_proxy(service.port, is_cutting=True) as cutting,
+        http_proxy(service.port, seconds=2) as late,
+        http_proxy(service.port, seconds=8) as too_late,
+    ):
+        servers = {"cutting": cutting, "late": late, "too_late": too_late}
+        upstreams = {name: f"http://127.0.0.1:{one.server_port}" for name, one in servers.items()}
+        proxy = Proxy(folder, port, service.url, upstreams)
         try:
-            yield service, proxy
+            service.start()
+            try:
+                yield service, proxy
+            finally:
+                service.stop()
         finally:
-            service.stop()
-    finally:
-        proxy.stop()
+            proxy.stop()
 
 
-def test_answers_of_a_proxy_lose_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("statuses", "jobs", "seconds"),
+    [(STATUSES, 1, 0), pytest.param(EVERY_STATUS, 21, 20, marks=[pytest.mark.slow, pytest.mark.timeout(1500)])],
+)
+def test_answers_of_a_proxy_lose_nothing(tmp_path: Path, statuses: Sequence[int], jobs: int, seconds: float) -> None:
+    """Each job has the next fault of its own sequence at the same time as all others."""
     ended = tmp_path / "ended"
     code = tmp_path / "code"
     code.mkdir()
     (code / "train.py").write_text(PROGRAM)
-    with service_behind_proxy(tmp_path) as (service, proxy), service.client() as client:
+    of_jobs = [faults(statuses)[first::jobs] for first in range(jobs)]
+    rounds = list(zip_longest(*of_jobs, fillvalue=("", "")))
+    with service_behind_proxy(tmp_path, jobs) as (service, proxy), service.client() as client:
         spec = {"version": 1, "task": "script", "argv": ["train.py", str(ended)], "code": client.upload(code)}
-        job = client.submit(spec)
-        for fault, directives in FAULTS.items():
-            await_new_point(client, job.id, f"points before the proxy {fault}")
-            proxy.set_fault(directives)
-            proxy.await_report()
-            proxy.set_fault("")
-        await_new_point(client, job.id, "points after the faults")
-        ended.touch()
-        done = wait_for_status(client, job.id, "succeeded", "failed", seconds=120)
-        assert done.status == "succeeded", done.status_message
-        attempt = attempt_of(run_of(service.runs_dir, job.id), 1)
-        log = attempt.rank_log(0).read_bytes()
-        last = int(re.findall(rb"line (\d+)", log)[-1])
-        assert stored_steps(client, job.id) == list(range(1, last + 1))
-        assert client.logs(job.id).data == log
-        assert not list(attempt.spool.glob(f"*{PUT_ASIDE_SUFFIX}")), "no record was at fault"
+        ids = [client.submit({**spec, "name": f"job-{number}"}).id for number in range(jobs)]
+        for of_round in rounds:
+            await_new_points(client, ids, f"points before the proxy {', '.join(name for name, _ in of_round)}")
+            tokens = [attempt_of(run_of(service.runs_dir, one), 1).token.read_text().strip() for one in ids]
+            until = time.monotonic() + seconds
+            proxy.set_faults(tokens, [directives for _, directives in of_round])
+            proxy.await_reports(jobs)
+            # The last faults are there at the end of the jobs.
+            if of_round == rounds[-1]:
+                ended.touch()
+            time.sleep(max(0.0, until - time.monotonic()))
+            proxy.set_faults(tokens, [""] * jobs)
+        for one in ids:
+            check_complete(client, service, one)
+        assert proxy.statuses() >= set(statuses)
 
 
-def await_new_point(client: Client, job_id: str, what: str) -> None:
-    before = len(stored_steps(client, job_id))
-    wait_until(lambda: len(stored_steps(client, job_id)) > before, 90, what)
+def await_new_points(client: Client, ids: Sequence[str], what: str) -> None:
+    before = {one: len(stored_steps(client, one)) for one in ids}
+    for one in ids:
+        wait_until(lambda one=one: len(stored_steps(client, one)) > before[one], 120, what)
+
+
+def check_complete(client: Client, service: ServiceProcess, job_id: str) -> None:
+    done = wait_for_status(client, job_id, "succeeded", "failed", seconds=300)
+    assert done.status == "succeeded", done.status_message
+    attempt = attempt_of(run_of(service.runs_dir, job_id), 1)
+    log = attempt.rank_log(0).read_bytes()
+    last = int(re.findall(rb"line (\d+)", log)[-1])
+    assert stored_steps(client, job_id) == list(range(1, last + 1))
+    assert client.logs(job_id).data == log
+    events = [event.message for event in client.events(job_id) if event.type == "worker.report_adjusted"]
+    assert events == [f"Event {step}" for step in range(20, last + 1, 20)]
+    assert not list(attempt.spool.glob(f"*{PUT_ASIDE_SUFFIX}")), "no record was at fault"
 
 
 def stored_steps(client: Client, job_id: str) -> list[int]:

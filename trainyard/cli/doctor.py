@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from itertools import chain
@@ -21,7 +22,7 @@ from trainyard.cli.partition_checks import check_partitions
 from trainyard.cli.service_program import service_command, service_problem
 from trainyard.client import AuthenticationError, Client, TrainyardError
 from trainyard.client.connection import own_admin_token_file
-from trainyard.contract.http import describe_foreign, describe_tls_error, has_api_header, trust
+from trainyard.contract.http import ServiceTransport, describe_foreign, describe_tls_error, describe_way, has_api_header
 from trainyard.contract.wire.diagnostics import Finding, error_finding, ok_finding, warning_finding
 
 _SECONDS = 60.0
@@ -94,9 +95,10 @@ def _service_diagnostics(client: Client) -> Iterator[Finding]:
 
 def _check_service(client: Client) -> Iterator[Finding]:
     try:
-        answer = httpx.get(f"{client.url}/readyz", timeout=10.0, trust_env=not client.local, verify=trust(client.url))
+        answer = _get_ready(client)
     except httpx.HTTPError as error:
-        message = f"{client.url} does not answer: {describe_tls_error(error) or error or type(error).__name__}"
+        reason = describe_tls_error(error) or error or type(error).__name__
+        message = f"{client.url} does not answer{describe_way(error)}: {reason}"
         yield error_finding("service", message, "start it with: trainyard serve; or set TRAINYARD_URL")
         return
     if not has_api_header(answer):
@@ -109,6 +111,18 @@ def _check_service(client: Client) -> Iterator[Finding]:
             "service", f"{client.url} answers {answer.status_code}: {answer.text[:200]}", "fix the failed checks"
         )
     yield clock_finding(answer.headers.get("date"), datetime.now(UTC))
+
+
+def _get_ready(client: Client) -> httpx.Response:
+    """Return the answer of the service to `/readyz`, or the last answer or error of another program."""
+    transport = ServiceTransport(client.url, is_local=client.local)
+    with httpx.Client(transport=transport, trust_env=False, timeout=10.0) as http:
+        with suppress(httpx.HTTPError):
+            answer = http.get(f"{client.url}/readyz")
+            if has_api_header(answer):
+                return answer
+        # The other way: directly, or by the proxy of the environment.
+        return http.get(f"{client.url}/readyz")
 
 
 def clock_finding(date: str | None, now: datetime) -> Finding:

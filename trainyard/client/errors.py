@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import httpx
 
-from trainyard.contract.http import describe_foreign, describe_tls_error, error_envelope, has_api_header
+from trainyard.contract.http import describe_foreign, describe_tls_error, describe_way, error_envelope, has_api_header
 from trainyard.contract.local_paths import is_loopback
 from trainyard.contract.problems import Problem
 
@@ -96,10 +96,11 @@ _BY_STATUS: dict[int, type[TrainyardError]] = {
 
 def connection_failed(url: str, error: Exception) -> ConnectionFailedError:
     """Return the error for a service that cannot be reached."""
+    way = describe_way(error)
     if isinstance(error, httpx.ConnectError):
-        return ConnectionFailedError(f"cannot connect to {url}: {_suggestion(url, error)}")
+        return ConnectionFailedError(f"cannot connect to {url}{way}: {_suggestion(url, error)}")
     reason = str(error) or type(error).__name__
-    return ConnectionFailedError(f"the connection to {url} failed: {reason}")
+    return ConnectionFailedError(f"the connection to {url}{way} failed: {reason}")
 
 
 def _suggestion(url: str, error: httpx.ConnectError) -> str:

@@ -7,7 +7,14 @@ from typing import Any
 
 import httpx
 
-from trainyard.contract.http import describe_foreign, describe_tls_error, error_envelope, has_api_header, trust
+from trainyard.contract.http import (
+    ServiceTransport,
+    describe_foreign,
+    describe_tls_error,
+    describe_way,
+    error_envelope,
+    has_api_header,
+)
 
 _RETRIED = frozenset({408, 425, 429})
 _REJECTED = frozenset({400, 413, 422})
@@ -110,9 +117,7 @@ class ServiceClient:
             # A small compressed answer of somebody else could fill the memory.
             headers={"Authorization": f"Bearer {token}", "Accept-Encoding": "identity"},
             timeout=timeout,
-            transport=transport,
-            verify=trust(service_url),
-            # The proxy variables of the user's shell do not apply to a service of the same site.
+            transport=transport or ServiceTransport(service_url),
             trust_env=False,
         )
 
@@ -133,11 +138,16 @@ class ServiceClient:
             ) as stream:
                 answer = self._receive(stream)
         except (httpx.RequestError, httpx.InvalidURL) as error:
-            raise UnavailableError(describe_tls_error(error) or f"{type(error).__name__}: {error}") from None
+            reason = describe_tls_error(error) or f"{type(error).__name__}: {error}"
+            raise UnavailableError(f"the service was not reached{describe_way(error)}: {reason}") from None
         return _read(answer)
 
     def is_reached(self) -> bool:
         """Return whether the service itself answers now, so that a foreign answer concerns one request alone."""
+        # A second request goes by the other way: by the proxy, or directly.
+        return self._answers() or self._answers()
+
+    def _answers(self) -> bool:
         try:
             with self._http.stream("GET", self._probe_url) as answer:
                 return has_api_header(answer)

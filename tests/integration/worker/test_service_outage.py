@@ -11,11 +11,19 @@ from tests.integration.worker.harness import (
     all_spooled_points,
     finish_of,
     launch,
+    store_code,
     wait_for,
 )
+from tests.support.http_proxy import http_proxy
 from trainyard.contract.wire.spool import parse_spool, read_acknowledged
 from trainyard.demo import free_port
 
+REPORT = """
+from trainyard.script import report
+
+for step in range(1, 4):
+    report(step, {"value": 1.0})
+"""
 SINGLE = {"gpus": 1, "strategy": "single", "checkpoint.every_steps": 10}
 
 
@@ -72,3 +80,26 @@ class TestServiceOutage:
         with service:
             run.wait()
             assert service.points == all_spooled_points(attempt, 1) | all_spooled_points(attempt, 2)
+
+
+@pytest.mark.cpu_seconds(10)
+@pytest.mark.parametrize(
+    ("host", "no_proxy", "refusals", "uses_proxy"),
+    [
+        # An address of this machine that is none of loopback.
+        ("0.0.0.0", "", float("inf"), True),
+        ("yard.invalid", "", 0, True),
+        ("0.0.0.0", "0.0.0.0", 0, False),
+    ],
+    ids=["past a proxy that refuses", "by the proxy alone", "without the proxy"],
+)
+def test_reports_arrive_with_a_proxy_in_the_environment(tmp_path, host, no_proxy, refusals, uses_proxy):
+    document = {"task": "script", "argv": ["train.py"], "code": store_code(tmp_path, REPORT), "gpus": 1}
+    with FakeService() as service, http_proxy(service.port, refusals=refusals) as proxy:
+        run = Run(tmp_path / "job", f"http://{host}:{service.port}", document, template="script_line")
+        attempt = run.run(environ={"HTTP_PROXY": proxy.url, "NO_PROXY": no_proxy})
+        assert finish_of(attempt, 1).reason == "completed"
+        assert {step for _, step, _ in service.points} == {1, 2, 3}
+        assert bytes(service.logs[("a1", "0")]) == attempt.rank_log(0).read_bytes()
+        assert [record.reason for record in service.finishes] == ["completed"]
+        assert bool(proxy.requests) == uses_proxy

@@ -33,7 +33,7 @@ def test_unreachable_service_is_an_error_with_a_fix(run, monkeypatch):
     def refuse(*_args, **_options):
         raise httpx.ConnectError("refused")
 
-    monkeypatch.setattr(httpx, "get", refuse)
+    monkeypatch.setattr(httpx.Client, "get", refuse)
     result = run("doctor")
     assert result.exit_code == 1
     line = next(line for line in result.stdout.splitlines() if line.startswith("ERROR"))
@@ -43,7 +43,7 @@ def test_unreachable_service_is_an_error_with_a_fix(run, monkeypatch):
 def ready(monkeypatch):
     health = {"status": "ok", "checks": {}}
     answer = httpx.Response(200, json=health, headers={API_HEADER: API_VERSION})
-    monkeypatch.setattr(httpx, "get", lambda *_, **__: answer)
+    monkeypatch.setattr(httpx.Client, "get", lambda *_, **__: answer)
 
 
 def test_running_service_is_checked_instead_of_shell_settings(service, run, monkeypatch):
@@ -75,7 +75,7 @@ def test_local_settings_are_not_checked_for_a_remote_service(run, monkeypatch):
 def test_another_program_at_the_address_is_an_error(run, monkeypatch, status):
     monkeypatch.setenv("TRAINYARD_URL", "http://127.0.0.1:9")
     page = httpx.Response(status, text="<html>welcome</html>", request=httpx.Request("GET", "http://127.0.0.1:9"))
-    monkeypatch.setattr(httpx, "get", lambda *_, **__: page)
+    monkeypatch.setattr(httpx.Client, "get", lambda *_, **__: page)
     wrong = [line for line in run("doctor").stdout.splitlines() if line.startswith("ERROR")]
     assert len(wrong) == 1
     assert "something other than Trainyard" in wrong[0]

@@ -12,7 +12,7 @@ from trainyard.client.errors import TrainyardError, connection_failed, error_of
 from trainyard.client.request import Request, next_page
 from trainyard.client.retry import retry_delay
 from trainyard.client.waiting import CONNECT_TIMEOUT_SECONDS, RESPONSE_TIMEOUT_SECONDS
-from trainyard.contract.http import API_HEADER, API_VERSION, trust
+from trainyard.contract.http import API_HEADER, API_VERSION, AsyncServiceTransport
 from trainyard.contract.wire.pages import Page
 
 T = TypeVar("T")
@@ -46,9 +46,8 @@ class AsyncTransport:
             base_url=service.url,
             headers=service.headers,
             timeout=httpx.Timeout(timeout, connect=CONNECT_TIMEOUT_SECONDS),
-            transport=transport,
-            trust_env=not service.local,
-            verify=trust(service.url),
+            transport=transport or AsyncServiceTransport(service.url, is_local=service.local),
+            trust_env=False,
         )
 
     def __repr__(self) -> str:
