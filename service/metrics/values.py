@@ -1,11 +1,14 @@
 """Point values as they are stored and reported. Pure functions."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from math import isfinite
 from typing import Any
 
 PointRow = tuple[str, int, float | None, int, int, int | None]
 """Key, step, value, special, time in microseconds, and position of one reported point."""
+
+LatestPoint = tuple[int, int, int | None]
+"""Execution, step and position of the last point of a metric."""
 
 SPOOL_SHIFT, RECORD_SHIFT = 46, 10
 """A position is the number of a spool, of a record in it, and of a point in the record, in 17, 36 and 10 bits. Of two
@@ -58,11 +61,35 @@ def json_value(value: float) -> float | str:
     return _JSON_TEXT[special] if number is None else number
 
 
-def latest_values(rows: Sequence[PointRow]) -> dict[str, Any]:
-    """Return the value of each key at its highest step, as JSON values: non-finite numbers are strings."""
-    latest: dict[str, PointRow] = {}
-    for row in rows:
-        known = latest.get(row[0])
-        if known is None or row[1] >= known[1]:
-            latest[row[0]] = row
-    return {key: row[2] if row[3] == 0 else _JSON_TEXT[row[3]] for key, row in latest.items()}
+def update_latest(
+    latest: dict[str, Any], points: dict[str, LatestPoint], execution: int, rows: Iterable[PointRow]
+) -> None:
+    """Replace the values of metrics whose last point is among the rows.
+
+    The last point has the highest step of the newest execution; of several at one step, the stored one.
+
+    Args:
+        latest: The value of each metric as JSON: a number that is not finite is a text. Changed.
+        points: The point of each value, as far as it is known. Changed.
+    """
+    for key, step, value, special, _, position in rows:
+        point = (execution, step, position)
+        if key not in latest or key not in points or _is_after(point, points[key]):
+            latest[key] = value if special == 0 else _JSON_TEXT[special]
+            points[key] = point
+
+
+def _is_after(point: LatestPoint, other: LatestPoint) -> bool:
+    if (point[0], point[1]) != (other[0], other[1]):
+        return (point[0], point[1]) > (other[0], other[1])
+    return is_later(point[2], other[2])
+
+
+def is_later(position: int | None, other: int | None) -> bool:
+    """Whether a program logged the point of a position after another one. Two spools have no common order."""
+    return (
+        position is not None
+        and other is not None
+        and position > other
+        and position >> SPOOL_SHIFT == other >> SPOOL_SHIFT
+    )
