@@ -120,7 +120,7 @@ def test_names_of_runs_that_meet_stay_distinct_in_all_attempts(tmp_path: Path, f
     run = RunLayout(tmp_path / "job")
     now = datetime.now(UTC)
     logged = [("", "inner/loss"), ("inner/", "loss")]
-    seen: list[set[str]] = [set(), set()]
+    received: list[set[str]] = [set(), set()]
     for attempt, order in enumerate(([first], [1 - first, first], [first, 1 - first]), 1):
         layout = run.attempt(f"{attempt}-a")
         layout.root.mkdir(parents=True)
@@ -130,19 +130,19 @@ def test_names_of_runs_that_meet_stay_distinct_in_all_attempts(tmp_path: Path, f
             journal.log(attempt, "wandb", [TrackedValue(prefix + name, float(one), 1, now, prefix)])
             values = {name: one, "plain": one}
             journal.describe(attempt, prefix=prefix, parameters=values, tags={name: str(one)})
-            seen[one].add(f"medium {journal.media_key(prefix, name)}")
+            received[one].add(f"medium {journal.media_key(prefix, name)}")
         journal.close()
         for key, _, value in points(layout, attempt):
-            seen[int(value)].add(f"metric {key}")
+            received[int(value)].add(f"metric {key}")
         for report in bodies(layout, attempt):
             if isinstance(report, ParametersReport):
                 for kind, named in (("parameter", report.parameters), ("tag", report.tags)):
                     for name, value in named.items():
                         if "plain" not in name:
-                            seen[int(str(value))].add(f"{kind} {name}")
-    assert seen[first] == {f"{kind} inner/loss" for kind in ("metric", "parameter", "tag", "medium")}
-    assert len(seen[1 - first]) == 4
-    assert all(" inner/loss~" in one for one in seen[1 - first])
+                            received[int(str(value))].add(f"{kind} {name}")
+    assert received[first] == {f"{kind} inner/loss" for kind in ("metric", "parameter", "tag", "medium")}
+    assert len(received[1 - first]) == 4
+    assert all(" inner/loss~" in one for one in received[1 - first])
     with (run.root / "logged_names-0.jsonl").open("a") as file:
         file.write('["Metric", "inner/lo')
     StoredNames(run.root / "logged_names-0.jsonl")
