@@ -7,10 +7,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, aliased
 
+from service.core.positions import SPOOL_SHIFT, positions
 from service.db.engine import Database
 from service.db.models import Execution, Job, Media
 from service.db.paging import PageRequest, fetch_page
-from service.metrics.values import SPOOL_SHIFT, positions
 from trainyard.contract.base import MAX_SAFE_INT
 from trainyard.contract.wire.media import (
     MAX_JOB_MEDIA,

@@ -4,39 +4,19 @@ from collections.abc import Iterable
 from math import isfinite
 from typing import Any
 
+from service.core.positions import is_later
+
 PointRow = tuple[str, int, float | None, int, int, int | None]
 """Key, step, value, special, time in microseconds, and position of one reported point."""
 
 LatestPoint = tuple[int, int, int | None]
 """Execution, step and position of the last point of a metric."""
 
-SPOOL_SHIFT, RECORD_SHIFT = 46, 10
-"""A position is the number of a spool, of a record in it, and of a point in the record, in 17, 36 and 10 bits. Of two
-points from one spool, the program logged the one with the higher position later."""
-
 NAN, INFINITY, MINUS_INFINITY = 1, 2, 3
 _NAN = float("nan")
 # One object: a NaN that is a member of a tuple compares equal only to itself.
 _NON_FINITE = {INFINITY: float("inf"), MINUS_INFINITY: float("-inf")}
 _JSON_TEXT = {NAN: "NaN", INFINITY: "Infinity", MINUS_INFINITY: "-Infinity"}
-
-
-def positions(spool: int, records: Iterable[tuple[int, int]]) -> list[int]:
-    """Return the positions of points.
-
-    Args:
-        records: The number of each record, and the number of its points.
-    """
-    numbers: list[int] = []
-    for record, points in records:
-        first = first_position(spool, record)
-        numbers += range(first, first + points)
-    return numbers
-
-
-def first_position(spool: int, record: int) -> int:
-    """Return the position of the first point of a record."""
-    return spool << SPOOL_SHIFT | record << RECORD_SHIFT
 
 
 def encode_value(value: float) -> tuple[float | None, int]:
@@ -83,13 +63,3 @@ def _is_after(point: LatestPoint, other: LatestPoint) -> bool:
     if (point[0], point[1]) != (other[0], other[1]):
         return (point[0], point[1]) > (other[0], other[1])
     return is_later(point[2], other[2])
-
-
-def is_later(position: int | None, other: int | None) -> bool:
-    """Whether a program logged the point of a position after another one. Two spools have no common order."""
-    return (
-        position is not None
-        and other is not None
-        and position > other
-        and position >> SPOOL_SHIFT == other >> SPOOL_SHIFT
-    )

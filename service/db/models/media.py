@@ -30,4 +30,4 @@ class Media(Base):
     format: Mapped[str | None] = mapped_column(String(20))
     time: Mapped[datetime]
     spool_position: Mapped[int | None]
-    """The place of the item in its spool, as `service.metrics.values.positions`. None: the report did not name it."""
+    """The place of the item in its spool, as `service.core.positions`. None: the report did not name it."""

@@ -11,8 +11,9 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter, ValidationError
 
 from service.core.errors import InvalidRequestError
+from service.core.positions import first_position, positions
 from service.db.types import to_micros
-from service.metrics.values import PointRow, encode_value, first_position, positions
+from service.metrics.values import PointRow, encode_value
 from trainyard.contract.base import MAX_SAFE_INT, Timestamp
 from trainyard.contract.wire.reports import MAX_POINTS, MAX_RECORD, MAX_SPOOL, MetricsBatch, Phase, SpoolRecords
 

@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from service.core.positions import SPOOL_SHIFT
 from service.db.arrays import array_elements
 from service.db.raw import RawTransaction, Statement
-from service.metrics.values import SPOOL_SHIFT, LatestPoint, PointRow
+from service.metrics.values import LatestPoint, PointRow
 
 _STATEMENT_ROWS = (500, 100, 10, 1)
 """Rows per INSERT on SQLite. A few fixed sizes keep every statement in SQLite's cache. A statement runs without the

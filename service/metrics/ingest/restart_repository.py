@@ -5,10 +5,11 @@ from typing import Any
 
 import msgspec
 
+from service.core.positions import SPOOL_SHIFT, first_position
 from service.db.raw import RawTransaction
 from service.metrics.downsampling.buckets import Sample, sample_levels
 from service.metrics.ingest.repository import AcceptedBatch
-from service.metrics.values import SPOOL_SHIFT, PointRow, first_position
+from service.metrics.values import PointRow
 
 CURVES_RESTARTED = "curves_restarted"
 """Type of the event; a client that follows the stream must read these curves again."""

@@ -6,12 +6,13 @@ from datetime import datetime
 from typing import Any
 
 from service.core.errors import AttemptEndedError, ConflictError, InvalidRequestError, NotFoundError, ServiceError
+from service.core.positions import SPOOL_SHIFT, is_later
 from service.db.engine import Database
 from service.db.types import to_micros
 from service.metrics.ingest.decode import PointBatch, batch_from_model
 from service.metrics.ingest.repository import AcceptedBatch, AttemptState, InsertResult, JobState, PointsRepository
 from service.metrics.ingest.restart_repository import RestartRepository
-from service.metrics.values import SPOOL_SHIFT, PointRow, is_later, update_latest
+from service.metrics.values import PointRow, update_latest
 from trainyard.contract.stored_name import SYSTEM_PREFIXES
 from trainyard.contract.wire.reports import IDLE_GPUS, MetricsBatch
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from service.core.positions import positions
 from service.db.raw import RawTransaction
 from service.metrics.ingest.decode import PointBatch
 from service.metrics.ingest.repository import InsertResult
 from service.metrics.ingest.writer import Outcome, PointWriter
-from service.metrics.values import positions
 from tests.support.wait import wait_until
 from tests.support.world import World
 
