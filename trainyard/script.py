@@ -3,15 +3,14 @@
 Outside a job, `report` prints its values, `checkpoint_dir` returns the folder `checkpoints` in the current directory,
 and `should_stop` returns False.
 
-The launcher puts this file on the path of a program whose Python has no Trainyard. It therefore needs Python 3.9 or
-newer and the standard library alone; `tests/unit/trainyard/test_script.py` compares its records with the contract.
+The launcher puts this file and `reported_names.py` on the path of a program whose Python has no Trainyard. They need
+Python 3.9 or newer and no package; `tests/unit/trainyard/test_script.py` compares the records with the contract.
 """
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
-import hashlib
 import json
 import math
 import operator
@@ -29,6 +28,8 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, SupportsFloat
 
+from trainyard.reported_names import ReportedNames
+
 FOLDER = "TRAINYARD_ATTEMPT_FOLDER"
 """The environment variable with the path of the attempt's folder; it is set only in a job."""
 CHECKPOINTS = "TRAINYARD_CHECKPOINT_DIR"
@@ -38,8 +39,6 @@ RESUMED = "TRAINYARD_RESUMED"
 PROGRESS_INTERVAL = "TRAINYARD_BEAT_SECONDS"
 """The environment variable with the seconds between two progress records; it is set if the watchdog is on."""
 
-_MAX_NAME = 250
-_SYSTEM_PREFIXES = ("system/node-", "system/rank-")
 _MAX_STEP = 2**53
 _MAX_POINTS = 1000
 _LIBRARY_PATHS = ("/torch/", "/importlib/", "<frozen", "/threading.py", "/contextlib.py")
@@ -54,7 +53,7 @@ def report(step: int, values: Mapping[str, SupportsFloat], *, total_steps: int |
 
     Args:
         step: the number of completed updates, from 1.
-        values: metric names and values; a name without a slash gets the prefix `train/`.
+        values: metric names and values; a name without a slash gets the prefix `train/`, if no other name has it.
         total_steps: the length of the whole run, for the progress and the ETA.
 
     A report never ends a training. A name that cannot be printed, has more than 250 characters or is one of the
@@ -323,23 +322,25 @@ def _metrics(values: Mapping[str, SupportsFloat]) -> dict[str, float]:
         return named
     for key, value in values.items():
         try:
-            named[_metric_name(str(key))] = float(value)
+            named[str(key)] = float(value)
         except Exception:  # any object, such as a tensor with several elements
             _state_once(f"the value of {ascii(key)[:80]} is no number; such values are left out", "value")
-    return named
+    # Of `loss` and `train/loss` in one report, the second one is stored as it is.
+    stored = {name: _metric_name(name) for name in sorted(named, key=lambda name: "/" not in name)}
+    return {stored[name]: value for name, value in named.items()}
 
 
 def _metric_name(name: str) -> str:
-    """Return the full name, changed if it cannot be stored: `trainyard.contract.stored_name` defines how."""
-    full = name if "/" in name else f"train/{name}"
-    is_system = full.startswith(_SYSTEM_PREFIXES)
-    if full.isprintable() and len(full) <= _MAX_NAME and not is_system:
-        return full
-    text, room = f"program/{full}" if is_system else full, _MAX_NAME - 17
-    escaped = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text[:room])
-    stored = f"{escaped[:room]}~{hashlib.sha256(full.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
-    _state_once(f"Metric name {full[:80]!a} is stored as {stored!a}; others are changed in the same way", "name")
+    """Return the name of a metric in the spool; one that differs from the program's is stated once."""
+    stored, is_changed = _names().stored(name)
+    if is_changed:
+        _state_once(f"Metric name {name[:80]!a} is stored as {stored!a}; others are changed in the same way", "name")
     return stored
+
+
+@cache
+def _names() -> ReportedNames:
+    return ReportedNames(os.environ.get(FOLDER) if _rank() == 0 else None)
 
 
 def _state_once(message: str, kind: str) -> None:
@@ -348,8 +349,7 @@ def _state_once(message: str, kind: str) -> None:
         return
     _stated().add(kind)
     print(f"trainyard.script.report: {message}", file=sys.stderr, flush=True)
-    job = _job()
-    if job is not None:
+    if (job := _job()) is not None:
         job.add_event("report_adjusted", message, _time(), level="warning", data={"kind": kind})
 
 

@@ -1,11 +1,13 @@
 """All SQL about media."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, aliased
 
+from service.core.positions import SPOOL_SHIFT, positions
 from service.db.engine import Database
 from service.db.models import Execution, Job, Media
 from service.db.paging import PageRequest, fetch_page
@@ -13,11 +15,12 @@ from trainyard.contract.base import MAX_SAFE_INT
 from trainyard.contract.wire.media import (
     MAX_JOB_MEDIA,
     MAX_MEDIA_KEYS,
-    MediaItem,
     MediaKeyResource,
     MediaReport,
     MediaType,
 )
+
+Row = dict[str, Any]
 
 _IDENTITY = ("job_pk", "key", "step", "position", "execution")
 
@@ -48,22 +51,30 @@ class MediaRepository:
         self._database = database
 
     def store(self, job_pk: int, report: MediaReport) -> int:
-        """Add the items of a report, or replace the items that they repeat; return the number without room."""
-        items = {(one.key, one.step, one.position): one for one in report.items}
+        """Add the items of a report, or replace those that were logged earlier; return the number without room."""
+        source = report.source
+        numbers = [None] * len(report.items) if source is None else positions(source.spool, source.records)
+        items: dict[tuple[str, int, int], Row] = {}
+        for one, number in zip(report.items, numbers, strict=True):
+            of_report = {"job_pk": job_pk, "execution": report.execution, "spool_position": number}
+            items[one.key, one.step, one.position] = {
+                **of_report,
+                **one.model_dump(exclude={"time"}),
+                "time": one.time,
+            }
         stored = self._with_room(job_pk, report.execution, items)
         if stored:
-            rows = [
-                {"job_pk": job_pk, "execution": report.execution, "time": one.time, **one.model_dump(exclude={"time"})}
-                for one in stored
-            ]
-            statement = self._database.insert(Media).values(rows)
-            changed = {name: statement.excluded[name] for name in rows[0] if name not in _IDENTITY}
-            self._session.execute(statement.on_conflict_do_update(index_elements=_IDENTITY, set_=changed))
+            statement = self._database.insert(Media).values(stored)
+            changed = {name: statement.excluded[name] for name in stored[0] if name not in _IDENTITY}
+            new, old = statement.excluded.spool_position, Media.spool_position
+            # As for points: two spools have no common order, so that the first item stays.
+            shift = sa.literal(SPOOL_SHIFT, sa.Integer())
+            is_later = sa.and_(new > old, new.bitwise_rshift(shift) == old.bitwise_rshift(shift))
+            update = statement.on_conflict_do_update(index_elements=_IDENTITY, set_=changed, where=is_later)
+            self._session.execute(update)
         return len(items) - len(stored)
 
-    def _with_room(
-        self, job_pk: int, execution: int, items: dict[tuple[str, int, int], MediaItem]
-    ) -> Sequence[MediaItem]:
+    def _with_room(self, job_pk: int, execution: int, items: Mapping[tuple[str, int, int], Row]) -> Sequence[Row]:
         """Return the items that replace others, and new ones up to the limits of a job."""
         of_job = Media.job_pk == job_pk
         count = self._session.scalar(sa.select(sa.func.count()).select_from(Media).where(of_job)) or 0
@@ -73,13 +84,13 @@ class MediaRepository:
             of_job, Media.execution == execution, *among
         )
         known = {(key, step, position) for key, step, position in self._session.execute(known_items)}
-        stored: list[MediaItem] = []
+        stored: list[Row] = []
         for identity, item in items.items():
             if identity not in known:
-                if count >= MAX_JOB_MEDIA or (item.key not in keys and len(keys) >= MAX_MEDIA_KEYS):
+                if count >= MAX_JOB_MEDIA or (identity[0] not in keys and len(keys) >= MAX_MEDIA_KEYS):
                     continue
                 count += 1
-                keys.add(item.key)
+                keys.add(identity[0])
             stored.append(item)
         return stored
 

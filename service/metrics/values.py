@@ -1,39 +1,22 @@
 """Point values as they are stored and reported. Pure functions."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from math import isfinite
 from typing import Any
+
+from service.core.positions import is_later
 
 PointRow = tuple[str, int, float | None, int, int, int | None]
 """Key, step, value, special, time in microseconds, and position of one reported point."""
 
-SPOOL_SHIFT, RECORD_SHIFT = 46, 10
-"""A position is the number of a spool, of a record in it, and of a point in the record, in 17, 36 and 10 bits. Of two
-points from one spool, the program logged the one with the higher position later."""
+LatestPoint = tuple[int, int, int | None]
+"""Execution, step and position of the last point of a metric."""
 
 NAN, INFINITY, MINUS_INFINITY = 1, 2, 3
 _NAN = float("nan")
 # One object: a NaN that is a member of a tuple compares equal only to itself.
 _NON_FINITE = {INFINITY: float("inf"), MINUS_INFINITY: float("-inf")}
 _JSON_TEXT = {NAN: "NaN", INFINITY: "Infinity", MINUS_INFINITY: "-Infinity"}
-
-
-def positions(spool: int, records: Iterable[tuple[int, int]]) -> list[int]:
-    """Return the positions of points.
-
-    Args:
-        records: The number of each record, and the number of its points.
-    """
-    numbers: list[int] = []
-    for record, points in records:
-        first = first_position(spool, record)
-        numbers += range(first, first + points)
-    return numbers
-
-
-def first_position(spool: int, record: int) -> int:
-    """Return the position of the first point of a record."""
-    return spool << SPOOL_SHIFT | record << RECORD_SHIFT
 
 
 def encode_value(value: float) -> tuple[float | None, int]:
@@ -58,11 +41,25 @@ def json_value(value: float) -> float | str:
     return _JSON_TEXT[special] if number is None else number
 
 
-def latest_values(rows: Sequence[PointRow]) -> dict[str, Any]:
-    """Return the value of each key at its highest step, as JSON values: non-finite numbers are strings."""
-    latest: dict[str, PointRow] = {}
-    for row in rows:
-        known = latest.get(row[0])
-        if known is None or row[1] >= known[1]:
-            latest[row[0]] = row
-    return {key: row[2] if row[3] == 0 else _JSON_TEXT[row[3]] for key, row in latest.items()}
+def update_latest(
+    latest: dict[str, Any], points: dict[str, LatestPoint], execution: int, rows: Iterable[PointRow]
+) -> None:
+    """Replace the values of metrics whose last point is among the rows.
+
+    The last point has the highest step of the newest execution; of several at one step, the stored one.
+
+    Args:
+        latest: The value of each metric as JSON: a number that is not finite is a text. Changed.
+        points: The point of each value, as far as it is known. Changed.
+    """
+    for key, step, value, special, _, position in rows:
+        point = (execution, step, position)
+        if key not in latest or key not in points or _is_after(point, points[key]):
+            latest[key] = value if special == 0 else _JSON_TEXT[special]
+            points[key] = point
+
+
+def _is_after(point: LatestPoint, other: LatestPoint) -> bool:
+    if (point[0], point[1]) != (other[0], other[1]):
+        return (point[0], point[1]) > (other[0], other[1])
+    return is_later(point[2], other[2])

@@ -284,8 +284,7 @@ class SpoolIngest:
         attempt = AttemptService(self.database, self.attempt_id, self.now, self.count, late=self.late)
         match record.body():
             case MetricsBatch() as batch:
-                source = SpoolRecords(spool=_number(path), records=((record.seq, len(batch.points)),))
-                batch = batch.model_copy(update={"source": source})
+                batch = batch.model_copy(update=_source(path, record, len(batch.points)))
                 store_batch(self.database, self.attempt_id, batch, self.now, late=self.late)
                 self.count("points", len(batch.points))
             case EventsBatch() as events:
@@ -295,13 +294,14 @@ class SpoolIngest:
             case ParametersReport() as parameters:
                 attempt.parameters(parameters)
             case MediaReport() as media:
-                attempt.media(media)
+                attempt.media(media.model_copy(update=_source(path, record, len(media.items))))
 
 
-def _number(spool: Path) -> int:
-    """Return the number of a spool by the name of its file."""
+def _source(spool: Path, record: SpoolRecord, count: int) -> dict[str, SpoolRecords]:
+    """Return the field that says where the points or items of a record are from."""
     match = _SPOOL.fullmatch(spool.name)
-    return spool_number(int(match["node"]) if match and match["node"] else None)
+    number = spool_number(int(match["node"]) if match and match["node"] else None)
+    return {"source": SpoolRecords(spool=number, records=((record.seq, count),))}
 
 
 def _first_line(error: Exception) -> str:

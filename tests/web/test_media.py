@@ -32,7 +32,13 @@ def page_of_job(browser: Browser, world: World) -> Iterator[tuple[Visit, str]]:
         (folder / str(one["path"])).write_bytes(PNG)
         one["caption"] = f"{HOSTILE} {one['step']} {one['position']}"
     bars = {"key": "weights", "step": 3, "type": "histogram", "histogram": {"bins": [0, 1, 2], "values": [3, 4]}}
-    items = [{**one, "time": TIME} for one in (*images, bars)]
+    pages = [
+        {"key": "pages", "step": 1, "position": position, "type": kind, "path": f"page.{end}", "caption": kind}
+        for position, (kind, end) in enumerate((("html", "html"), ("video", "mp4"), ("object3d", "obj")))
+    ]
+    for one in pages:
+        (folder / str(one["path"])).write_text(HOSTILE)
+    items = [{**one, "time": TIME} for one in (*images, bars, *pages)]
     assert worker.post("media", {"execution": 1, "items": items}).status_code == 200
     worker.end("completed")
     world.reconciler.run_once()
@@ -59,3 +65,19 @@ def test_media_are_shown_by_key_and_step(page_of_job: tuple[Visit, str]) -> None
         width = panel.bounding_box()
         assert width is not None
         assert width["x"] + width["width"] <= 360
+
+
+def test_pages_videos_and_objects_are_downloaded_and_never_opened(page_of_job: tuple[Visit, str]) -> None:
+    tab, address = page_of_job
+    with tab.lent():
+        tab.go(address)
+        panel = tab.page.get_by_role("region", name="pages")
+        panel.scroll_into_view_if_needed()
+        expect(panel.locator("figcaption")).to_have_text(["html", "video", "object3d"])
+        assert panel.locator("figure :is(img, iframe, script, video)").count() == 0
+        with tab.page.expect_download() as download:
+            panel.get_by_role("link", name="Download").first.click()
+        assert download.value.suggested_filename == "page.html"
+        answer = tab.page.request.get(panel.get_by_role("link").first.evaluate("link => link.href"))
+        assert answer.headers["content-disposition"].startswith("attachment;")
+        assert answer.headers["x-content-type-options"] == "nosniff"

@@ -37,7 +37,7 @@ def artifacts(
             paths = [listed.path for listed in client.artifacts(job.id)] if everything else download or []
             folder = to or Path(f"{safe_name(job.id)}-artifacts")
             targets = [(path, folder.joinpath(*artifact_parts(path))) for path in paths]
-            _fetch(client, job.id, targets, force=force, as_json=as_json)
+            fetch(client, job.id, targets, force=force, as_json=as_json)
             return
         listed = client.artifacts(job.id)
     print_list(listed, ("PATH", "SIZE", "WRITTEN"), _row, as_json=as_json, empty_message="no artifacts")
@@ -59,7 +59,7 @@ def artifact_parts(path: str) -> tuple[str, ...]:
     return parts
 
 
-def _fetch(client: Client, job_id: str, targets: list[tuple[str, Path]], *, force: bool, as_json: bool) -> None:
+def fetch(client: Client, job_id: str, targets: list[tuple[str, Path]], *, force: bool, as_json: bool) -> None:
     for path, file in targets:
         target = client.download_artifact(job_id, path, file, overwrite=force)
         if as_json:

@@ -1,6 +1,6 @@
 """The names under which metrics, parameters and tags of programs are stored. Pure functions.
 
-`trainyard.script`, which imports nothing of ours, has the same rule.
+`trainyard.reported_names`, which imports nothing of ours, has the same rule.
 """
 
 import hashlib

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 OUR_PACKAGES = ("trainyard", "worker")
-_HELPER_FILES = ("__init__.py", "script.py")
+_HELPER_FILES = ("__init__.py", "script.py", "reported_names.py")
 _MORE_MODULES = """
 # The other modules of an installed Trainyard stay importable.
 __path__ = __import__("pkgutil").extend_path(__path__, __name__)
@@ -25,7 +25,7 @@ def provide_worker(folder: Path) -> None:
 
 
 def provide_helper(folder: Path) -> None:
-    """Make `trainyard.script` importable from the folder, which needs the standard library alone."""
+    """Make `trainyard.script` importable from the folder; it needs the standard library alone."""
     target = folder / "trainyard"
     target.mkdir(parents=True, exist_ok=True)
     for name in _HELPER_FILES:

@@ -127,7 +127,7 @@ class ProgramReports:
 
     def _add_unread(self, remainder: RunFileRemainder) -> None:
         try:
-            count = self._journal.add_unread(self._first, remainder.values)
+            count = self._journal.add_unread(self._first, "wandb", remainder.values)
         except OSError as error:
             log.warning("run files of the attempt before cannot be read or stored: %s", error)
             return

@@ -27,6 +27,8 @@ _ROUTES = {
     "parameters": "parameters",
     "media": "media",
 }
+_ORDERED = frozenset({"metrics", "media"})
+"""Kinds of records of which the service keeps what was logged last."""
 _ADDED_KINDS = frozenset({"media"})
 """Kinds of records whose route a service of an earlier version does not have."""
 _TRIES = 8
@@ -57,7 +59,7 @@ class ReportBatch:
             if len(self.records) == 1:
                 (record,) = self.records
                 text = record.body_text.decode()
-                return text if record.kind != "metrics" else _with_source(text, self._source([_count_points(record)]))
+                return _with_source(text, self._source([_count_points(record)])) if record.kind in _ORDERED else text
             bodies = [json.loads(record.body_text) for record in self.records]
             progress = [body["progress"] for body in bodies if body["progress"]]
             points = [point for body in bodies for point in body["points"]]
@@ -101,7 +103,7 @@ def batch_records(records: list[SpoolRecord], spool: int) -> list[ReportBatch]:
 
 
 def _count_points(record: SpoolRecord) -> int:
-    """Return the number of points without parsing the record: quotation marks of names are escaped in it."""
+    """Return the number of points or media without parsing the record: quotation marks of names are escaped in it."""
     return record.body_text.count(b'"key":')
 
 

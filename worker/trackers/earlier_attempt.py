@@ -3,11 +3,10 @@
 A program that resumes logs what follows the checkpoint again; what came before it is only in the files of trackers.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from trainyard.contract.layout import AttemptLayout, RunLayout
-from trainyard.contract.stored_name import metric_name
 from worker.trackers.history import newest_checkpoint
 from worker.trackers.journal import TrackedValue
 from worker.trackers.steps import MetricHistory
@@ -32,20 +31,21 @@ class EarlierAttempt:
             return None
         return cls(max(earlier, key=lambda one: (_number(one), one.root.stat().st_mtime)), saved_at)
 
-    def unread(self, values: Iterable[TrackedValue], history: Mapping[str, MetricHistory]) -> Iterator[TrackedValue]:
+    def unread(
+        self, values: Iterable[TrackedValue], known: Callable[[TrackedValue], MetricHistory | None]
+    ) -> Iterator[TrackedValue]:
         """Yield the values that follow the last point of their metric and precede the checkpoint, each step once.
 
         Args:
-            history: What is known of earlier executions; the metrics that it lacks are taken if it is empty.
+            known: Returns what earlier executions logged of the metric of a value; None: it is left out.
         """
         yielded: set[tuple[str, int | None]] = set()
         for value in values:
-            if (value.name, value.step) not in yielded and self._is_unread(value, history):
+            if (value.name, value.step) not in yielded and self._is_unread(value, known(value)):
                 yielded.add((value.name, value.step))
                 yield value
 
-    def _is_unread(self, value: TrackedValue, history: Mapping[str, MetricHistory]) -> bool:
-        known = history.get(metric_name(value.name), None if history else MetricHistory(0, 0))
+    def _is_unread(self, value: TrackedValue, known: MetricHistory | None) -> bool:
         return (
             known is not None
             and value.step is not None

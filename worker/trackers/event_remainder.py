@@ -1,6 +1,6 @@
 """Events of an earlier attempt that its launcher had not read when it was killed."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,9 +34,9 @@ class EventRemainder:
         checkpoints = RunLayout(layout.root.parent.parent).checkpoints
         return cls([previous.code if previous.code.is_dir() else previous.root, checkpoints], earlier)
 
-    def values(self, history: Mapping[str, MetricHistory]) -> Iterator[TrackedValue]:
+    def values(self, known: Callable[[TrackedValue], MetricHistory | None]) -> Iterator[TrackedValue]:
         """Yield the scalars that follow the last point of their metric and precede the checkpoint."""
-        return self.attempt.unread(self._scalars(), history)
+        return self.attempt.unread(self._scalars(), known)
 
     def _scalars(self) -> Iterator[TrackedValue]:
         files = [(begun_at(one.path), len(one.path.parts), one.path) for one in event_paths(self.folders)]
@@ -57,4 +57,4 @@ def _scalars(path: Path, prefix: str) -> Iterator[TrackedValue]:
         except (MalformedMessageError, ValueError, OverflowError, OSError):
             continue
         for tag, value in event.scalars:
-            yield TrackedValue(prefix + tag, value, event.step, time)
+            yield TrackedValue(prefix + tag, value, event.step, time, prefix)

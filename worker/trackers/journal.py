@@ -12,7 +12,6 @@ from itertools import islice
 from typing import Any
 
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
-from trainyard.contract.stored_name import metric_name, stored_name, with_digest
 from trainyard.contract.wire.media import MAX_MEDIA, MediaItem, MediaReport
 from trainyard.contract.wire.reports import (
     MAX_PARAMETERS,
@@ -31,6 +30,7 @@ from trainyard.contract.wire.spool import SpoolBody, format_record
 from trainyard.contract.wire.worker_events import ALERT
 from worker.reporting.spool_file import SpoolFile
 from worker.trackers.history import read_history
+from worker.trackers.names import Kind, StoredNames
 from worker.trackers.parameters import leaves_of, stored_text, trainer_steps
 from worker.trackers.steps import ExecutionSteps, MetricHistory
 
@@ -53,6 +53,8 @@ class TrackedValue:
     step: int | None
     """None: the program gave no step."""
     time: datetime
+    prefix: str = ""
+    """The beginning of the name that tells its run from others."""
 
 
 @dataclass
@@ -78,14 +80,14 @@ class Journal:
         self._node = node
         self._lock = threading.Lock()
         self._executions: dict[int, _Execution] = {}
-        self._names: dict[str, str | None] = {}
-        """The metric of each name that the program uses; None: there are too many."""
-        self._paths: dict[str, tuple[str, ...]] = {}
-        """The first parameter of each name that has a dot: of `{"a": {"b": 1}, "a.b": 2}`, the one in `a`."""
+        self._names: dict[tuple[str, str, str], str] = {}
+        """The metric of each tracker, prefix and name that the program uses."""
         self._stated: set[str] = set()
         self._program_reports = False
         self._next_check = 0.0
-        self._counted_file = RunLayout(layout.root.parent.parent).root / "counted_metrics.json"
+        run = RunLayout(layout.root.parent.parent).root
+        self._counted_file = run / "counted_metrics.json"
+        self._stored_names = StoredNames(run / f"logged_names-{node}.jsonl")
 
     def log(self, execution: int, tracker: str, values: Iterable[TrackedValue]) -> int:
         """Append the values that are numbers, without exact repetitions; return the number of points.
@@ -124,7 +126,7 @@ class Journal:
             run = self._execution(execution)
             curves: dict[str, list[TrackedValue]] = {}
             for value in values:
-                name = self._name(run, execution, value.name)
+                name = self._name(run, execution, tracker, value)
                 if name is not None and run.trackers.setdefault(name, tracker) == tracker:
                     curves.setdefault(name, []).append(value)
             counted = set(run.steps.counted)
@@ -150,21 +152,30 @@ class Journal:
         return sum(len(batch.points) for batch in batches)
 
     def add_unread(
-        self, execution: int, values: Callable[[Mapping[str, MetricHistory]], Iterable[TrackedValue]]
+        self,
+        execution: int,
+        tracker: str,
+        values: Callable[[Callable[[TrackedValue], MetricHistory | None]], Iterable[TrackedValue]],
     ) -> int:
         """Append what earlier executions logged and nobody read, with its own steps; return the number of points.
 
         Args:
-            values: Returns the values for what is known of earlier executions, by metric.
+            values: Returns the values, for a function that returns what is known of the metric of a value. If nothing
+                is known of any metric, that is an empty history.
 
         Raises:
             OSError: They could not be written.
         """
         with self._lock:
             run = self._execution(execution)
+            history = run.steps.history
+
+            def known(value: TrackedValue) -> MetricHistory | None:
+                return history.get(self._metric(tracker, value), None if history else MetricHistory(0, 0))
+
             points = [
-                Point(key=metric_name(value.name), step=value.step or 0, value=number, time=value.time)
-                for value in values(run.steps.history)
+                Point(key=self._metric(tracker, value), step=value.step or 0, value=number, time=value.time)
+                for value in values(known)
                 if (number := parse_value(value.value)) is not None
             ]
             for start in range(0, len(points), MAX_POINTS):
@@ -187,6 +198,7 @@ class Journal:
         self,
         execution: int,
         *,
+        prefix: str = "",
         parameters: Mapping[str, Any] | None = None,
         tags: Mapping[str, str] | None = None,
         notes: str | None = None,
@@ -194,26 +206,31 @@ class Journal:
     ) -> None:
         """Append parameters, tags, notes, and which tags were deleted. Nested values are flattened, and long texts cut.
 
+        Args:
+            prefix: The one of the names of the run.
+
         Raises:
             OSError: They could not be written.
         """
         with self._lock:
             run = self._execution(execution)
             leaves = islice(leaves_of(parameters or {}), MAX_PARAMETERS)
-            flat = {self._parameter(run, execution, path): value for path, value in leaves}
+            flat = {self._stored(run, execution, "Parameter", prefix, *path): value for path, value in leaves}
             texts = islice((tags or {}).items(), MAX_PARAMETERS)
             report = ParametersReport(
                 execution=execution,
                 parameters=flat,
-                tags={
-                    self._stored(run, execution, "Tag", name, stored_name(name)): stored_text(value)
-                    for name, value in texts
-                },
+                tags={self._stored(run, execution, "Tag", prefix, name): stored_text(value) for name, value in texts},
                 notes=None if notes is None else stored_text(notes),
-                removed_tags=tuple(stored_name(name) for name in removed_tags),
+                removed_tags=tuple(self._stored_names.stored("Tag", prefix, name) for name in removed_tags),
             )
             run.total_steps = trainer_steps(flat) or run.total_steps
             self._append(run, "parameters", report)
+
+    def media_key(self, prefix: str, name: str) -> str:
+        """Return the key under which a program's media of a name are stored."""
+        with self._lock:
+            return self._stored_names.stored("Medium", prefix, name)
 
     def add_media(self, execution: int, items: Sequence[MediaItem]) -> None:
         """Append media. A file may be complete later than its item.
@@ -274,7 +291,7 @@ class Journal:
             message = f"the value of {value.name[:80]!a} is no number; such values are left out"
             self._state(run, execution, "not_a_number", message)
             return None
-        name = self._name(run, execution, value.name)
+        name = self._name(run, execution, tracker, value)
         if name is None or run.trackers.setdefault(name, tracker) != tracker:
             return None
         latest = (value.step, number, value.time)
@@ -284,23 +301,27 @@ class Journal:
         step = run.steps.assign(name, value.step, counts_zeros=tracker not in _GIVE_STEPS)
         return Point(key=name, step=step, value=number, time=value.time)
 
-    def _name(self, run: _Execution, execution: int, name: str) -> str | None:
-        if name in self._names:
-            return self._names[name]
-        if len(self._names) >= MAX_NAMES:
-            self._state(run, execution, "too_many_names", f"only the first {MAX_NAMES} metric names are recorded")
-            return None
-        stored = self._names[name] = self._stored(run, execution, "Metric", name, metric_name(name))
-        return stored
+    def _name(self, run: _Execution, execution: int, tracker: str, value: TrackedValue) -> str | None:
+        """Return the metric of a value; None if there are too many."""
+        logged = (tracker, value.prefix, value.name)
+        if logged not in self._names:
+            if len(self._names) >= MAX_NAMES:
+                message = f"only the first {MAX_NAMES} metric names are recorded"
+                self._state(run, execution, "too_many_names", message)
+                return None
+            stored = self._metric(tracker, value)
+            self._names[logged] = self._stated_name(run, execution, "Metric", value.name, stored)
+        return self._names[logged]
 
-    def _parameter(self, run: _Execution, execution: int, path: tuple[str, ...]) -> str:
-        """Return the name of a parameter, which no other one has: the keys that lead to it, joined with dots."""
-        name = ".".join(path)
-        is_first = "." not in name or self._paths.setdefault(name, path) == path
-        stored = stored_name(name) if is_first else with_digest(name, json.dumps(path))
-        return self._stored(run, execution, "Parameter", name, stored)
+    def _metric(self, tracker: str, value: TrackedValue) -> str:
+        name = value.name.removeprefix(value.prefix)
+        return self._stored_names.stored("Metric", value.prefix, name, tracker=tracker)
 
-    def _stored(self, run: _Execution, execution: int, kind: str, name: str, stored: str) -> str:
+    def _stored(self, run: _Execution, execution: int, kind: Kind, prefix: str, *keys: str) -> str:
+        stored = self._stored_names.stored(kind, prefix, *keys)
+        return self._stated_name(run, execution, kind, prefix + ".".join(keys), stored)
+
+    def _stated_name(self, run: _Execution, execution: int, kind: Kind, name: str, stored: str) -> str:
         """Return the stored name; one that differs from the program's is stated once for each kind."""
         if stored != name:
             message = f"{kind} name {name[:80]!a} is stored as {stored!a}; others are changed in the same way"

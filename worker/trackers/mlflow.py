@@ -99,7 +99,9 @@ class MlflowApi:
             return
         run = self._run(reporter, {"run_id": match["run"]})
         key, time = re.sub("[~#]", "/", match["key"]), _time({"timestamp": match["time"]})
-        item = media_item(run.prefix + key, int(match["step"]), "image", time, path=listed, format="png")
+        item = media_item(
+            self._journal.media_key(run.prefix, key), int(match["step"]), "image", time, path=listed, format="png"
+        )
         if item is not None:
             self._journal.add_media(reporter.execution, [item])
 
@@ -167,7 +169,7 @@ class MlflowApi:
         if key == _NOTES:
             self._journal.describe(reporter.execution, notes="")
         elif not key.startswith(_INTERNAL):
-            self._journal.describe(reporter.execution, removed_tags=[run.prefix + key])
+            self._journal.describe(reporter.execution, prefix=run.prefix, removed_tags=[key])
         return {}
 
     def _state_inputs(self, reporter: Reporter, _body: Document) -> Document:
@@ -202,7 +204,7 @@ class MlflowApi:
             new: dict[tuple[str, MetricPoint] | int, TrackedValue] = {}
             for index, one in enumerate(metrics):
                 key, step, time = _field(one, "key"), _integer(one.get("step")), _time(one)
-                value = TrackedValue(run.prefix + key, one.get("value"), step, time)
+                value = TrackedValue(run.prefix + key, one.get("value"), step, time, run.prefix)
                 number = parse_value(value.value)
                 if number is None:
                     new[index] = value  # The journal states it.
@@ -223,17 +225,17 @@ class MlflowApi:
         if parameters:
             with self._lock:
                 run.set_parameters(reporter.execution, parameters)
-            named = {run.prefix + name: _parse(value) for name, value in parameters.items()}
-            self._journal.describe(reporter.execution, parameters=named)
+            named = {name: _parse(value) for name, value in parameters.items()}
+            self._journal.describe(reporter.execution, prefix=run.prefix, parameters=named)
 
     def _tag(self, reporter: Reporter, run: Run, tags: Mapping[str, str]) -> None:
         run.tags.update(tags)
         run.name = tags.get(RUN_NAME) or run.name
-        shown = {run.prefix + name: value for name, value in tags.items() if not name.startswith(_INTERNAL)}
+        shown = {name: value for name, value in tags.items() if not name.startswith(_INTERNAL)}
         if tags.get(RUN_NAME):
-            shown[run.prefix + "run"] = tags[RUN_NAME]
+            shown["run"] = tags[RUN_NAME]
         if shown or _NOTES in tags:
-            self._journal.describe(reporter.execution, tags=shown, notes=tags.get(_NOTES))
+            self._journal.describe(reporter.execution, prefix=run.prefix, tags=shown, notes=tags.get(_NOTES))
 
 
 def _accept(_reporter: Reporter, _body: Document) -> Document:

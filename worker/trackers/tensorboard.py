@@ -135,7 +135,7 @@ class TensorBoardFollower:
         if self._remainder is None:
             return
         try:
-            count = self._journal.add_unread(self._execution, self._remainder.values)
+            count = self._journal.add_unread(self._execution, TRACKER, self._remainder.values)
         except OSError as error:
             self._state_once("remainder", f"event files of the attempt before cannot be read or stored: {error}")
             return
@@ -227,13 +227,13 @@ class TensorBoardFollower:
             return
         prefix = self._prefix(file)
         logged_at = datetime.fromtimestamp(event.time, UTC) if 0 < event.time < _YEAR_2200 else datetime.now(UTC)
-        batch.values += [TrackedValue(prefix + tag, value, event.step, logged_at) for tag, value in event.scalars]
+        for tag, value in event.scalars:
+            batch.values.append(TrackedValue(prefix + tag, value, event.step, logged_at, prefix))
         if event.parameters:
-            named = {prefix + name: value for name, value in event.parameters.items()}
-            self._journal.describe(self._execution, parameters=named)
+            self._journal.describe(self._execution, prefix=prefix, parameters=event.parameters)
         artifacts: list[EventArtifact | EventHistogram] = [*event.artifacts, *event.histograms]
         for artifact in artifacts:
-            item = self._media(prefix + artifact.tag, event.step, logged_at, artifact)
+            item = self._media(self._journal.media_key(prefix, artifact.tag), event.step, logged_at, artifact)
             batch.media += [] if item is None else [item]
 
     def _media(self, tag: str, step: int, time: datetime, artifact: EventArtifact | EventHistogram) -> MediaItem | None:

@@ -37,6 +37,8 @@ _NO_PROJECT = "uncategorized"
 """The project that the client names where the program names none."""
 _ENTITY = "trainyard"
 _LEVELS: Mapping[str, EventLevel] = {"WARN": "warning", "ERROR": "error"}
+_NAMES_FILES = "0.12.10"
+"""The lowest version of a server for which clients before 0.30 name the files of a list of images."""
 _SEARCHES = 10
 """Requests of a run at which its file is looked for among the open files of the program's processes."""
 
@@ -310,7 +312,7 @@ def _run_id(value: object) -> str:
 def _viewer(_reporter: Reporter, _variables: Document) -> Document:
     names = dict.fromkeys(("entity", "username", "name"), _ENTITY) | {"id": GLOBAL_ID, "deletedAt": None}
     viewer = names | {"email": "", "admin": False, "flags": "{}", "teams": {"edges": []}, "apiKeys": {"edges": []}}
-    return {"viewer": viewer, "serverInfo": {"cliVersionInfo": {"max_cli_version": None}}}
+    return {"viewer": viewer, "serverInfo": {"cliVersionInfo": {"max_cli_version": _NAMES_FILES}}}
 
 
 def _running(_reporter: Reporter, _variables: Document) -> Document:
@@ -318,9 +320,10 @@ def _running(_reporter: Reporter, _variables: Document) -> Document:
 
 
 def _features(_reporter: Reporter, _variables: Document) -> Document:
-    """Answer that the server has no optional operations, to new clients and to those before 0.20."""
-    types = ("QueryType", "MutationType", "ServerInfoType", "RunType")
-    return {"serverInfo": {"features": []}} | {name: {"fields": []} for name in types}
+    """Answer that the server has no optional operations but for its version, to new clients and those before 0.20."""
+    types = {"QueryType": ["serverInfo"], "MutationType": [], "ServerInfoType": ["cliVersionInfo"], "RunType": []}
+    fields = {kind: {"fields": [{"name": name} for name in names]} for kind, names in types.items()}
+    return {"serverInfo": {"features": []}} | fields
 
 
 def _nothing(_reporter: Reporter, _variables: Document) -> Document:

@@ -91,7 +91,7 @@ class RunHistory:
             self.used[name] = metric if self.metrics.are_defined else metric or self.used.get(name)
             step = self._step(name, line, flat)
             self.last_step = max(self.last_step, step or 0)
-            yield TrackedValue(prefix + name, value, step, time)
+            yield TrackedValue(prefix + name, value, step, time, prefix)
 
     def changed(self) -> set[str]:
         """Return the names whose values were yielded with another step metric than the one that is defined now."""
@@ -103,13 +103,11 @@ class RunHistory:
         """Take the values that were yielded under these names as right."""
         self.used |= {name: self.metrics.step_metric(name) for name in names}
 
-    def objects(
-        self, line: Mapping[str, Any], prefix: str
-    ) -> Iterator[tuple[str, int | None, dict[str, Any], datetime]]:
+    def objects(self, line: Mapping[str, Any]) -> Iterator[tuple[str, int | None, dict[str, Any], datetime]]:
         """Yield the objects of a history line, such as images, with their names, steps and times."""
         flat, time = dict(_flatten(line)), _time(line.get("_timestamp"))
         for name, value in _flatten(line, objects=True):
-            yield prefix + name, self._step(name, line, flat), value, time
+            yield name, self._step(name, line, flat), value, time
 
     def _step_metric(self, name: str, flat: Mapping[str, Any]) -> str | None:
         if self.metrics.are_defined:
@@ -127,7 +125,7 @@ class RunHistory:
         for name, value in _flatten(summary):
             # The summary also has aggregates of logged metrics: `loss.min`.
             if not any(name == known or name.startswith(f"{known}.") for known in self.used):
-                yield TrackedValue(prefix + name, value, self.last_step, datetime.now(UTC))
+                yield TrackedValue(prefix + name, value, self.last_step, datetime.now(UTC), prefix)
 
 
 def parse_lines(chunk: object) -> tuple[int, list[dict[str, Any]]]:

@@ -37,8 +37,6 @@ def report_media(
 ) -> None:
     """Append the media of a line. An object of another type is left out, which an event of the job states once.
 
-    Clients before 0.30 do not name the files of a list of images, which stay artifacts without a key.
-
     Args:
         folder: The run's folder of artifacts, as `ArtifactFolder` takes it.
 

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
 from trainyard.contract.layout import AttemptLayout
@@ -53,9 +53,9 @@ class RunFileRemainder:
         earlier = EarlierAttempt.find(layout)
         return cls(earlier) if earlier else None
 
-    def values(self, history: Mapping[str, MetricHistory]) -> Iterator[TrackedValue]:
+    def values(self, known: Callable[[TrackedValue], MetricHistory | None]) -> Iterator[TrackedValue]:
         """Yield the values that follow the last point of their metric and precede the checkpoint."""
-        return self.attempt.unread(self._values(), history)
+        return self.attempt.unread(self._values(), known)
 
     def _values(self) -> Iterator[TrackedValue]:
         for path in self.attempt.layout.all_run_files():

@@ -91,12 +91,7 @@ class WandbRun:
         parameters = self._unknown("parameters", parameters)
         tags, text = self._unknown("tags", tags), self._unknown("notes", notes).get("notes")
         if parameters or tags or text:
-            self._journal.describe(
-                self.execution,
-                parameters={self.prefix + name: value for name, value in parameters.items()},
-                tags={self.prefix + name: value for name, value in tags.items()},
-                notes=text,
-            )
+            self._journal.describe(self.execution, prefix=self.prefix, parameters=parameters, tags=tags, notes=text)
         for kind, values in {"parameters": parameters, "tags": tags, "notes": notes}.items():
             self._described.setdefault(kind, {}).update(values)
 
@@ -173,7 +168,11 @@ class WandbRun:
         if values:
             self._journal.log(self.execution, TRACKER, values)
         for line in lines:
-            if objects := list(self._history.objects(line, self.prefix)):
+            objects = [
+                (self._journal.media_key(self.prefix, name), step, value, logged_at)
+                for name, step, value, logged_at in self._history.objects(line)
+            ]
+            if objects:
                 self._report_media(objects)
 
     def _update_metrics(self) -> None:

@@ -95,7 +95,7 @@ def parameters(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body:
 
 @router.post("/media", operation_id="report_media")
 def media(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: MediaReport) -> Accepted:
-    """Report media of the program. A later one replaces an earlier one of its key, step and position."""
+    """Report media of the program. The one that was logged last of a key, step and position stays."""
     return Accepted(accepted=_service(app_state, aid).media(body))
 
 

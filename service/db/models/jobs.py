@@ -78,6 +78,8 @@ class Job(Base):
     last_checkpoint_step: Mapped[int | None]
     progress: Mapped[dict[str, Any] | None] = mapped_column(Json)
     latest: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    latest_points: Mapped[dict[str, Any] | None] = mapped_column(Json, deferred=True)
+    """Of which points the values of `latest` are, as `service.metrics.ingest.repository.JobState`."""
     parameters: Mapped[dict[str, Any] | None] = mapped_column(Json)
     """What the program reported about itself, as `service.jobs.parameters.Reported`."""
     failure: Mapped[dict[str, Any] | None] = mapped_column(Json)

@@ -29,3 +29,5 @@ class Media(Base):
     height: Mapped[int | None]
     format: Mapped[str | None] = mapped_column(String(20))
     time: Mapped[datetime]
+    spool_position: Mapped[int | None]
+    """The place of the item in its spool, as `service.core.positions`. None: the report did not name it."""

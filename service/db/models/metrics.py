@@ -42,7 +42,7 @@ class Point(Base):
     time: Mapped[datetime]
     sequence: Mapped[int]
     position: Mapped[int | None]
-    """Where the point is in its spool, as `service.metrics.values.positions`. None: an older worker reported it."""
+    """Where the point is in its spool, as `service.core.positions`. None: an older worker reported it."""
 
 
 class CurveRevision(Base):

@@ -11,10 +11,11 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter, ValidationError
 
 from service.core.errors import InvalidRequestError
+from service.core.positions import first_position, positions
 from service.db.types import to_micros
-from service.metrics.values import PointRow, encode_value, first_position, positions
+from service.metrics.values import PointRow, encode_value
 from trainyard.contract.base import MAX_SAFE_INT, Timestamp
-from trainyard.contract.wire.reports import MAX_POINTS, MAX_RECORD, MAX_SPOOL, MetricsBatch, Phase
+from trainyard.contract.wire.reports import MAX_POINTS, MAX_RECORD, MAX_SPOOL, MetricsBatch, Phase, SpoolRecords
 
 
 class _Point(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -67,8 +68,8 @@ class PointBatch:
     progress: dict[str, Any] | None = None
     restarts: Sequence[str] = ()
     """Metrics whose earlier points of the same execution and spool are void."""
-    restart_position: int = 0
-    """The first position that is not."""
+    position: int | None = None
+    """Of the first point of its last record. A batch with `restarts` has one record."""
 
 
 def decode_batch(body: bytes, known_keys: Container[str]) -> PointBatch:
@@ -101,7 +102,7 @@ def decode_known(body: bytes, known_keys: Container[str]) -> PointBatch | None:
         for point, position in zip(points, numbers, strict=True)
     ]
     progress = None if decoded.progress is None else msgspec.to_builtins(decoded.progress)
-    return PointBatch(decoded.execution, decoded.resumed_from_step, rows, progress)
+    return PointBatch(decoded.execution, decoded.resumed_from_step, rows, progress, position=_last_record(source))
 
 
 def _positions(source: _Source | None, count: int) -> Sequence[int | None] | None:
@@ -131,8 +132,13 @@ def batch_from_model(batch: MetricsBatch) -> PointBatch:
         for point, position in zip(batch.points, numbers, strict=True)
     ]
     progress = None if batch.progress is None else batch.progress.model_dump(mode="json")
-    first = first_position(source.spool, source.records[0][0]) if source and batch.restarts else 0
-    return PointBatch(batch.execution, batch.resumed_from_step, rows, progress, batch.restarts, first)
+    position = _last_record(source)
+    return PointBatch(batch.execution, batch.resumed_from_step, rows, progress, batch.restarts, position)
+
+
+def _last_record(source: _Source | SpoolRecords | None) -> int | None:
+    """Return the position at which the last record of a batch begins; None if it is not known."""
+    return first_position(source.spool, source.records[-1][0]) if source and source.records else None
 
 
 def _parse_model(body: bytes) -> MetricsBatch:

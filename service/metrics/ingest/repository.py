@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from service.core.positions import SPOOL_SHIFT
 from service.db.arrays import array_elements
 from service.db.raw import RawTransaction, Statement
-from service.metrics.values import SPOOL_SHIFT, PointRow
+from service.metrics.values import LatestPoint, PointRow
 
 _STATEMENT_ROWS = (500, 100, 10, 1)
 """Rows per INSERT on SQLite. A few fixed sizes keep every statement in SQLite's cache. A statement runs without the
@@ -24,13 +25,13 @@ _RESTARTS = "FROM curve_revisions r WHERE r.job_pk = j.pk AND r.restart IS NOT N
 _FROM_ATTEMPTS = "FROM attempts a JOIN jobs j ON j.pk = a.job_pk WHERE a.id"
 # One row carries all results, and one parameter all values: the thread waits for the GIL after each row as well.
 _SQLITE_ATTEMPTS = (
-    f"SELECT json_group_array(json_array({_ATTEMPT}, j.latest,"  # noqa: S608
+    f"SELECT json_group_array(json_array({_ATTEMPT}, j.latest, j.latest_points,"  # noqa: S608
     f" json((SELECT json_group_array(json_array(r.execution, r.key_pk, r.spool, r.restart)) {_RESTARTS}))))"
     f" {_FROM_ATTEMPTS} IN (SELECT value FROM json_each(?))"
 )
 _SQLITE_SAVE = (
     "UPDATE jobs SET sequence = json_extract(w.value, '$[1]'), updated_at = ?, latest = json_extract(w.value, '$[2]'),"
-    " progress = COALESCE(json_extract(w.value, '$[3]'), progress)"
+    " latest_points = json_extract(w.value, '$[3]'), progress = COALESCE(json_extract(w.value, '$[4]'), progress)"
     " FROM json_each(?) AS w WHERE jobs.pk = json_extract(w.value, '$[0]')"
 )
 _COLUMNS = "job_pk, execution, sequence, key_pk, step, value, special, time, position"
@@ -53,7 +54,7 @@ _POSTGRES_LOCK = (
     "SELECT pk FROM jobs WHERE pk IN (SELECT job_pk FROM attempts WHERE id = ANY(?)) ORDER BY pk FOR UPDATE"
 )
 _POSTGRES_ATTEMPTS = (
-    f"SELECT {_ATTEMPT}, CAST(j.latest AS TEXT),"
+    f"SELECT {_ATTEMPT}, CAST(j.latest AS TEXT), CAST(j.latest_points AS TEXT),"
     f" (SELECT json_agg(json_build_array(r.execution, r.key_pk, r.spool, r.restart)) {_RESTARTS})"
     f" {_FROM_ATTEMPTS} = ANY(?)"
 )
@@ -69,11 +70,13 @@ _POSTGRES_INSERT = (
     " SELECT job_pk, sequence, count(*) FROM fresh GROUP BY job_pk, sequence"
 )
 _POSTGRES_SAVE = (
-    "UPDATE jobs SET sequence = w.sequence, updated_at = ?, latest = w.latest,"
-    " progress = COALESCE(w.progress, jobs.progress)"
-    " FROM json_to_recordset(?::json) AS w(pk bigint, sequence bigint, latest jsonb, progress jsonb)"
+    "UPDATE jobs SET sequence = w.sequence, updated_at = ?, latest = w.latest, latest_points = w.latest_points,"
+    " progress = COALESCE(w.progress, jobs.progress) FROM json_to_recordset(?::json)"
+    " AS w(pk bigint, sequence bigint, latest jsonb, latest_points jsonb, progress jsonb)"
     " WHERE jobs.pk = w.pk"
 )
+
+_points = msgspec.json.Decoder(dict[str, LatestPoint])
 
 
 @dataclass(slots=True)
@@ -85,6 +88,8 @@ class JobState:
     current_attempt: str | None
     sequence: int
     latest: dict[str, Any]
+    latest_points: dict[str, LatestPoint]
+    """The point of each value of `latest`. The name "" has that of the progress, which has no step."""
     restarts: dict[tuple[int, int, int], int]
     """The first position that is not void, by execution, number of the metric and spool, of curves that began again."""
     progress: dict[str, Any] | None = None
@@ -117,6 +122,8 @@ class AcceptedBatch:
     """The number of reported points, with those that are void."""
     restarts: Mapping[str, int] = field(default_factory=dict)
     """The first position that is not void, by metric, of the curves that begin again."""
+    is_newest: bool = False
+    """Whether the batch is of the newest execution, so that the job's latest values may be among its points."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +227,9 @@ class PointsRepository:
     def _store_sqlite(
         self, batches: Sequence[AcceptedBatch], jobs: Sequence[JobState], keys: dict[str, int], now: int
     ) -> list[int]:
-        changed = [(job.pk, job.sequence, _json(job.latest), _json(job.progress)) for job in jobs]
+        changed = [
+            (job.pk, job.sequence, _json(job.latest), _json(job.latest_points), _json(job.progress)) for job in jobs
+        ]
         self._transaction.execute(_SQLITE_SAVE, (now, _json(changed)))
         return [self._insert_sqlite(batch, keys) for batch in batches]
 
@@ -242,9 +251,8 @@ class PointsRepository:
     def _store_postgres(
         self, batches: Sequence[AcceptedBatch], jobs: Sequence[JobState], keys: dict[str, int], now: int
     ) -> list[int]:
-        changed = [
-            {"pk": job.pk, "sequence": job.sequence, "latest": job.latest, "progress": job.progress} for job in jobs
-        ]
+        fields = ("pk", "sequence", "latest", "latest_points", "progress")
+        changed = [{name: getattr(job, name) for name in fields} for job in jobs]
         statements: list[Statement] = [(_POSTGRES_SAVE, (now, _json(changed)))]
         for part in _distinct(batches):
             columns = [_array_bodies(batch, keys) for batch in part]
@@ -263,10 +271,17 @@ def _json(value: Any) -> str | None:
 
 
 def _job_state(
-    pk: int, job_id: str, current: str | None, sequence: int, latest: str, restarts: Sequence[Sequence[int]] | None
+    pk: int,
+    job_id: str,
+    current: str | None,
+    sequence: int,
+    latest: str,
+    points: str | None,
+    restarts: Sequence[Sequence[int]] | None,
 ) -> JobState:
+    known = _points.decode(points or "{}")
     positions = {(execution, key, spool): position for execution, key, spool, position in restarts or ()}
-    return JobState(pk, job_id, current, sequence, msgspec.json.decode(latest), positions)
+    return JobState(pk, job_id, current, sequence, msgspec.json.decode(latest), known, positions)
 
 
 def _chunks(batch: AcceptedBatch, keys: dict[str, int]) -> Iterator[tuple[int, list[Any]]]:

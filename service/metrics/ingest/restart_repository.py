@@ -5,10 +5,11 @@ from typing import Any
 
 import msgspec
 
+from service.core.positions import SPOOL_SHIFT, first_position
 from service.db.raw import RawTransaction
 from service.metrics.downsampling.buckets import Sample, sample_levels
 from service.metrics.ingest.repository import AcceptedBatch
-from service.metrics.values import SPOOL_SHIFT, first_position
+from service.metrics.values import PointRow
 
 CURVES_RESTARTED = "curves_restarted"
 """Type of the event; a client that follows the stream must read these curves again."""
@@ -22,6 +23,10 @@ _DELETE_SAMPLES = "DELETE FROM downsampled_points WHERE job_pk = ? AND key_pk = 
 _REMAINING = (
     "SELECT step, value, special, time FROM points"
     " WHERE job_pk = ? AND key_pk = ? AND execution = ? AND sequence <= ? ORDER BY step"
+)
+_LAST = (
+    "SELECT step, value, special, time, position FROM points"
+    " WHERE job_pk = ? AND key_pk = ? AND execution = ? ORDER BY step DESC LIMIT 1"
 )
 _ADD_SAMPLES = (
     "INSERT INTO downsampled_points (job_pk, key_pk, level, step, execution, value, special, time)"
@@ -44,8 +49,8 @@ class RestartRepository:
     def __init__(self, transaction: RawTransaction):
         self._transaction = transaction
 
-    def restart(self, batch: AcceptedBatch, keys: Mapping[str, int], now: int) -> None:
-        """Delete what the restarts of a batch make void, and add an event.
+    def restart(self, batch: AcceptedBatch, keys: Mapping[str, int], now: int) -> list[PointRow]:
+        """Delete what the restarts of a batch make void, add an event, and return the last point of each curve, if any.
 
         Args:
             keys: The number of each metric.
@@ -57,6 +62,7 @@ class RestartRepository:
             "UPDATE downsample_states SET revision = revision + 1 WHERE job_pk = ? RETURNING sequence, spacing_bits"
         )
         states = self._transaction.execute(update, (job_pk,)).fetchall()
+        last: list[PointRow] = []
         for name, position in batch.restarts.items():
             key, spool = keys[name], position >> SPOOL_SHIFT
             series = (job_pk, key, execution)
@@ -64,7 +70,9 @@ class RestartRepository:
             if states:
                 self._sample_again(series, *states[0])
             self._transaction.execute(_SAVE_RESTART, (job_pk, execution, key, spool, position, batch.sequence))
+            last += [(name, *row) for row in self._transaction.execute(_LAST, series).fetchall()]
         self._add_event(batch, sorted(batch.restarts), now)
+        return last
 
     def _sample_again(self, series: tuple[int, int, int], sequence: int, spacing_bits: int) -> None:
         """Replace the samples of a series by those of its points up to a number of the job's sequence."""

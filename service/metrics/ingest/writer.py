@@ -3,14 +3,16 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
 from service.core.errors import AttemptEndedError, ConflictError, InvalidRequestError, NotFoundError, ServiceError
+from service.core.positions import SPOOL_SHIFT, is_later
 from service.db.engine import Database
 from service.db.types import to_micros
 from service.metrics.ingest.decode import PointBatch, batch_from_model
 from service.metrics.ingest.repository import AcceptedBatch, AttemptState, InsertResult, JobState, PointsRepository
 from service.metrics.ingest.restart_repository import RestartRepository
-from service.metrics.values import SPOOL_SHIFT, PointRow, latest_values
+from service.metrics.values import PointRow, update_latest
 from trainyard.contract.stored_name import SYSTEM_PREFIXES
 from trainyard.contract.wire.reports import IDLE_GPUS, MetricsBatch
 
@@ -125,7 +127,13 @@ class GroupWriter:
         accepted = [self._without_void(batch) for batch in checked if isinstance(batch, AcceptedBatch)]
         for batch in accepted:
             if batch.restarts:
-                self._restarts.restart(batch, self._cache.names, self._micros)
+                last = self._restarts.restart(batch, self._cache.names, self._micros)
+                self._begin_again(batch, last)
+        for batch in accepted:
+            if batch.is_newest:
+                # The values of a node are no results of the job: lists of jobs do not carry them.
+                shown = (row for row in batch.rows if _is_stored(row[0]))
+                update_latest(batch.job.latest, batch.job.latest_points, batch.execution, shown)
         changed: dict[int, JobState] = {batch.job.pk: batch.job for batch in accepted}
         jobs = sorted(changed.values(), key=lambda job: job.pk)
         results = iter(self._points.store(accepted, jobs, self._cache.names, self._micros))
@@ -144,19 +152,27 @@ class GroupWriter:
             return InvalidRequestError(message, code="too_many_keys", param="points")
         job = attempt.job
         job.sequence += 1
-        restarts = self._add_restarts(job, batch)
-        accepted = AcceptedBatch(job, batch.execution, job.sequence, batch.rows, len(batch.rows), restarts)
-        self._update_job(attempt, batch, self._without_void(accepted).rows)
-        return accepted
+        restarts, is_newest = self._add_restarts(job, batch), self._is_newest(attempt, batch)
+        if is_newest and batch.progress is not None:
+            self._set_progress(job, batch, batch.progress)
+        return AcceptedBatch(job, batch.execution, job.sequence, batch.rows, len(batch.rows), restarts, is_newest)
 
     def _add_restarts(self, job: JobState, batch: PointBatch) -> dict[str, int]:
         """Remember which curves begin again, and return those for which that is new, with the first position."""
         restarts: dict[str, int] = {}
+        position = batch.position or 0
         for name in batch.restarts:
-            series = (batch.execution, self._cache.names[name], batch.restart_position >> SPOOL_SHIFT)
-            if batch.restart_position > job.restarts.get(series, -1):
-                restarts[name] = job.restarts[series] = batch.restart_position
+            series = (batch.execution, self._cache.names[name], position >> SPOOL_SHIFT)
+            if position > job.restarts.get(series, -1):
+                restarts[name] = job.restarts[series] = position
         return restarts
+
+    def _begin_again(self, batch: AcceptedBatch, last: Sequence[PointRow]) -> None:
+        """Replace the latest values of the curves that begin again by those of the points that they still have."""
+        if batch.is_newest:
+            for name in batch.restarts:
+                batch.job.latest.pop(name, None)
+            update_latest(batch.job.latest, batch.job.latest_points, batch.execution, last)
 
     def _without_void(self, batch: AcceptedBatch) -> AcceptedBatch:
         """Leave out the points of curves that began again after them."""
@@ -199,28 +215,24 @@ class GroupWriter:
             self._cache.executions[entry] = lowest
         return lowest
 
-    def _update_job(self, attempt: AttemptState, batch: PointBatch, rows: Sequence[PointRow]) -> None:
-        """Update the job's copy of the latest values, which lists of jobs show without a query for each job.
-
-        Args:
-            rows: The points of the batch that are not void.
-        """
+    def _is_newest(self, attempt: AttemptState, batch: PointBatch) -> bool:
+        """Record the execution; return whether no later one has reported, and the job has no other attempt."""
         lowest = self._lowest_resume_step(attempt, batch)
         if batch.execution < (attempt.reported_execution or 0):
-            return
+            return False
         if batch.execution == attempt.reported_execution and attempt.resumed_from_step is not None:
             lowest = min(lowest, attempt.resumed_from_step)
         if (attempt.reported_execution, attempt.resumed_from_step) != (batch.execution, lowest):
             attempt.reported_execution, attempt.resumed_from_step = batch.execution, lowest
             self._points.set_reported_execution(attempt)
-        if attempt.job.current_attempt != attempt.attempt_id:
-            return
-        # The values of a node are no results of the job: lists of jobs do not carry them.
-        for name in batch.restarts:
-            attempt.job.latest.pop(name, None)
-        attempt.job.latest.update(latest_values([row for row in rows if _is_stored(row[0])]))
-        if batch.progress is not None:
-            attempt.job.progress = {**batch.progress, "reported_at": self._now.isoformat()}
+        return attempt.job.current_attempt == attempt.attempt_id
+
+    def _set_progress(self, job: JobState, batch: PointBatch, progress: dict[str, Any]) -> None:
+        """Take the progress of a batch, unless that of a later record arrived before."""
+        execution, _, position = job.latest_points.get("", (0, 0, None))
+        if execution != batch.execution or not is_later(position, batch.position):
+            job.latest_points[""] = (batch.execution, 0, batch.position)
+            job.progress = {**progress, "reported_at": self._now.isoformat()}
 
 
 def _is_stored(name: str) -> bool:

@@ -1,12 +1,10 @@
-// What the artifacts of a job are: folders, files that are one series by step, and how each is shown. Pure functions.
+// What the artifacts of a job are: folders and files, and how each is shown. Pure functions.
 
 const IMAGES = new Set(["png", "jpg", "jpeg", "gif", "webp"]);
 const TEXTS = new Set(["txt", "log", "md", "yaml", "yml", "toml", "ini", "cfg", "py", "sh", "jsonl", "ndjson", "out", "err", "diff", "patch"]);
 const SEPARATORS = new Map([["csv", ","], ["tsv", "\t"]]);
 const HISTOGRAMS = /(?:^|\/)histograms\/.+\.jsonl$/; // one line for each step, as the followers of trackers write them
 const TRACE = /(?:^profile\/|trace).*\.json(?:\.gz)?$/i;
-// `name/100.png`, `name/step-100.png`; W&B's `name_100_HASH.png`; MLflow's `name%step%100%timestamp…png`
-const BY_STEP = [/^(.*\/)(?:step[-_]?)?(\d{1,16})(\.\w+)$/i, /^(.+?)_(\d{1,16})_[0-9a-f]{8,64}((?:\.table)?\.\w+)$/, /^(.+?)%step%(\d{1,16})%.*(\.\w+)$/];
 
 const nameOf = (path) => path.slice(path.lastIndexOf("/") + 1);
 
@@ -70,25 +68,11 @@ export function tablesOf(document) {
   });
 }
 
-/**
- * The tree of listed files. A folder is `{ name, size, count, folders, entries }`; an entry is `{ name, kind, size, files }`,
- * whose files are one, or several of a series with their steps, in their order.
- */
+/** The tree of listed files. A folder is `{ name, size, count, folders, entries }`; an entry is `{ name, path, size }`. */
 export function treeOf(files) {
   const root = folder("");
-  const series = new Map();
-  for (const file of files) {
-    const [name, step] = seriesOf(file.path);
-    if (!series.has(name)) series.set(name, []);
-    series.get(name).push({ path: file.path, size: file.size_bytes, step });
-  }
-  for (const [name, members] of series) {
-    members.sort((a, b) => a.step - b.step);
-    const first = members[0].path;
-    const parts = (members.length > 1 ? name : first).split("/");
-    // The folder of a series has its name.
-    if (members.length > 1 && parts.length > 1 && parts.at(-1).startsWith("*")) parts.push(parts.splice(-2).join("/"));
-    const size = members.reduce((sum, one) => sum + one.size, 0);
+  for (const { path, size_bytes: size } of files) {
+    const parts = path.split("/");
     let at = root;
     for (const part of [null, ...parts.slice(0, -1)]) {
       if (part !== null) {
@@ -96,22 +80,11 @@ export function treeOf(files) {
         at = at.folders.get(part);
       }
       at.size += size;
-      at.count += members.length;
+      at.count += 1;
     }
-    at.entries.push({ name: parts.at(-1), kind: kindOf(first), size, files: members });
+    at.entries.push({ name: parts.at(-1), path, size });
   }
   return root;
 }
 
 const folder = (name) => ({ name, size: 0, count: 0, folders: new Map(), entries: [] });
-
-/** The name of the series that a path is of, and its step; for another path, itself and no step. */
-export function seriesOf(path) {
-  if (["image", "text", "json", "table"].includes(kindOf(path))) {
-    for (const pattern of BY_STEP) {
-      const match = pattern.exec(path);
-      if (match) return [`${match[1]}${pattern === BY_STEP[0] ? "" : "_"}*${match[3]}`, Number(match[2])];
-    }
-  }
-  return [path, null];
-}

@@ -63,26 +63,17 @@ function folderRow(folder, root) {
 }
 
 function fileRow(entry, root) {
-  const several = entry.files.length > 1;
-  const isImage = kindOf(entry.files.at(-1).path) === "image";
-  const item = row(entry.name, `${several ? `${count(entry.files.length)} steps, ` : ""}${bytes(entry.size)}`, (content) => {
+  const isImage = kindOf(entry.path) === "image";
+  const item = row(entry.name, bytes(entry.size), async (content) => {
+    const url = `${root}/${entry.path.split("/").map(encodeURIComponent).join("/")}`;
     const shown = make("div", { class: "preview" });
-    const download = make("a", { class: "button", download: true, text: "Download" });
-    const bar = make("p", { class: "toolbar" }, ...(several ? slider(entry, (file) => show(file)) : []), download, ...(isImage ? neighbours(item) : []));
-    let newest = null;
-    async function show(file) {
-      newest = file;
-      const url = `${root}/${file.path.split("/").map(encodeURIComponent).join("/")}`;
-      download.href = url;
-      try {
-        const view = await viewOf(url, file);
-        if (newest === file) shown.replaceChildren(...view);
-      } catch (error) {
-        if (newest === file) shown.replaceChildren(make("p", { class: "hint", text: error.message }));
-      }
+    const download = make("a", { class: "button", href: url, download: true, text: "Download" });
+    content.append(make("p", { class: "toolbar" }, download, ...(isImage ? neighbours(item) : [])), shown);
+    try {
+      shown.replaceChildren(...await viewOf(url, entry));
+    } catch (error) {
+      shown.replaceChildren(make("p", { class: "hint", text: error.message }));
     }
-    content.append(bar, shown);
-    show(entry.files.at(-1));
   });
   if (isImage) connectNeighbours(item);
   return item;
@@ -117,20 +108,4 @@ function openInstead(item, by) {
   item.firstElementChild.open = false;
   other.open = true;
   other.querySelector("summary").focus();
-}
-
-/** A slider over the steps of a series, and the step that it is at. */
-function slider(entry, show) {
-  const last = entry.files.length - 1;
-  const step = make("output", { text: `step ${count(entry.files[last].step)}` });
-  const range = make("input", { type: "range", min: 0, max: last, step: 1, value: last, "aria-label": `Step of ${entry.name}` });
-  let timer;
-  range.addEventListener("input", () => {
-    const file = entry.files[Number(range.value)];
-    setText(step, `step ${count(file.step)}`);
-    range.setAttribute("aria-valuetext", step.textContent);
-    clearTimeout(timer);
-    timer = setTimeout(() => show(file), 80); // one read for a drag over many steps
-  });
-  return [range, step];
 }

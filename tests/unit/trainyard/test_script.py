@@ -12,23 +12,27 @@ import numpy as np
 import pytest
 
 import trainyard
-from trainyard import script
+from trainyard import reported_names, script
 from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.stored_name import metric_name
+from trainyard.contract.stored_name import metric_name, with_digest
 from trainyard.contract.wire.spool import format_record, parse_spool
 from trainyard.progress_file import read_progress
 from worker.environment.packages import provide_helper
 
+DIGEST = with_digest("", "train/loss")[1:]
 OTHER_PYTHONS = ("python3.9", "python3.10", "python3.13")
+
+
+def forget():
+    for known in (script._job, script._stated, script._names):
+        known.cache_clear()
 
 
 @pytest.fixture(autouse=True)
 def fresh():
-    script._job.cache_clear()
-    script._stated.cache_clear()
+    forget()
     yield
-    script._job.cache_clear()
-    script._stated.cache_clear()
+    forget()
 
 
 @pytest.fixture
@@ -91,6 +95,24 @@ class TestInAJob:
         full = name if "/" in name else f"train/{name}"
         assert [point.key for point in bodies(attempt, 5)[-1].points] == [metric_name(full)]
 
+    @pytest.mark.parametrize(
+        ("reports", "stored"),
+        [
+            ([["loss", "train/loss"]], ["loss", "train/loss"]),
+            ([["train/loss"], ["loss"]], ["loss", "train/loss"]),
+            ([["loss"], ["train/loss"]], ["train/loss", "train/loss~" + DIGEST]),
+        ],
+    )
+    def test_short_and_full_names_stay_distinct_in_all_executions(self, attempt, monkeypatch, reports, stored):
+        for execution, order in enumerate((reports, reports[::-1], reports[:1], reports[-1:]), 4):
+            forget()
+            monkeypatch.setenv("TRAINYARD_EXECUTION", str(execution))
+            for names in order:
+                script.report(1, {name: len(name) for name in names})
+            points = [point for body in bodies(attempt, execution + 1) for point in getattr(body, "points", ())]
+            assert len(points) == sum(map(len, order))
+            assert {(point.key, point.value) for point in points} <= set(zip(stored, (4.0, 10.0), strict=True))
+
     @pytest.mark.parametrize("value", ["x", None, [1, 2], 10**400, np.zeros(3)])
     def test_value_that_is_no_number_is_left_out(self, attempt, value):
         script.report(1, {"loss": 0.5, "odd": value})
@@ -131,14 +153,16 @@ class TestWithoutTrainyard:
     """The file alone, as the launcher gives it to a program whose Python has no Trainyard."""
 
     def test_syntax_is_that_of_python_3_9(self):
-        for module in (script, trainyard):
+        for module in (script, reported_names, trainyard):
             source = Path(module.__file__).read_text()
             compile(ast.parse(source, feature_version=(3, 9)), module.__file__, "exec")
 
     def test_only_the_standard_library_is_imported(self):
-        tree = ast.parse(Path(script.__file__).read_text())
-        names = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
-        names |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        nodes = [
+            node for one in (script, reported_names) for node in ast.walk(ast.parse(Path(one.__file__).read_text()))
+        ]
+        names = {name.name for node in nodes if isinstance(node, ast.Import) for name in node.names}
+        names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)} - {"trainyard.reported_names"}
         assert {name.partition(".")[0] for name in names} - sys.stdlib_module_names == {"torch"}
 
     @pytest.mark.parametrize("python", [sys.executable, *filter(None, map(shutil.which, OTHER_PYTHONS))])

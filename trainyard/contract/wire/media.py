@@ -18,7 +18,7 @@ from trainyard.contract.base import (
     Timestamp,
     example,
 )
-from trainyard.contract.wire.reports import MetricKey
+from trainyard.contract.wire.reports import MetricKey, SpoolRecords
 
 MAX_MEDIA = 32
 """Items of one report."""
@@ -83,12 +83,21 @@ class MediaItem(Strict):
 
 
 class MediaReport(Strict):
-    """Media of one execution. A later item of the same key, step and position replaces an earlier one."""
+    """Media of one execution."""
 
     model_config = example(items=[{"key": "samples", "step": 10, "type": "image", "path": "images/10.png"}])
 
     execution: PositiveInt
     items: Annotated[tuple[MediaItem, ...], Field(max_length=MAX_MEDIA)]
+    source: SpoolRecords | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The records that have the items. Of several items of one key, step and position, the one of the highest record
+    stays, and within a record the last one. Between two spools, and without `source`, the first stays."""
+
+    @model_validator(mode="after")
+    def _check_source(self) -> "MediaReport":
+        if self.source is not None and self.source.count() != len(self.items):
+            raise ValueError(f"`source` counts {self.source.count()} items; the report has {len(self.items)}")
+        return self
 
 
 class MediaResource(Resource):

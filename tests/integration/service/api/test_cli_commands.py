@@ -63,6 +63,33 @@ def test_pause_resume_cancel_and_retry(world: World, run: Any) -> None:
     assert "Queued to run again from the beginning." in run("retry", job, "--from-scratch")
 
 
+def test_media_are_listed_and_downloaded(world: World, run: Any, tmp_path: Path) -> None:
+    job = world.submit()
+    assert run("media", job) == ""
+    folder = world.app_state.run_layout(job).artifacts
+    time = "2026-01-01T00:00:00Z"
+    items: list[dict[str, Any]] = [
+        {"key": f"k{step}", "step": step, "type": "html", "path": f"pages/{step}.html", "caption": "a\x1b[31m"}
+        for step in (1, 2)
+    ]
+    drawn = {"key": "w", "step": 3, "type": "histogram", "histogram": {"bins": [0, 1], "values": [1]}}
+    worker = world.start(job)
+    (folder / "pages").mkdir(parents=True)
+    for step in (1, 2):
+        (folder / "pages" / f"{step}.html").write_text(str(step))
+    report = {"execution": 1, "items": [{**one, "time": time} for one in (*items, drawn)]}
+    assert worker.post("media", report).status_code == 200
+    rows = [line.split() for line in run("media", job).splitlines()]
+    assert rows[0] == ["KEY", "STEP", "POSITION", "TYPE", "CAPTION", "FILE"]
+    assert [" ".join(row[:4]) for row in rows[1:]] == ["k1 1 0 html", "k2 2 0 html", "w 3 0 histogram"]
+    assert "\x1b" not in run("media", job)
+    (only,) = map(json.loads, run("media", job, "--key", "k2", "--json").splitlines())
+    assert (only["key"], only["path"]) == ("k2", "pages/2.html")
+    assert run("media", job, "--key", "k2", "--to", "got").strip() == "got/pages/2.html"
+    assert run("media", job, "--all").split() == [f"{job}-media/pages/{step}.html" for step in (1, 2)]
+    assert (tmp_path / f"{job}-media" / "pages" / "1.html").read_text() == "1"
+
+
 def test_list_download_fork_and_delete_checkpoints(world: World, run: Any, tmp_path: Path) -> None:
     job = world.submit()
     worker = world.start(job)

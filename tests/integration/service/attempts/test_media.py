@@ -7,6 +7,8 @@ import pytest
 from service.attempts.service import MEDIA_DROPPED
 from service.media import repository
 from tests.support.world import FakeWorker, World
+from trainyard.contract.wire.media import MediaReport
+from trainyard.contract.wire.spool import format_record
 
 pytestmark = pytest.mark.databases
 TIME = "2026-01-01T00:00:00Z"
@@ -16,8 +18,9 @@ def item(key: str, step: int, path: str, **fields: Any) -> dict[str, Any]:
     return {"key": key, "step": step, "type": "image", "path": path, "time": TIME, **fields}
 
 
-def send(worker: FakeWorker, *items: dict[str, Any]) -> int:
-    return worker.post("media", {"execution": worker.execution, "items": items}).status_code
+def send(worker: FakeWorker, *items: dict[str, Any], record: int | None = None, spool: int = 1) -> int:
+    source = {} if record is None else {"source": {"spool": spool, "records": [[record, len(items)]]}}
+    return worker.post("media", {"execution": worker.execution, "items": items, **source}).status_code
 
 
 def listed(world: World, job: str, **query: Any) -> list[tuple[str, int, int, str | None]]:
@@ -53,12 +56,44 @@ def test_media_are_listed_and_filtered(world: World, job: str) -> None:
     assert [one["histogram"] for one in rest["data"]] == [drawn]
 
 
-def test_a_later_item_of_a_position_replaces_the_earlier_one(world: World, job: str) -> None:
+@pytest.mark.parametrize("order", [(0, 3, 7), (7, 3, 0), (3, 7, 0, 7, 3)])
+def test_the_item_that_was_logged_last_stays_in_any_order(world: World, job: str, order: tuple[int, ...]) -> None:
     worker = world.start(job)
-    for _ in range(2):
-        assert send(worker, item("a", 1, "old.png"), item("b", 1, "b.png")) == 200
-    assert send(worker, item("a", 1, "old.png"), item("a", 1, "new.png")) == 200
-    assert listed(world, job) == [("a", 1, 0, "new.png"), ("b", 1, 0, "b.png")]
+    for record in order:
+        items = [item("a", 1, f"{record}-{n}.png", width=record + n + 1) for n in range(2)]
+        assert send(worker, *items, record=record) == 200
+    assert listed(world, job) == [("a", 1, 0, "7-1.png")]
+    assert world.client.get(f"/v1/jobs/{job}/media").json()["data"][0]["width"] == 9
+
+
+def test_the_first_item_stays_between_two_spools_and_without_a_record(world: World, job: str) -> None:
+    worker = world.start(job)
+    assert send(worker, item("a", 1, "1.png"), record=5, spool=1) == 200
+    assert send(worker, item("a", 1, "2.png"), record=9, spool=2) == 200
+    assert send(worker, item("a", 1, "3.png"), item("b", 1, "4.png")) == 200
+    assert send(worker, item("b", 1, "5.png")) == 200
+    assert listed(world, job) == [("a", 1, 0, "1.png"), ("b", 1, 0, "4.png")]
+
+
+def test_the_spool_is_read_with_the_numbers_of_its_records(world: World, job: str) -> None:
+    worker = world.start(job)
+    assert send(worker, item("a", 1, "new.png"), item("b", 1, "old.png"), record=4) == 200
+    reports = {2: item("a", 1, "old.png"), 5: item("b", 1, "new.png")}
+    lines = [
+        format_record(number, "media", MediaReport.model_validate({"execution": 1, "items": [one]}))
+        for number, one in reports.items()
+    ]
+    world.folder(job).tracker_spool(1, 0).write_bytes(b"".join(lines))
+    worker.end("completed")
+    world.tick()
+    assert [path for *_, path in listed(world, job)] == ["new.png", "new.png"]
+
+
+@pytest.mark.databases("sqlite")
+def test_a_source_of_other_items_is_refused(world: World, job: str) -> None:
+    source = {"records": [[1, 2]]}
+    answer = world.start(job).post("media", {"execution": 1, "items": [item("a", 1, "1.png")], "source": source})
+    assert (answer.status_code, "counts 2 items; the report has 1" in answer.text) == (422, True)
 
 
 def test_steps_after_a_resumed_one_are_hidden(world: World, job: str) -> None:
@@ -77,8 +112,8 @@ def test_media_beyond_the_limits_are_stated_once(world: World, job: str, monkeyp
     monkeypatch.setattr(repository, "MAX_MEDIA_KEYS", 2)
     worker = world.start(job)
     send(worker, item("a", 1, "1.png"), item("b", 1, "2.png"), item("c", 1, "3.png"))
-    send(worker, item("a", 2, "4.png"), item("a", 3, "5.png"), item("a", 1, "6.png"))
-    assert [path for *_, path in listed(world, job)] == ["6.png", "2.png", "4.png"]
+    send(worker, item("a", 2, "4.png"), item("a", 3, "5.png"), item("a", 1, "1.png"))
+    assert [path for *_, path in listed(world, job)] == ["1.png", "2.png", "4.png"]
     events = world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]
     assert [event["level"] for event in events if event["type"] == MEDIA_DROPPED] == ["warning"]
 

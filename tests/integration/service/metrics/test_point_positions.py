@@ -1,5 +1,6 @@
 """Points that a program logs again: any delivery of the same records leaves the same points, samples and summaries."""
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -121,6 +122,12 @@ class Stored:
         )
         return [Sample(*row) for row in rows]
 
+    def latest(self) -> dict[str, float]:
+        """Return what lists of jobs show."""
+        ((latest,),) = self._rows("SELECT CAST(latest AS TEXT) FROM jobs WHERE pk = :job AND :prefix <> ''")
+        named = json.loads(latest).items()
+        return {name.removeprefix(self.prefix): one for name, one in named if name.startswith(self.prefix)}
+
     def repeats(self) -> dict[str, int]:
         rows = self._rows(
             "SELECT name, repeats FROM curve_revisions r JOIN metric_keys k ON k.pk = r.key_pk"
@@ -196,7 +203,9 @@ def test_any_delivery_of_the_same_records_stores_the_same(world: World, running:
         check_samples(stored, expected)
         refresh_job(world.database, job_pk)
         by_name = {name: {s: v for (k, s), v in expected.items() if k == name} for name in KEYS}
-        assert stored.summaries() == {name: summary(values) for name, values in by_name.items() if values}
+        summaries = {name: summary(values) for name, values in by_name.items() if values}
+        assert stored.summaries() == summaries
+        assert stored.latest() == {name: last for name, (last, *_) in summaries.items()}
 
     check()
 

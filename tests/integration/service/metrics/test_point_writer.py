@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from service.core.positions import positions
 from service.db.raw import RawTransaction
 from service.metrics.ingest.decode import PointBatch
 from service.metrics.ingest.repository import InsertResult
 from service.metrics.ingest.writer import Outcome, PointWriter
-from service.metrics.values import positions
 from tests.support.wait import wait_until
 from tests.support.world import World
 
@@ -68,8 +68,7 @@ def test_group_stores_points_latest_values_and_progress(world: World, writer: Po
     ]
     after = job_row(world, jobs[0])
     assert after.sequence == before.sequence + 3
-    # An existing point stays unchanged, but the latest value of a metric is the one reported last.
-    assert after.latest == {"a": 1.0}
+    assert after.latest == {"a": 7.0}
     assert after.progress == {"step": 2, "reported_at": LATER.isoformat()}
     assert after.updated_at > before.updated_at
     assert sorted(stored(world)) == [(1, 1, 1.0), (1, 1, 1.0), (1, 2, 1.0), (1, 2, 1.0), (1, 3, 7.0)]
@@ -127,6 +126,31 @@ def test_progress_without_points_keeps_latest_values(world: World, writer: Point
     assert counts(writer.write([(attempt, batch(2, float("2")))], LATER)) == [(1, 0)]
     row = job_row(world, job)
     assert (row.latest, row.progress["step"]) == ({"a": 2.0}, 9)
+
+
+def test_a_late_record_replaces_neither_the_latest_value_nor_the_progress(world: World, writer: PointWriter) -> None:
+    job = world.submit()
+    attempt = world.start(job).attempt_id
+
+    def report(record: int, step: int, value: float, execution: int = 1) -> None:
+        (position,) = positions(1, [(record, 1)])
+        row = ("a", step, value, 0, 0, position)
+        writer.write([(attempt, PointBatch(execution, 0, [row], {"step": step}, position=position))], NOW)
+
+    def shown() -> tuple[dict[str, float], int]:
+        row = job_row(world, job)
+        return row.latest, row.progress["step"]
+
+    report(7, 20, 2.0)
+    report(5, 10, 1.0)
+    assert shown() == ({"a": 2.0}, 20)
+    report(6, 20, 1.5)
+    assert shown() == ({"a": 2.0}, 20), "of one step, the value that was logged last stays"
+    report(9, 20, 3.0)
+    report(1, 5, 4.0, execution=2)
+    assert shown() == ({"a": 4.0}, 5), "a new execution counts its records from the beginning"
+    report(8, 30, 9.0)
+    assert shown() == ({"a": 4.0}, 5)
 
 
 def test_commit_notifies_downsampler_and_subscribers(world: World) -> None:

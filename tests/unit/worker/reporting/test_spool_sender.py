@@ -14,6 +14,7 @@ from tests.support.forks import in_a_fork
 from tests.support.service_transport import service_transport
 from tests.support.wait import wait_until
 from trainyard.contract.layout import AttemptLayout
+from trainyard.contract.wire.media import MediaReport
 from trainyard.contract.wire.reports import MAX_POINTS, CheckpointReport, MetricsBatch, Point
 from trainyard.contract.wire.spool import format_record, parse_spool, read_acknowledged
 from worker.reporting.batch_sender import batch_records
@@ -290,6 +291,14 @@ class TestReportBatches:
             (((9, 1),), ()),
         ]
         assert {batch.source.spool for batch in sent} == {2}
+
+    def test_a_report_of_media_names_its_record(self):
+        items = [{"key": 'the "key": a', "step": 1, "type": "image", "caption": '"key":', "path": "1.png"}] * 2
+        at = datetime(2026, 1, 1, tzinfo=UTC).isoformat()
+        report = MediaReport.model_validate({"execution": 1, "items": [{**one, "time": at} for one in items]})
+        (batch,) = batch_records(list(parse_spool(format_record(7, "media", report))), 2)
+        sent = MediaReport.model_validate_json(batch.body())
+        assert (sent.items, sent.source.spool, sent.source.records) == (report.items, 2, ((7, 2),))
 
 
 class TestServiceClient:

@@ -34,10 +34,13 @@ def write(layout: AttemptLayout, steps: range, tag: str = "loss", folder: str = 
             writer.add_scalar(tag, step / 4, step, walltime=BEGIN + step + late)
 
 
-def store(layout: AttemptLayout, execution: int, steps: range, name: str = "loss", late: float = 0.0) -> None:
+def store(
+    layout: AttemptLayout, execution: int, steps: range, name: str = "loss", late: float = 0.0, prefix: str = ""
+) -> None:
     times = {step: datetime.fromtimestamp(BEGIN + step + late, UTC) for step in steps}
     journal = Journal(layout, 0)
-    journal.log(execution, "tensorboard", [TrackedValue(name, step / 4, step, times[step]) for step in steps])
+    values = [TrackedValue(prefix + name, step / 4, step, times[step], prefix) for step in steps]
+    journal.log(execution, "tensorboard", values)
     journal.close()
 
 
@@ -53,7 +56,7 @@ def made_up(layout: AttemptLayout, execution: int = 2) -> list[tuple[str, int, f
     if remainder is None:
         return []
     journal = Journal(layout, 0)
-    journal.add_unread(execution, remainder.values)
+    journal.add_unread(execution, "tensorboard", remainder.values)
     journal.close()
     path = layout.tracker_spool(execution, 0)
     batches = [record.body() for record in parse_spool(path)] if path.exists() else []
@@ -107,7 +110,7 @@ def test_names_are_those_of_the_follower(attempts: list[AttemptLayout]) -> None:
     write(attempts[0], range(1, 5), tag="acc\n1")
     write(attempts[0], range(1, 5), tag="loss", folder="runs/valid")
     store(attempts[0], 1, range(1, 4), name=metric_name("acc\n1"))
-    store(attempts[0], 1, range(1, 4), name="valid/loss")
+    store(attempts[0], 1, range(1, 4), prefix="valid/")
     save(attempts[0], 20)
     assert sorted(made_up(attempts[1])) == [(metric_name("acc\n1"), 4, 1.0), ("valid/loss", 4, 1.0)]
 

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.tracker_spool import bodies, events, parameters, tags
+from tests.support.tracker_spool import bodies, events, parameters, points, tags
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.stored_name import metric_name, stored_name
-from trainyard.contract.wire.reports import MAX_POINTS, MetricsBatch
+from trainyard.contract.wire.reports import MAX_POINTS, MetricsBatch, ParametersReport
 from worker.trackers.history import read_history
 from worker.trackers.journal import Journal, TrackedValue
+from worker.trackers.names import StoredNames
 from worker.trackers.parameters import trainer_steps
 
 TRAINER = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "num_train_epochs": 3.0}
@@ -111,6 +112,52 @@ def test_parameters_and_tags_stay_distinct(tmp_path: Path) -> None:
     assert tags(layout)["λ"] == "1"
     assert bodies(layout)[-1].removed_tags == (stored_name("\n"),)
     assert sorted(event.data["kind"] for event in events(layout)) == ["parameter_name", "tag_name"]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_names_of_runs_that_meet_stay_distinct_in_all_attempts(tmp_path: Path, first: int) -> None:
+    """`inner/loss` of the first run, and `loss` of the run `inner`: either may come first, in any attempt."""
+    run = RunLayout(tmp_path / "job")
+    now = datetime.now(UTC)
+    logged = [("", "inner/loss"), ("inner/", "loss")]
+    received: list[set[str]] = [set(), set()]
+    for attempt, order in enumerate(([first], [1 - first, first], [first, 1 - first]), 1):
+        layout = run.attempt(f"{attempt}-a")
+        layout.root.mkdir(parents=True)
+        journal = Journal(layout, 0)
+        for one in order:
+            prefix, name = logged[one]
+            journal.log(attempt, "wandb", [TrackedValue(prefix + name, float(one), 1, now, prefix)])
+            values = {name: one, "plain": one}
+            journal.describe(attempt, prefix=prefix, parameters=values, tags={name: str(one)})
+            received[one].add(f"medium {journal.media_key(prefix, name)}")
+        journal.close()
+        for key, _, value in points(layout, attempt):
+            received[int(value)].add(f"metric {key}")
+        for report in bodies(layout, attempt):
+            if isinstance(report, ParametersReport):
+                for kind, named in (("parameter", report.parameters), ("tag", report.tags)):
+                    for name, value in named.items():
+                        if "plain" not in name:
+                            received[int(str(value))].add(f"{kind} {name}")
+    assert received[first] == {f"{kind} inner/loss" for kind in ("metric", "parameter", "tag", "medium")}
+    assert len(received[1 - first]) == 4
+    assert all(" inner/loss~" in one for one in received[1 - first])
+    with (run.root / "logged_names-0.jsonl").open("a") as file:
+        file.write('["Metric", "inner/lo')
+    StoredNames(run.root / "logged_names-0.jsonl")
+
+
+def test_unread_values_have_the_name_of_their_run(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path / "job").attempt("1-a")
+    layout.root.mkdir(parents=True)
+    journal, now = Journal(layout, 0), datetime.now(UTC)
+    journal.log(1, "wandb", [TrackedValue("inner/loss", 1.0, 1, now)])
+    late = TrackedValue("inner/loss", 2.0, 1, now, "inner/")
+    assert journal.add_unread(1, "wandb", lambda known: [late] if known(late) else []) == 1
+    journal.close()
+    (plain, other) = points(layout)
+    assert (plain[0], other[0].startswith("inner/loss~")) == ("inner/loss", True)
 
 
 def test_steps_of_a_former_axis_are_no_history(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.support.tracker_clients import CLIENTS, CLIENTS_OF_DETAILS, Clients, lines_of, run_program, version_of
-from tests.support.tracker_spool import bodies, events, media, parameters, points
+from tests.support.tracker_spool import bodies, events, media, parameters, points, tags
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.reports import EventsBatch, ParametersReport
 from worker.trackers.answers import Reporter
@@ -156,6 +156,21 @@ def test_runs_of_other_ranks_have_their_own_curves(
     call("POST", f"{API}runs/log-metric", tracker_token(listener.secret, Reporter(1, 2)), json=metric)
     call("POST", f"{API}runs/log-metric", json=metric | {"run_id": "a"})
     assert points(layout) == [("rank-2/x", 3, 2.5), ("x", 3, 2.5)]
+
+
+def test_names_of_runs_that_meet_stay_distinct(call: Callable[..., httpx.Response], layout: AttemptLayout) -> None:
+    created = [call("POST", f"{API}runs/create", json={"run_name": name}).json() for name in ("outer", "inner")]
+    outer, inner = (one["run"]["info"]["run_id"] for one in created)
+    for run_id, key in ((inner, "loss"), (outer, "inner/loss")):
+        body = {"run_id": run_id, "metrics": [{"key": key, "value": len(key), "timestamp": 1, "step": 1}]}
+        body |= {"params": [{"key": key, "value": str(len(key))}], "tags": [{"key": key, "value": str(len(key))}]}
+        assert call("POST", f"{API}runs/log-batch", json=body).status_code == 200
+    call("POST", f"{API}runs/delete-tag", json={"run_id": outer, "key": "inner/loss"})
+    (first, _, four), (second, _, ten) = points(layout)
+    assert (first, four, second.startswith("inner/loss~"), ten) == ("inner/loss", 4, True, 10)
+    assert {name: value for name, value in parameters(layout).items() if "loss" in name} == {first: 4, second: 10}
+    assert {name: value for name, value in tags(layout).items() if "loss" in name} == {first: "4", second: "10"}
+    assert bodies(layout)[-1].removed_tags == (second,)
 
 
 def test_names_beyond_the_limit_are_stated_once(call: Callable[..., httpx.Response], layout: AttemptLayout) -> None:

@@ -116,6 +116,23 @@ def test_further_runs_are_prefixed(follower: TensorBoardFollower, layout: Attemp
     assert described.parameters == {"lr": 0.5, "model": "gpt"}
 
 
+def test_tags_of_runs_that_meet_stay_distinct(
+    follower: TensorBoardFollower, layout: AttemptLayout, tmp_path: Path
+) -> None:
+    import numpy
+
+    for folder, tag, colour in (("logs", "inner/a", 0), ("logs/inner", "a", 255)):
+        with SummaryWriter(str(layout.code / folder)) as writer:
+            writer.add_scalar(tag, colour, 1)
+            writer.add_image(tag, numpy.full((3, 2, 2), colour, "uint8"), 1)
+        follower.poll()
+    (plain, _, zero), (other, _, full) = points(layout)
+    assert (plain, zero, other.startswith("inner/a~"), full) == ("inner/a", 0, True, 255)
+    first, second = media(layout)
+    assert (first.key, second.key) == (plain, other)
+    assert (tmp_path / str(first.path)).read_bytes() != (tmp_path / str(second.path)).read_bytes()
+
+
 def test_the_first_values_may_be_those_of_a_sub_folder(follower: TensorBoardFollower, layout: AttemptLayout) -> None:
     writer = SummaryWriter(str(layout.code / "logs/run"))
     writer.add_hparams({"lr": 0.5}, {"hparam/accuracy": 4.0})

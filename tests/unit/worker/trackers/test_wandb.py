@@ -376,6 +376,20 @@ def test_media_are_reported_by_step_and_other_objects_stated(
     assert "such values, as 'nested.odd', are left out" in event.message
 
 
+def test_names_of_runs_that_meet_stay_distinct(call: Callable[..., httpx.Response], layout: AttemptLayout) -> None:
+    image = {"_type": "image-file", "path": "a.png"}
+    for run_id, name, pair in (("run", "outer", ("inner/loss", "inner/image")), ("other", "inner", ("loss", "image"))):
+        config = json.dumps({pair[0]: {"value": run_id}})
+        call("/graphql", upsert(run_id, displayName=name, config=config))
+        call(STREAM.replace("/run/", f"/{run_id}/"), history({"_step": 1, pair[0]: len(run_id), pair[1]: image}))
+    (first, _, three), (second, _, five) = points(layout)
+    assert (first, three, second.startswith("inner/loss~"), five) == ("inner/loss", 3, True, 5)
+    values = {name: value for name, value in parameters(layout).items() if "loss" in name}
+    assert values == {first: "run", second: "other"}
+    keys = [item.key for item in media(layout)]
+    assert (keys[0], keys[1].startswith("inner/image~")) == ("inner/image", True)
+
+
 @pytest.mark.parametrize("clients", CLIENTS_OF_DETAILS)
 def test_lists_of_media_are_files(
     listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, clients: Clients
@@ -389,10 +403,8 @@ def test_lists_of_media_are_files(
     pages = [("pages", 150, position, None) for position in range(2)]
     examples = [("examples", 150, shade, str(shade)) for shade in range(3)]
     items = media(layout)
-    # Clients before 0.30 do not name the files of lists of images.
-    expected = pages if clients == "older" else [*examples, *pages]
-    assert [(item.key, item.step, item.position, item.caption) for item in items] == expected
-    assert {artifacts / str(item.path) for item in items} <= set(stored)
+    assert [(item.key, item.step, item.position, item.caption) for item in items] == [*examples, *pages]
+    assert {artifacts / str(item.path) for item in items} == set(stored)
 
 
 def test_unknown_operation_is_stated_once(call: Callable[..., httpx.Response], layout: AttemptLayout) -> None:

@@ -149,7 +149,7 @@ def test_next_attempt_reads_what_a_killed_launcher_had_not(
     following.root.mkdir()
     remainder = RunFileRemainder.find(following)
     assert remainder is not None
-    Journal(following, 0).add_unread(2, remainder.values)
+    Journal(following, 0).add_unread(2, "wandb", remainder.values)
     assert [point for point in points(following, 2) if point[0] == "train/loss"] == LOSSES[5:]
-    Journal(following, 0).add_unread(3, remainder.values)
+    Journal(following, 0).add_unread(3, "wandb", remainder.values)
     assert not following.tracker_spool(3, 0).exists() or points(following, 3) == []

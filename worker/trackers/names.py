@@ -1,0 +1,53 @@
+"""The names under which a node's launcher stores what a program logs."""
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Literal
+
+from trainyard.contract.stored_name import metric_name, stored_name, with_digest
+
+Kind = Literal["Metric", "Parameter", "Tag", "Medium"]
+_MAX_OWNERS = 50_000
+"""Names that are told apart from later ones."""
+
+
+class StoredNames:
+    """Tells names apart that would be stored alike: `inner/loss`, and `loss` of the run `inner`.
+
+    The first one has the name in this and all later attempts. Others get a digest.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """
+        Args:
+            path: The file with the names of earlier attempts, to which new ones are appended.
+        """
+        self._path = path
+        self._owners: dict[tuple[str, str, str], tuple[str, ...]] = {}
+        """The prefix and the keys of the first one, by kind, tracker and stored name."""
+        with contextlib.suppress(OSError):
+            for line in path.read_bytes().splitlines():
+                with contextlib.suppress(ValueError, TypeError):  # a line that was not written to its end
+                    kind, tracker, stored, *first = json.loads(line)
+                    self._owners.setdefault((kind, tracker, stored), tuple(first))
+
+    def stored(self, kind: Kind, prefix: str, *keys: str, tracker: str = "") -> str:
+        """Return the stored name of what a program logs.
+
+        Args:
+            prefix: The one of its run.
+            keys: The name, or of a nested parameter the keys that lead to it.
+            tracker: The one that reports a metric: what two trackers report under one name is one metric.
+        """
+        name, logged = prefix + ".".join(keys), (prefix, *keys)
+        stored = metric_name(name) if kind == "Metric" else stored_name(name)
+        if "/" not in name and len(keys) == 1 and "." not in name:
+            return stored  # It has no prefix, and no other name has its text.
+        first = self._owners.get((kind, tracker, stored))
+        if first is None and len(self._owners) < _MAX_OWNERS:
+            first = self._owners[kind, tracker, stored] = logged
+            # Without its line, only an attempt that logs the two in another order takes one for the other.
+            with contextlib.suppress(OSError), self._path.open("a") as file:
+                file.write(json.dumps([kind, tracker, stored, *logged]) + "\n")
+        return stored if first in (logged, None) else with_digest(stored, json.dumps(logged if prefix else keys))
