@@ -78,12 +78,22 @@ class RunHistory:
     used: dict[str, str | None] = field(default_factory=dict)
     """The step metric with which the values of each name were yielded; None: W&B's own count of calls."""
     last_step: int = 0
+    next_step: int = 0
+    """The count of the client after its last line; 0: there is none."""
+    earlier: frozenset[str] = frozenset()
+    """The names of metrics that the run has logged in earlier executions."""
     _offset: int | None = None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of all metrics that the run has logged."""
+        return self.earlier | self.used.keys()
 
     def values(self, line: Mapping[str, Any], prefix: str) -> Iterator[TrackedValue]:
         """Yield the values of a history line. Images and other media are left out."""
         if self._offset is None:
             self._offset = self.resumes_at if integer(line.get("_step")) == 0 else 0
+        self.next_step = max(self.next_step, (integer(line.get("_step")) or 0) + 1)
         flat = dict(_flatten(line))
         time = _time(line.get("_timestamp"))
         for name, value in flat.items():
@@ -124,9 +134,10 @@ class RunHistory:
 
     def summary_values(self, summary: Mapping[str, Any], prefix: str) -> Iterator[TrackedValue]:
         """Yield what the program set in `run.summary` and never logged, at the last step."""
+        logged = self.names
         for name, value in _flatten(summary):
             # The summary also has aggregates of logged metrics: `loss.min`.
-            if not any(name == known or name.startswith(f"{known}.") for known in self.used):
+            if not any(name == known or name.startswith(f"{known}.") for known in logged):
                 yield TrackedValue(prefix + name, value, self.last_step, datetime.now(UTC))
 
 
@@ -140,6 +151,19 @@ def parse_summary(chunk: object) -> dict[str, Any]:
     """Return the newest summary in a chunk of the summary file."""
     _, lines = _parse_chunk(chunk)
     return _parse_object(lines[-1]) if lines else {}
+
+
+def resume_point(summary: dict[str, Any], step: int) -> dict[str, Any]:
+    """Return where a client continues a run.
+
+    Args:
+        summary: The one of the run so far.
+        step: The step after its last line; 0: the run begins.
+    """
+    last = {"_step": step - 1} if step else {}
+    summary = {name: value for name, value in summary.items() if name != "_step"} | last
+    tail = [json.dumps(last | {"_runtime": summary.get("_runtime", 0)})] if step else []
+    return {"historyLineCount": step, "historyTail": json.dumps(tail), "summaryMetrics": json.dumps(summary)}
 
 
 def _parse_chunk(chunk: object) -> tuple[int, list[object]]:

@@ -31,11 +31,13 @@ class WandbRun:
         project: str,
         resumes_at: int,
         report_media: Callable[[Iterable[Logged]], None],
+        earlier: "WandbRun | None" = None,
     ) -> None:
         """
         Args:
             prefix: Of the names of metrics, parameters and tags.
             resumes_at: The step at which the job continues after its checkpoint.
+            earlier: The run that the client continues, of an earlier execution.
             report_media: Appends the media of a line to the journal.
         """
         self.name = name
@@ -52,18 +54,35 @@ class WandbRun:
         """Until when, by the clock of this process, an alert with this title is not repeated."""
         self._journal = journal
         self._report_media = report_media
-        self._history = RunHistory(resumes_at)
+        self._history = RunHistory(resumes_at, earlier=earlier._history.names if earlier else frozenset())
         self._streamed_metrics = StepMetrics()
         self._definitions: list[Mapping[str, str]] = []
         self._file_summary: Document = {}
         self._file_config: Document = {}
         self._described: dict[str, Document] = {}
         self._ended = False
+        self._summarized: Document = {}
+        """What the summary had at the last end of the run."""
 
     @property
     def reads_file(self) -> bool:
         """Whether the newest file of the run may have more."""
         return bool(self.lines.files) and not self.lines.files[-1].ended
+
+    @property
+    def whole_summary(self) -> Document:
+        """The values of `run.summary` that either source has."""
+        return {**self._file_summary, **self.summary}
+
+    def begin_again(self) -> int:
+        """Expect more of a run that the client continues, and return the step at which it does; 0: it has no line.
+
+        Raises:
+            OSError: The rest of what the client wrote before could not be stored.
+        """
+        self.read_file()
+        self.completed = self._ended = False
+        return self._history.next_step
 
     def attach(self, file: RunFile) -> None:
         """Read a file of the run from now on."""
@@ -129,8 +148,10 @@ class WandbRun:
         """Store the summary once, when the run is complete or its program has ended."""
         if self._ended:
             return
-        summary = {**self._file_summary, **self.summary}
-        self._journal.log(self.execution, TRACKER, self._history.summary_values(summary, self.prefix))
+        values = list(self._history.summary_values(self.whole_summary, self.prefix))
+        new = [value for value in values if self._summarized.get(value.name, ...) != value.value]
+        self._journal.log(self.execution, TRACKER, new)
+        self._summarized = {value.name: value.value for value in values}
         self._ended = True
 
     def close(self) -> None:

@@ -85,6 +85,20 @@ for value in range(3, 6):
     run.log({{"loss": value}})
 run.finish()
 """
+PHASES = """
+import os, wandb
+run = wandb.init(id="one", config={"lr": 0.1, "deep": {"a": 1}}, tags=["small"])
+for value in range(10):
+    run.log({"loss": value, "bad": float("nan")})
+run.summary["best"] = 0.5
+run.finish()
+for phase in (1, 2):
+    run = wandb.init(id="one", resume="must", config={"phase": phase})
+    print("PHASE", run.starting_step, run.resumed, sorted(dict(run.config).items()), run.tags, run.summary["best"])
+    for value in range(2):
+        run.log({"loss": phase * 100 + value})
+    run.finish()
+"""
 MEDIA = """
 import numpy, wandb
 run = wandb.init()
@@ -305,6 +319,24 @@ def test_resumed_program_continues_after_its_checkpoint(
     assert [step for _, step, _ in points(layout, 1)] == [0, 1, 2, 3, 4, 5]
     assert [step for _, step, _ in points(layout, 2)] == [3, 4, 5, 6, 7, 8]
     assert ("Resuming run same" in output) == bool(arguments)
+
+
+@pytest.mark.parametrize("clients", CLIENTS_OF_DETAILS)
+def test_run_that_is_continued_in_one_execution_keeps_its_lines(
+    listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, clients: Clients
+) -> None:
+    output = run(listener, tmp_path, PHASES, clients)
+    config = "[('deep', {{'a': 1}}), ('lr', 0.1), ('phase', {})]".format
+    read = [line for line in output.splitlines() if line.startswith("PHASE")]
+    assert read == [f"PHASE {at} True {config(phase)} ('small',) 0.5" for at, phase in ((10, 1), (12, 2))]
+    losses = [*range(10), 100, 101, 200, 201]
+    assert [(step, value) for name, step, value in points(layout) if name == "loss"] == list(enumerate(losses))
+    assert [(step, value) for name, step, value in points(layout) if name == "best"] == [(9, 0.5)]
+    run(listener, tmp_path, PHASES.partition("run.finish")[0].replace("lr", "ls"), clients, execution=2)
+    resumed = PHASES.replace("for phase in (1, 2)", "for phase in (5, 6)").rpartition("run.finish()\nfor")[2]
+    output = run(listener, tmp_path, "import wandb\nfor" + resumed, clients, execution=3)
+    assert "PHASE 0 True [('deep', {'a': 1}), ('ls', 0.1), ('phase', 5)] ('small',) 0.5" in output
+    assert [(step, value) for name, step, value in points(layout, 3) if name == "bad"] == []
 
 
 def test_late_definition_gives_earlier_points_their_steps(
