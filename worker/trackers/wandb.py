@@ -164,7 +164,7 @@ class WandbApi:
                 "eventsTail": "[]",
                 "wandbConfig": '{"t": 1}',
             }
-            known = _fields(run) if run else {"summaryMetrics": "{}", "config": "{}", "tags": []}
+            known: Document = _fields(run) if run else {"summaryMetrics": "{}", "config": "{}", "tags": []}
             bucket |= known | resume_point(json.loads(known["summaryMetrics"]), step)
         entity = {"id": _ENTITY, "name": _ENTITY}
         return {"model": {"id": project, "name": project, "entity": entity, "bucket": bucket}}

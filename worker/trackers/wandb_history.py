@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from trainyard.contract.base import MAX_SAFE_INT
 from worker.trackers.journal import TrackedValue
 
 _CLIENT_KEYS = frozenset({"_step", "_runtime", "_timestamp", "_wandb"})
@@ -15,6 +16,8 @@ _COMMON_STEP_METRICS = ("train/global_step", "trainer/global_step")
 definitions at the end of a run, and a run that is killed before its file has a block sends none."""
 _MAX_DEPTH = 8
 _YEAR_2200 = 7_258_118_400
+_NO_STEP = -1
+"""Of a line whose step is no whole number."""
 
 
 def parse_config(text: object) -> tuple[dict[str, Any], "StepMetrics"]:
@@ -100,7 +103,7 @@ class RunHistory:
             metric = self._step_metric(name, flat)
             self.used[name] = metric if self.metrics.are_defined else metric or self.used.get(name)
             step = self._step(name, line, flat)
-            self.last_step = max(self.last_step, step or 0)
+            self.last_step = max(self.last_step, integer(step) or 0)
             yield TrackedValue(prefix + name, value, step, time)
 
     def changed(self) -> set[str]:
@@ -127,10 +130,12 @@ class RunHistory:
         return next((one for one in _COMMON_STEP_METRICS if one in flat), None)
 
     def _step(self, name: str, line: Mapping[str, Any], flat: Mapping[str, Any]) -> int | None:
-        counted = integer(line.get("_step"))
         metric = self._step_metric(name, flat)
-        given = integer(flat.get(metric)) if metric else None
-        return given if given is not None else None if counted is None else counted + (self._offset or 0)
+        given = _whole(flat.get(metric)) if metric else None
+        if given is not None or line.get("_step") is None:
+            return given
+        counted = _whole(line["_step"])
+        return _NO_STEP if counted is None else counted + (self._offset or 0)
 
     def summary_values(self, summary: Mapping[str, Any], prefix: str) -> Iterator[TrackedValue]:
         """Yield what the program set in `run.summary` and never logged, at the last step."""
@@ -197,9 +202,14 @@ def _flatten(
 
 def integer(value: object) -> int | None:
     """Return a number that is whole and exact; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) > 2**53:
-        return None
-    return int(value) if int(value) == value else None
+    number = _whole(value)
+    return None if number is None or abs(number) > MAX_SAFE_INT else number
+
+
+def _whole(value: object) -> int | None:
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _time(value: object) -> datetime:

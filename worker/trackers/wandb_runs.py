@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from trainyard.contract.wire.reports import EventLevel
 from worker.trackers import wandb_file
+from worker.trackers.curves import WANDB_SUMMARY
 from worker.trackers.journal import Journal
 from worker.trackers.wandb_file import Document, RunFile
 from worker.trackers.wandb_history import RunHistory, StepMetrics
@@ -54,7 +55,7 @@ class WandbRun:
         """Until when, by the clock of this process, an alert with this title is not repeated."""
         self._journal = journal
         self._report_media = report_media
-        self._history = RunHistory(resumes_at, earlier=earlier._history.names if earlier else frozenset())
+        self._history = RunHistory(resumes_at, earlier=earlier.metrics if earlier else frozenset())
         self._streamed_metrics = StepMetrics()
         self._definitions: list[Mapping[str, str]] = []
         self._file_summary: Document = {}
@@ -73,6 +74,11 @@ class WandbRun:
     def whole_summary(self) -> Document:
         """The values of `run.summary` that either source has."""
         return {**self._file_summary, **self.summary}
+
+    @property
+    def metrics(self) -> frozenset[str]:
+        """The names of all metrics that the run has logged, in earlier executions too."""
+        return self._history.names
 
     def begin_again(self) -> int:
         """Expect more of a run that the client continues, and return the step at which it does; 0: it has no line.
@@ -150,7 +156,7 @@ class WandbRun:
             return
         values = list(self._history.summary_values(self.whole_summary, self.prefix))
         new = [value for value in values if self._summarized.get(value.name, ...) != value.value]
-        self._journal.log(self.execution, TRACKER, new)
+        self._journal.log(self.execution, WANDB_SUMMARY, new)
         self._summarized = {value.name: value.value for value in values}
         self._ended = True
 

@@ -374,6 +374,30 @@ def test_repeated_lines_add_no_points(call: Callable[..., httpx.Response], layou
     assert points(layout) == [("loss", step, float(step)) for step in range(1, 5)]
 
 
+def test_lines_whose_step_cannot_be_stored_are_left_out(
+    api: WandbApi, call: Callable[..., httpx.Response], layout: AttemptLayout
+) -> None:
+    """The step is W&B's own, or that of the step metric."""
+    defined = {"_wandb": {"value": {"m": [{"1": "epoch"}, {"1": "acc", "5": 1}]}}}
+    call("/graphql", upsert(config=json.dumps(defined)))
+    steps = [2**53 + 1, 2**60, 1.5, "9", True, -1, 3]
+    call(STREAM, history(*({"_step": step, "loss": 1.0 + number} for number, step in enumerate(steps))))
+    call(STREAM, history({"_step": 4, "acc": 1.0, "epoch": -5}, {"_step": 5, "acc": 2.0, "epoch": 2.5}, offset=7))
+    image = {"_type": "image-file", "path": "a.png"}
+    call(STREAM, history({"_step": 2**60, "image": image}, {"_step": 6, "image": image}, offset=9))
+    call("/graphql", upsert(name="end", summary="{}"))
+    api.end_runs(2)
+    api._journal.close()
+    stored = points(layout)
+    assert [point for point in stored if point[0] == "loss"] == [("loss", 3, 7.0)]
+    assert [point for point in stored if point[0] == "acc"] == [("acc", 5, 2.0)]
+    assert [item.step for item in media(layout)] == [6]
+    *stated, left_out = events(layout)
+    counts = [{"metric": name, "count": count} for name, count in (("loss", 6), ("acc", 1), ("epoch", 1))]
+    assert left_out.data == {"kind": "step", "metrics": 3, "left_out": counts}
+    assert [event.data["kind"] for event in stated] == ["media_step"]
+
+
 def test_compressed_body_is_read(call: Callable[..., httpx.Response], layout: AttemptLayout) -> None:
     body = gzip.compress(json.dumps(history({"_step": 1, "loss": 2.0})).encode())
     assert call(STREAM, body, **{"Content-Encoding": "gzip"}).status_code == 200
