@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from trainyard.contract.wire.reports import EventLevel
-from worker.trackers.answers import TELEMETRY, Reporter, RunPrefixes, TrackerError, TrackerRequest
+from worker.trackers.answers import Reporter, RunPrefixes, TrackerError, TrackerRequest
 from worker.trackers.artifacts import ArtifactFolder, store_or_state
 from worker.trackers.journal import Journal
 from worker.trackers.variables import tracker_token
@@ -80,7 +80,7 @@ class WandbApi:
         } | WandbArtifacts(artifacts, self._uploads).operations
 
     def serves(self, path: str) -> bool:
-        return path == GRAPHQL or path.startswith((UPLOADS, TELEMETRY, "/files/"))
+        return path == GRAPHQL or path.startswith((UPLOADS, "/files/"))
 
     def handle(self, request: TrackerRequest) -> Document | Path:
         """Carry out a request and return the answer, or the file that is the answer.
@@ -89,9 +89,6 @@ class WandbApi:
             TrackerError: It cannot be carried out.
             OSError: The spool or a file could not be written.
         """
-        if request.path.startswith(TELEMETRY):
-            request.read(_MAX_BODY)
-            return {}
         if request.path.startswith(UPLOADS):
             return self._store_file(request)
         if request.path == GRAPHQL:

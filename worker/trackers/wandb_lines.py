@@ -32,7 +32,7 @@ class RunLines:
         """Return the lines that are not stored, by their identity.
 
         Args:
-            first: Lines of the stream: the position of the first one, which identifies lines without a whole number as step.
+            first: Lines of the stream: the position of the first one. It identifies lines without a step.
         """
         unknown: dict[int, Document] = {}
         for position, line in enumerate(lines, first or 0):

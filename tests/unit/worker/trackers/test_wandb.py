@@ -221,6 +221,7 @@ def test_program_reports_unchanged(
     text = PROGRAM.replace('reinit="create_new"', "reinit=True") if clients == "wandb==0.19.0" else PROGRAM
     output = run(listener, tmp_path, text, clients)
     assert f"version {version_of(clients, 'wandb')}" in output
+    assert "Failed to export" not in output
     assert f"View run at {JOB_PAGE}/wandb/" in output
     links = re.findall(r"https?://\S+/runs/\S+", output)
     assert len(links) > 1
