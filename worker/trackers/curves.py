@@ -1,5 +1,6 @@
 """The curves of one execution: which tracker reports a metric, and at which steps its points are."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -46,6 +47,11 @@ class _Zero(NamedTuple):
 
     time: datetime
     number: float
+
+    @property
+    def order(self) -> tuple[datetime, float]:
+        """Of several values of a step, MLflow shows the one with the highest time, then value."""
+        return self.time, 0.0 if math.isnan(self.number) else self.number
 
 
 class Curves:
@@ -105,7 +111,7 @@ class Curves:
         """Begin a curve again whose points were counted, if its zeros turn out to be steps."""
         if step == 0 and self.steps.may_count(name):
             first, last = self._zeros.get(name, (logged, logged))
-            self._zeros[name] = first, logged if logged.time >= last.time else last
+            self._zeros[name] = first, max(last, logged, key=lambda zero: zero.order)
         elif step and (zeros := self._zeros.pop(name, None)) and name in self.steps.counted:
             self.begin_again(new, name)
             for zero in dict.fromkeys(zeros):
