@@ -203,7 +203,7 @@ for step, value in ((0, 9.0), (0, 8.0), (100, 1.0), (200, 2.0), (-1, 3.0)):
 """
 
 
-def test_curves_have_the_steps_of_the_program_and_the_values_of_one_tracker(client: Client, tmp_path: Path) -> None:
+def test_curves_have_given_steps_and_the_values_of_one_tracker(client: Client, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(ODD_STEPS_PROGRAM)
     job = client.submit({"name": "odd", "task": "script", "argv": ["train.py"]}, code=tmp_path)
     wait_for_status(client, job.id, "succeeded")

@@ -85,7 +85,7 @@ class Curves:
         self._latest[name] = latest
         counts_zeros = tracker not in _GIVE_STEPS
         if counts_zeros:
-            self._tell_steps_from_counts(new, name, _Zero(time, number), step)
+            self._end_count(new, name, _Zero(time, number), step)
         assigned = self.steps.assign(name, step, counts_zeros=counts_zeros)
         new.points.append((name, Point(key=name, step=assigned, value=number, time=time)))
 
@@ -107,7 +107,7 @@ class Curves:
         self._latest.pop(name, None)
         self._zeros.pop(name, None)
 
-    def _tell_steps_from_counts(self, new: NewPoints, name: str, logged: _Zero, step: int | None) -> None:
+    def _end_count(self, new: NewPoints, name: str, logged: _Zero, step: int | None) -> None:
         """Begin a curve again whose points were counted, if its zeros turn out to be steps."""
         if step == 0 and self.steps.may_count(name):
             first, last = self._zeros.get(name, (logged, logged))

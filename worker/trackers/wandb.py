@@ -20,7 +20,7 @@ from worker.trackers.wandb_artifacts import ARTIFACTS, GLOBAL_ID, WandbArtifacts
 from worker.trackers.wandb_file import Document, find_run_file
 from worker.trackers.wandb_history import parse_config, parse_lines, parse_summary, resume_point
 from worker.trackers.wandb_media import report_media
-from worker.trackers.wandb_remainder import NotedFile, NotedFiles
+from worker.trackers.wandb_remainder import EndedRun, NotedFile, NotedFiles
 from worker.trackers.wandb_runs import WandbRun
 
 GRAPHQL = "/graphql"
@@ -59,8 +59,8 @@ class WandbApi:
         self._prefixes = RunPrefixes()
         self._lock = threading.RLock()
         self._runs: dict[tuple[Reporter, str], WandbRun] = {}
-        self._resumed: dict[tuple[Reporter, str], WandbRun] = {}
-        """The run of an earlier execution that a client continues."""
+        self._resumed: dict[tuple[Reporter, str], frozenset[str]] = {}
+        """The metrics of runs of earlier executions that a client continues."""
         self._searches: dict[tuple[Reporter, str], int] = {}
         self._operations: dict[str, Callable[[Reporter, Document], Document]] = {
             "Viewer": _viewer,
@@ -146,11 +146,13 @@ class WandbApi:
             return {"model": {"id": project, "name": project, "bucket": None}}
         with self._lock:
             run = self._known_run(run_id, reporter.rank)
+            known = _ended(run_id, reporter.rank, run) if run else self._files.ended_run(run_id, reporter.rank)
+            known = known or EndedRun(run_id, reporter.rank, {"summaryMetrics": "{}", "config": "{}", "tags": []}, [])
             step = 0
             if run is not None and run.execution == reporter.execution:
                 step = run.begin_again()
-            elif run is not None:
-                self._resumed[reporter, run_id] = run
+            else:
+                self._resumed[reporter, run_id] = frozenset(known.metrics)
             step = step or self._journal.resumes_at(reporter.execution)
             bucket = {
                 "id": run_id,
@@ -161,8 +163,7 @@ class WandbApi:
                 "eventsTail": "[]",
                 "wandbConfig": '{"t": 1}',
             }
-            known: Document = _fields(run) if run else {"summaryMetrics": "{}", "config": "{}", "tags": []}
-            bucket |= known | resume_point(json.loads(known["summaryMetrics"]), step)
+            bucket |= known.fields | resume_point(json.loads(known.fields["summaryMetrics"]), step)
         entity = {"id": _ENTITY, "name": _ENTITY}
         return {"model": {"id": project, "name": project, "entity": entity, "bucket": bucket}}
 
@@ -241,7 +242,7 @@ class WandbApi:
             run.read_file()
             if body.get("complete") is True:
                 run.completed = True
-                run.end()
+                self._end(reporter, run_id, run)
         return {}
 
     def read_files(self) -> None:
@@ -264,9 +265,13 @@ class WandbApi:
             OSError: It could not be stored.
         """
         with self._lock:
-            for (reporter, _), run in self._runs.items():
+            for (reporter, run_id), run in self._runs.items():
                 if reporter.execution != execution:
-                    run.end()
+                    self._end(reporter, run_id, run)
+
+    def _end(self, reporter: Reporter, run_id: str, run: WandbRun) -> None:
+        if run.end():
+            self._files.add(_ended(run_id, reporter.rank, run))
 
     def _find_file(self, reporter: Reporter, run_id: str, run: WandbRun) -> None:
         """Look for the file that the client's process has open: it waits for the answer of this request."""
@@ -292,7 +297,7 @@ class WandbApi:
                 name=name,
                 project=str(project or _NO_PROJECT),
                 resumes_at=self._journal.resumes_at(reporter.execution),
-                earlier=self._resumed.get((reporter, run_id)),
+                earlier=self._resumed.get((reporter, run_id), frozenset()),
                 report_media=lambda objects: report_media(
                     self._artifacts, folder, reporter.execution, self._journal, objects
                 ),
@@ -312,6 +317,10 @@ def _fields(run: WandbRun) -> Document:
         "config": json.dumps({key: {"value": value} for key, value in parameters.items()}),
         "summaryMetrics": json.dumps(run.whole_summary),
     }
+
+
+def _ended(run_id: str, rank: int, run: WandbRun) -> EndedRun:
+    return EndedRun(run_id, rank, _fields(run), sorted(run.metrics))
 
 
 def _folder(run_id: str) -> str:

@@ -32,13 +32,13 @@ class WandbRun:
         project: str,
         resumes_at: int,
         report_media: Callable[[Iterable[Logged]], None],
-        earlier: "WandbRun | None" = None,
+        earlier: frozenset[str] = frozenset(),
     ) -> None:
         """
         Args:
             prefix: Of the names of metrics, parameters and tags.
             resumes_at: The step at which the job continues after its checkpoint.
-            earlier: The run that the client continues, of an earlier execution.
+            earlier: The names of metrics that the run has logged in earlier executions, which the client continues.
             report_media: Appends the media of a line to the journal.
         """
         self.name = name
@@ -55,7 +55,7 @@ class WandbRun:
         """Until when, by the clock of this process, an alert with this title is not repeated."""
         self._journal = journal
         self._report_media = report_media
-        self._history = RunHistory(resumes_at, earlier=earlier.metrics if earlier else frozenset())
+        self._history = RunHistory(resumes_at, earlier=earlier)
         self._streamed_metrics = StepMetrics()
         self._definitions: list[Mapping[str, str]] = []
         self._file_summary: Document = {}
@@ -150,15 +150,16 @@ class WandbRun:
             if not file.ended:
                 self._read(file)
 
-    def end(self) -> None:
-        """Store the summary once, when the run is complete or its program has ended."""
+    def end(self) -> bool:
+        """Store the summary once, when the run is complete or its program has ended; return whether that was now."""
         if self._ended:
-            return
+            return False
         values = list(self._history.summary_values(self.whole_summary, self.prefix))
         new = [value for value in values if self._summarized.get(value.name, ...) != value.value]
         self._journal.log(self.execution, WANDB_SUMMARY, new)
         self._summarized = {value.name: value.value for value in values}
         self._ended = True
+        return True
 
     def close(self) -> None:
         for file in self.lines.files:

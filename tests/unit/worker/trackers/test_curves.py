@@ -48,7 +48,7 @@ def test_of_a_repeated_first_step_the_newest_value_stays(layout: AttemptLayout) 
     assert points(layout) == [("acc", 0, 2.0), ("acc", 0, 3.0), ("acc", 10, 4.0)]
 
 
-def test_curve_that_an_earlier_attempt_counted_has_the_steps_that_are_given(layout: AttemptLayout) -> None:
+def test_a_given_step_ends_the_count_of_an_earlier_attempt(layout: AttemptLayout) -> None:
     journal = Journal(layout, 0)
     journal.log(1, "mlflow", values("acc", [(0, 1.0), (0, 2.0), (5, 3.0)]))
     journal.log(1, "mlflow", values("loss", [(0, float(value)) for value in range(3)]))

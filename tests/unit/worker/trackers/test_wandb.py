@@ -324,7 +324,12 @@ def test_resumed_program_continues_after_its_checkpoint(
 
 @pytest.mark.parametrize("clients", CLIENTS_OF_DETAILS)
 def test_run_that_is_continued_in_one_execution_keeps_its_lines(
-    listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, clients: Clients
+    listener: TrackerListener,
+    api: WandbApi,
+    address: list[str],
+    layout: AttemptLayout,
+    tmp_path: Path,
+    clients: Clients,
 ) -> None:
     output = run(listener, tmp_path, PHASES, clients)
     config = "[('deep', {{'a': 1}}), ('lr', 0.1), ('phase', {})]".format
@@ -334,10 +339,16 @@ def test_run_that_is_continued_in_one_execution_keeps_its_lines(
     assert [(step, value) for name, step, value in points(layout) if name == "loss"] == list(enumerate(losses))
     assert [(step, value) for name, step, value in points(layout) if name == "best"] == [(9, 0.5)]
     run(listener, tmp_path, PHASES.partition("run.finish")[0].replace("lr", "ls"), clients, execution=2)
-    resumed = PHASES.replace("for phase in (1, 2)", "for phase in (5, 6)").rpartition("run.finish()\nfor")[2]
-    output = run(listener, tmp_path, "import wandb\nfor" + resumed, clients, execution=3)
-    assert "PHASE 0 True [('deep', {'a': 1}), ('ls', 0.1), ('phase', 5)] ('small',) 0.5" in output
-    assert [(step, value) for name, step, value in points(layout, 3) if name == "bad"] == []
+    resumed = "import wandb\nfor phase in (5, 6)" + PHASES.rpartition("for phase in (1, 2)")[2]
+    read = "PHASE 0 True [('deep', {'a': 1}), ('ls', 0.1), ('phase', 5)] ('small',) 0.5"
+    assert read in run(listener, tmp_path, resumed, clients, execution=3)
+    later = RunLayout(layout.root.parent.parent).attempt("2-b")
+    later.root.mkdir()
+    api.end_runs(4)
+    with listening(make_api(later, address), address) as other:
+        assert read.replace("5)", "6)") in run(other, tmp_path, resumed.replace("5, 6", "6, 7"), clients, execution=4)
+    for attempt, execution in ((layout, 3), (later, 4)):
+        assert {name for name, _, _ in points(attempt, execution)} == {"loss", "best"}
 
 
 def test_late_definition_gives_earlier_points_their_steps(
