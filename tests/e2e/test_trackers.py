@@ -180,6 +180,42 @@ def test_loops_over_folds_end_with_the_values_of_the_last_fold(client: Client, t
     assert (counts["mlflow_loss"], counts["wandb_loss"]) == (40, 40)
 
 
+ODD_STEPS_PROGRAM = """
+import mlflow, wandb
+from torch.utils.tensorboard import SummaryWriter
+
+run = wandb.init(id="one")
+writer = SummaryWriter("logs")
+for step in range(10):
+    for tracker, value in (("tensorboard", step + 100), ("mlflow", step + 200), ("wandb", step)):
+        if tracker == "tensorboard":
+            writer.add_scalar("loss", value, step)
+        elif tracker == "mlflow":
+            mlflow.log_metric("loss", value, step=step)
+        else:
+            run.log({"loss": value})
+writer.close()
+run.finish()
+with wandb.init(id="one", resume="must") as run:
+    run.log({"loss": 10.0})
+for step, value in ((0, 9.0), (0, 8.0), (100, 1.0), (200, 2.0), (-1, 3.0)):
+    mlflow.log_metric("acc", value, step=step)
+"""
+
+
+def test_curves_have_given_steps_and_the_values_of_one_tracker(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ODD_STEPS_PROGRAM)
+    job = client.submit({"name": "odd", "task": "script", "argv": ["train.py"]}, code=tmp_path)
+    wait_for_status(client, job.id, "succeeded")
+    series = {one.key: dict(zip(one.steps, one.values, strict=True)) for one in client.metrics(job.id).series}
+    assert series == {"loss": {step: float(step) for step in range(11)}, "acc": {0: 8.0, 100: 1.0, 200: 2.0}}
+    stated = {one.data["kind"]: one for one in client.events(job.id) if one.type == "worker.report_adjusted"}
+    assert stated["step"].data["left_out"] == [{"metric": "acc", "count": 1}]
+    assert stated["two_trackers"].data["left_out"] == [{"metric": "loss", "count": 20}]
+    (repeated,) = [one for one in client.events(job.id) if one.type == "steps_repeated"]
+    assert {"metric": "acc", "count": 1} in repeated.data["repeats"]
+
+
 TENSORBOARD_PROGRAM = """
 import os, signal, time
 from torch.utils.tensorboard import SummaryWriter

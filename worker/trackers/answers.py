@@ -10,8 +10,6 @@ from io import BufferedIOBase
 from typing import Any
 
 MAX_RUNS = 10_000
-TELEMETRY = "/sdk/otel/"
-"""The paths of W&B's telemetry, which its client sends without a key."""
 _CHUNK = 1024 * 1024
 
 

@@ -23,13 +23,9 @@ class EarlierAttempt:
     @classmethod
     def find(cls, layout: AttemptLayout) -> "EarlierAttempt | None":
         """Return it, if there is one and a checkpoint. Called before the program starts."""
-        run = RunLayout(layout.root.parent.parent)
-        own = _number(layout)
-        earlier = [one for path in run.attempts.glob("*-*") if _number(one := AttemptLayout(path)) < own]
-        saved_at = newest_checkpoint(run.checkpoints)
-        if not earlier or saved_at is None:
-            return None
-        return cls(max(earlier, key=lambda one: (_number(one), one.root.stat().st_mtime)), saved_at)
+        earlier = earlier_attempts(layout)
+        saved_at = newest_checkpoint(RunLayout(layout.root.parent.parent).checkpoints)
+        return cls(earlier[0], saved_at) if earlier and saved_at is not None else None
 
     def unread(
         self, values: Iterable[TrackedValue], known: Callable[[TrackedValue], MetricHistory | None]
@@ -52,6 +48,13 @@ class EarlierAttempt:
             and known.latest_at < value.time.timestamp() <= self.saved_at
             and value.step > known.latest_step
         )
+
+
+def earlier_attempts(layout: AttemptLayout) -> list[AttemptLayout]:
+    """Return the attempts before an attempt, the newest first."""
+    attempts = RunLayout(layout.root.parent.parent).attempts.glob("*-*")
+    earlier = [one for path in attempts if _number(one := AttemptLayout(path)) < _number(layout)]
+    return sorted(earlier, key=lambda one: (_number(one), one.root.stat().st_mtime), reverse=True)
 
 
 def _number(layout: AttemptLayout) -> int:

@@ -5,12 +5,13 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
+from trainyard.contract.base import MAX_SAFE_INT
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.contract.wire.media import MAX_MEDIA, MediaItem, MediaReport
 from trainyard.contract.wire.reports import (
@@ -29,7 +30,9 @@ from trainyard.contract.wire.reports import (
 from trainyard.contract.wire.spool import SpoolBody, format_record
 from trainyard.contract.wire.worker_events import ALERT
 from worker.reporting.spool_file import SpoolFile
+from worker.trackers.curves import Curves, NewPoints
 from worker.trackers.history import read_history
+from worker.trackers.left_out import LeftOut
 from worker.trackers.names import Kind, StoredNames
 from worker.trackers.parameters import leaves_of, stored_text, trainer_steps
 from worker.trackers.steps import ExecutionSteps, MetricHistory
@@ -37,8 +40,6 @@ from worker.trackers.steps import ExecutionSteps, MetricHistory
 EVENTS_PER_NODE = 1_000_000
 MAX_NAMES = 9_000
 """Metric names of one node, below what the service allows a job."""
-_GIVE_STEPS = frozenset({"wandb"})
-"""Trackers whose client counts where the program gives no step: their 0 is a step."""
 _CHECK_SECONDS = 1.0
 """How often the spool is read for metrics that the program reports by `trainyard.script`."""
 _METRICS_MARK = b'"kind": "metrics"'
@@ -51,7 +52,7 @@ class TrackedValue:
     name: str
     value: Any
     step: int | None
-    """None: the program gave no step."""
+    """None: the program gave no step. A point at a step that cannot be stored is left out."""
     time: datetime
     prefix: str = ""
     """The beginning of the name that tells its run from others."""
@@ -62,14 +63,15 @@ class _Execution:
     """The spool of one execution."""
 
     file: SpoolFile
-    steps: ExecutionSteps
+    curves: Curves
     records: int = 0
     events: int = 0
     total_steps: int | None = None
     """The length of the run, if the parameters state it."""
-    trackers: dict[str, str] = field(default_factory=dict)
-    """The tracker of each metric."""
-    latest: dict[str, tuple[int | None, float, datetime]] = field(default_factory=dict)
+
+    @property
+    def steps(self) -> ExecutionSteps:
+        return self.curves.steps
 
 
 class Journal:
@@ -92,26 +94,18 @@ class Journal:
     def log(self, execution: int, tracker: str, values: Iterable[TrackedValue]) -> int:
         """Append the values that are numbers, without exact repetitions; return the number of points.
 
-        A metric that several trackers of a program report is taken from the first.
+        A metric that several trackers of a program report is taken from one of them, in a fixed order.
 
         Raises:
             OSError: They could not be written.
         """
         with self._lock:
             run = self._execution(execution)
-            counted = len(run.steps.counted)
-            points = [point for value in values if (point := self._point(run, execution, tracker, value))]
-            if len(run.steps.counted) != counted:
-                self._save_counted(run.steps.counted)
-            for start in range(0, len(points), MAX_POINTS):
-                batch = MetricsBatch(
-                    execution=execution,
-                    resumed_from_step=run.steps.resumed_from,
-                    points=tuple(points[start : start + MAX_POINTS]),
-                    progress=self._progress(execution, run),
-                )
-                self._append(run, "metrics", batch)
-        return len(points)
+            new = NewPoints()
+            for value in values:
+                self._add(run, execution, tracker, value, new)
+            self._write(run, execution, new)
+        return len(new.points)
 
     def rewrite(self, execution: int, tracker: str, values: Iterable[TrackedValue]) -> int:
         """Replace the curves of the metrics that the values name, and return the number of points.
@@ -124,32 +118,21 @@ class Journal:
         """
         with self._lock:
             run = self._execution(execution)
+            taken = NewPoints()
             curves: dict[str, list[TrackedValue]] = {}
             for value in values:
                 name = self._name(run, execution, tracker, value)
-                if name is not None and run.trackers.setdefault(name, tracker) == tracker:
+                if name is not None and run.curves.take(taken, tracker, name):
                     curves.setdefault(name, []).append(value)
-            counted = set(run.steps.counted)
-            rewritten: list[tuple[str, Point | None]] = []
+            new = NewPoints()
             for name, logged in curves.items():
-                run.steps.restart(name)
-                run.latest.pop(name, None)
-                points = [point for value in logged if (point := self._point(run, execution, tracker, value))]
-                rewritten += [(name, point) for point in points or (None,)]
-            if run.steps.counted != counted:
-                self._save_counted(run.steps.counted)
-            batches = [
-                MetricsBatch(
-                    execution=execution,
-                    resumed_from_step=run.steps.resumed_from,
-                    points=tuple(point for _, point in part if point),
-                    progress=self._progress(execution, run),
-                    restarts=tuple(begun),
-                )
-                for part, begun in _divide(rewritten)
-            ]
-            self._append(run, "metrics", *batches)
-        return sum(len(batch.points) for batch in batches)
+                run.curves.begin_again(new, name)
+                for value in logged:
+                    self._add(run, execution, tracker, value, new)
+            written = {name for name, _ in new.points}
+            new.points += [(name, None) for name in curves if name not in written]
+            self._write(run, execution, new)
+        return len(new.points) - len(curves.keys() - written)
 
     def add_unread(
         self,
@@ -176,7 +159,7 @@ class Journal:
             points = [
                 Point(key=self._metric(tracker, value), step=value.step or 0, value=number, time=value.time)
                 for value in values(known)
-                if (number := parse_value(value.value)) is not None
+                if (number := parse_value(value.value)) is not None and 0 <= (value.step or 0) <= MAX_SAFE_INT
             ]
             for start in range(0, len(points), MAX_POINTS):
                 part = tuple(points[start : start + MAX_POINTS])
@@ -272,34 +255,46 @@ class Journal:
 
     def close(self) -> None:
         with self._lock:
+            self._state_left_out()
             for run in self._executions.values():
                 run.file.close()
 
     def _execution(self, execution: int) -> _Execution:
         run = self._executions.get(execution)
         if run is None:
+            self._state_left_out()
             path = self._layout.tracker_spool(execution, self._node)
             records = path.read_bytes().count(b"\n") if path.exists() else 0
             history = read_history(self._layout, execution) if execution > 1 else {}
             steps = ExecutionSteps(execution, history, self._load_counted() if execution > 1 else set())
-            run = self._executions[execution] = _Execution(SpoolFile(path), steps, records, events=records)
+            run = self._executions[execution] = _Execution(SpoolFile(path), Curves(steps), records, events=records)
         return run
 
-    def _point(self, run: _Execution, execution: int, tracker: str, value: TrackedValue) -> Point | None:
+    def _add(self, run: _Execution, execution: int, tracker: str, value: TrackedValue, new: NewPoints) -> None:
         number = parse_value(value.value)
         if number is None:
             message = f"the value of {value.name[:80]!a} is no number; such values are left out"
             self._state(run, execution, "not_a_number", message)
-            return None
+            return
         name = self._name(run, execution, tracker, value)
-        if name is None or run.trackers.setdefault(name, tracker) != tracker:
-            return None
-        latest = (value.step, number, value.time)
-        if run.latest.get(name) == latest:
-            return None
-        run.latest[name] = latest
-        step = run.steps.assign(name, value.step, counts_zeros=tracker not in _GIVE_STEPS)
-        return Point(key=name, step=step, value=number, time=value.time)
+        if name is not None:
+            run.curves.add(new, tracker, name, number, value.step, value.time)
+
+    def _write(self, run: _Execution, execution: int, new: NewPoints) -> None:
+        if run.steps.counted_changed:
+            run.steps.counted_changed = False
+            self._save_counted(run.steps.counted)
+        batches = [
+            MetricsBatch(
+                execution=execution,
+                resumed_from_step=run.steps.resumed_from,
+                points=tuple(point for _, point in part if point),
+                progress=self._progress(execution, run),
+                restarts=tuple(begun),
+            )
+            for part, begun in new.parts()
+        ]
+        self._append(run, "metrics", *batches)
 
     def _name(self, run: _Execution, execution: int, tracker: str, value: TrackedValue) -> str | None:
         """Return the metric of a value; None if there are too many."""
@@ -345,6 +340,15 @@ class Journal:
         self._stated.add(kind)
         self._event(run, execution, "report_adjusted", "warning", message, {"kind": kind})
 
+    def _state_left_out(self) -> None:
+        """State what is left out of the curves of executions that have ended."""
+        for execution, run in self._executions.items():
+            left_out, run.curves.left_out = run.curves.left_out, LeftOut()
+            # Where the spool cannot be written, requests of trackers fail with the reason.
+            with contextlib.suppress(OSError):
+                for kind, message, data in left_out.events(self._layout.tracker_spool(execution, self._node)):
+                    self._event(run, execution, "report_adjusted", "warning", message, {"kind": kind, **data})
+
     def _event(
         self, run: _Execution, execution: int, type_: str, level: EventLevel, message: str, data: dict[str, Any]
     ) -> None:
@@ -375,19 +379,6 @@ class Journal:
         # Without the file, only the counts of a later execution begin at 0 again.
         with contextlib.suppress(OSError):
             write_atomic(self._counted_file, json.dumps(sorted(names)))
-
-
-def _divide(
-    points: Sequence[tuple[str, Point | None]],
-) -> Iterator[tuple[Sequence[tuple[str, Point | None]], list[str]]]:
-    """Yield the points of rewritten curves, which are grouped by curve, in parts of the size of a batch, each with the
-    curves that begin in it. None stands for a curve without points."""
-    begun: set[str] = set()
-    for start in range(0, len(points), MAX_POINTS):
-        part = points[start : start + MAX_POINTS]
-        names = dict.fromkeys(name for name, _ in part if name not in begun)
-        begun.update(names)
-        yield part, list(names)
 
 
 def parse_value(value: Any) -> float | None:

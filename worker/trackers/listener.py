@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from worker.trackers.answers import TELEMETRY, Reporter, TrackerError, TrackerRequest
+from worker.trackers.answers import Reporter, TrackerError, TrackerRequest
 from worker.trackers.variables import SECRET_BYTES, parse_token, signature_of
 
 log = logging.getLogger(__name__)
@@ -32,6 +32,8 @@ REFUSED = (
     "`wandb.login(key=...)`, and what sets WANDB_API_KEY, MLFLOW_TRACKING_TOKEN, MLFLOW_TRACKING_USERNAME or "
     "MLFLOW_TRACKING_PASSWORD"
 )
+_TELEMETRY = "/sdk/otel/"
+"""The paths of W&B's telemetry, which its client sends without a key."""
 _HEAD_SECONDS = 5.0
 """In which a client must have sent the head of its first request, which has the key."""
 _REQUEST_SECONDS = 60.0
@@ -39,6 +41,7 @@ _MAX_STRANGERS = 64
 """Connections without a key so far. A further one replaces the oldest."""
 _MAX_CLIENTS = 256
 """Connections with the key of the job."""
+_MAX_TELEMETRY = 1024**2
 _MAX_BODY = 1024**4
 """Artifacts are written, or left out, as they arrive; each API limits what it reads at once."""
 
@@ -166,9 +169,10 @@ class _Handler(BaseHTTPRequestHandler):
     do_POST = do_PUT = do_PATCH = do_DELETE = do_GET
 
     def _serve(self) -> None:
-        answer: dict[str, Any] | Path
+        answer: dict[str, Any] | Path | None
         try:
-            status, answer = 200, self.server.api(self._request())
+            request = self._request()
+            status, answer = 200, None if request is None else self.server.api(request)
         except TrackerError as error:
             status, answer = error.status, error.document()
         except OSError as error:
@@ -178,7 +182,9 @@ class _Handler(BaseHTTPRequestHandler):
             log.exception("a request of a tracker failed")
             status, answer = 500, TrackerError(500, "INTERNAL_ERROR", "Trainyard's listener failed").document()
         self.close_connection = self.close_connection or status != 200
-        if isinstance(answer, Path):
+        if answer is None:
+            self._send(status, "application/x-protobuf", 0)
+        elif isinstance(answer, Path):
             with answer.open("rb") as file:
                 self._send(status, "application/octet-stream", os.fstat(file.fileno()).st_size)
                 shutil.copyfileobj(file, self.wfile)
@@ -193,23 +199,31 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(length))
         self.end_headers()
 
-    def _request(self) -> TrackerRequest:
-        """Return the request of an authenticated client.
+    def _request(self) -> TrackerRequest | None:
+        """Return the request of an authenticated client; None for telemetry, which is read and forgotten.
 
         Raises:
             TrackerError: It is not authenticated, or its body has no valid length.
         """
         if self.headers.get("Host", "") not in self.server.hosts or "Origin" in self.headers:
             raise TrackerError(403, "PERMISSION_DENIED", "this listener is for programs on the same machine")
+        url = urlsplit(self.path)
+        if url.path.startswith(_TELEMETRY):
+            # W&B's client sends it without the key, so that the connection stays one of a stranger.
+            self.rfile.read(self._length(_MAX_TELEMETRY))
+            return None
         reporter = self._reporter()
         self._count_as_client()
-        text = self.headers.get("Content-Length", "0")
-        if not text.isdigit() or int(text) > _MAX_BODY or "Transfer-Encoding" in self.headers:
-            raise TrackerError(411, "BAD_REQUEST", f"Content-Length must be a number up to {_MAX_BODY}")
-        url = urlsplit(self.path)
+        length = self._length(_MAX_BODY)
         query = dict(parse_qsl(url.query, max_num_fields=100))
         encoding = self.headers.get("Content-Encoding", "")
-        return TrackerRequest(self.command, url.path, query, reporter, self.rfile, int(text), encoding)
+        return TrackerRequest(self.command, url.path, query, reporter, self.rfile, length, encoding)
+
+    def _length(self, limit: int) -> int:
+        text = self.headers.get("Content-Length", "0")
+        if not text.isdigit() or int(text) > limit or "Transfer-Encoding" in self.headers:
+            raise TrackerError(411, "BAD_REQUEST", f"Content-Length must be a number up to {limit}")
+        return int(text)
 
     def _reporter(self) -> Reporter:
         """Return the rank that sends the request; rank 0 for what reads a file by its signed address.
@@ -229,8 +243,7 @@ class _Handler(BaseHTTPRequestHandler):
         token = parse_token(value.strip())
         if token and hmac.compare_digest(token[0], self.server.secret):
             return token[1]
-        if not url.path.startswith(TELEMETRY):
-            self.server.on_refused()
+        self.server.on_refused()
         raise TrackerError(401, "UNAUTHENTICATED", REFUSED)
 
     def _count_as_client(self) -> None:

@@ -1,4 +1,4 @@
-"""Makes items of media from what the clients of trackers send. Pure functions."""
+"""Makes items of media from what the clients of trackers send."""
 
 import math
 from collections.abc import Sequence
@@ -11,10 +11,11 @@ from pydantic import ValidationError
 from trainyard.contract.base import MAX_SAFE_INT, sanitize
 from trainyard.contract.stored_name import stored_name
 from trainyard.contract.wire.media import MAX_BINS, MAX_CAPTION, Histogram, MediaItem, MediaType
+from worker.trackers.journal import Journal
 
 
 def media_item(key: str, step: int | None, type_: MediaType, time: datetime, **fields: Any) -> MediaItem | None:
-    """Return an item; None if the service would refuse it, such as one with a path that is too long.
+    """Return an item; None if the service would refuse it, such as one with a path that is too long or a negative step.
 
     Args:
         step: The step that the program gave; None: it gave none.
@@ -26,7 +27,7 @@ def media_item(key: str, step: int | None, type_: MediaType, time: datetime, **f
     try:
         return MediaItem(
             key=stored_name(key),
-            step=min(max(0, step or 0), MAX_SAFE_INT),
+            step=step or 0,
             type=type_,
             time=time,
             caption=str(sanitize(caption))[:MAX_CAPTION] if isinstance(caption, str) and caption else None,
@@ -35,6 +36,13 @@ def media_item(key: str, step: int | None, type_: MediaType, time: datetime, **f
         )
     except ValidationError:
         return None
+
+
+def state_step(journal: Journal, execution: int, key: str, step: int | None) -> None:
+    """State once that a medium is left out whose step cannot be stored."""
+    if step is not None and not 0 <= step <= MAX_SAFE_INT:
+        message = f"the step of {key[:80]!a} is no whole number from 0 to 2**53; such media are files without a step"
+        journal.state_once(execution, "media_step", message)
 
 
 def histogram(edges: object, counts: object) -> Histogram | None:

@@ -4,7 +4,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -215,11 +215,33 @@ class MlflowApi:
                 is_link = known is None and bool(one.get("model_id"))
                 if not (known or is_link):
                     new.setdefault((key, point), value)
-            self._journal.log(reporter.execution, "mlflow", new.values())
-            for identity in new:
-                if not isinstance(identity, int):
-                    run.add_point(*identity)
-                    self._histories.add(run.run_id, *identity)
+            points = [identity for identity in new if not isinstance(identity, int)]
+            earlier = self._earlier(reporter.execution, run, points)
+            values = [value for identity, value in new.items() if identity not in earlier]
+            self._journal.log(reporter.execution, "mlflow", values)
+            for key, point in points:
+                run.add_point(key, point)
+                self._histories.add(run.run_id, key, reporter.execution, point)
+
+    def _earlier(
+        self, execution: int, run: Run, points: Iterable[tuple[str, MetricPoint]]
+    ) -> set[tuple[str, MetricPoint]]:
+        """Return the points after which the run has logged another of the same step, in MLflow's order.
+
+        Points at step 0 of a metric without other steps are left alone: the program may give no steps.
+        """
+        earlier: set[tuple[str, MetricPoint]] = set()
+        newest: dict[tuple[str, int], tuple[int, float]] = {}
+        with_steps: set[str] = set()
+        for key, point in points:
+            if point.step > 0 or (key in run.metrics and run.metrics[key].step > 0):
+                with_steps.add(key)
+            before = newest.setdefault((key, point.step), point.order)
+            newest[key, point.step] = max(before, point.order)
+            is_late = before > point.order or self._histories.has_later(run.run_id, key, execution, point)
+            if key in with_steps and is_late:
+                earlier.add((key, point))
+        return earlier
 
     def _describe(self, reporter: Reporter, run: Run, parameters: Mapping[str, str]) -> None:
         if parameters:

@@ -30,6 +30,11 @@ class MetricPoint(NamedTuple):
     time: int
     """In milliseconds since 1970."""
 
+    @property
+    def order(self) -> tuple[int, float]:
+        """Of several points of a step, MLflow shows the one with the highest time, then value."""
+        return self.time, 0.0 if math.isnan(self.value) else self.value
+
     def document(self, key: str) -> Document:
         return {"key": key, "value": _json_value(self.value), "step": self.step, "timestamp": self.time}
 
@@ -50,7 +55,7 @@ class Run:
     parameters: dict[str, tuple[int, str]] = field(default_factory=dict)
     """The execution that logged a parameter, and the value."""
     metrics: dict[str, MetricPoint] = field(default_factory=dict)
-    """The point of the highest step, of several the newest, as MLflow defines it."""
+    """The point of the highest step, of several the last in MLflow's order."""
     tags: dict[str, str] = field(default_factory=dict)
 
     def info(self) -> Document:
@@ -88,7 +93,7 @@ class Run:
 
     def add_point(self, key: str, point: MetricPoint) -> None:
         latest = self.metrics.get(key)
-        if latest is None or (point.step, point.time) >= (latest.step, latest.time):
+        if latest is None or (point.step, point.order) >= (latest.step, latest.order):
             self.metrics[key] = point
 
     def set_parameters(self, execution: int, given: Mapping[str, str]) -> None:
@@ -117,6 +122,11 @@ class _History:
         """Whether no time is before the one of an earlier point, as long as the client's clock gives the times."""
         self._identities: set[tuple[int, int, bytes]] | None = None
         """Of all points, once they are not ordered and one was looked for."""
+        self._execution = 0
+        self._begin = 0
+        """The first point of the newest execution."""
+        self._newest: dict[int, tuple[int, float]] | None = None
+        """The order of the last point of each step of this execution, once they are not ordered."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -124,10 +134,14 @@ class _History:
     def point(self, index: int) -> MetricPoint:
         return MetricPoint(self.values[index], self.steps[index], self.times[index])
 
-    def append(self, point: MetricPoint) -> None:
+    def append(self, execution: int, point: MetricPoint) -> None:
+        if execution != self._execution:
+            self._execution, self._begin, self._newest = execution, len(self), None
         self._is_ordered = self._is_ordered and (not self.times or self.times[-1] <= point.time)
         if self._identities is not None:
             self._identities.add(_identity(point))
+        if self._newest is not None:
+            self._newest[point.step] = max(point.order, self._newest.get(point.step, point.order))
         self.values.append(point.value)
         self.steps.append(point.step)
         self.times.append(point.time)
@@ -139,6 +153,20 @@ class _History:
             return _identity(point) in self._identities
         first, end = bisect_left(self.times, point.time), bisect_right(self.times, point.time)
         return any(_identity(self.point(index)) == _identity(point) for index in range(first, end))
+
+    def has_later(self, execution: int, point: MetricPoint) -> bool:
+        """Return whether the execution has logged a point of the step that comes after this one in MLflow's order."""
+        if execution != self._execution:
+            return False
+        if self._is_ordered:
+            first = max(self._begin, bisect_left(self.times, point.time))
+            later = (self.point(index) for index in range(first, len(self)) if self.steps[index] == point.step)
+            return any(one.order > point.order for one in later)
+        if self._newest is None:
+            self._newest = {}
+            for one in map(self.point, range(self._begin, len(self))):
+                self._newest[one.step] = max(one.order, self._newest.get(one.step, one.order))
+        return self._newest.get(point.step, point.order) > point.order
 
 
 def _identity(point: MetricPoint) -> tuple[int, int, bytes]:
@@ -162,7 +190,16 @@ class PointHistories:
             history = self._histories.get((run_id, key), _History())
             return None if history is None else point in history
 
-    def add(self, run_id: str, key: str, point: MetricPoint) -> None:
+    def has_later(self, run_id: str, key: str, execution: int, point: MetricPoint) -> bool:
+        """Return whether a value that the execution has logged at the step stays, as on a server of MLflow.
+
+        Where the points were forgotten, none does.
+        """
+        with self._lock:
+            history = self._histories.get((run_id, key))
+            return history is not None and history.has_later(execution, point)
+
+    def add(self, run_id: str, key: str, execution: int, point: MetricPoint) -> None:
         """Append a point."""
         with self._lock:
             if (run_id, key) not in self._histories:
@@ -171,7 +208,7 @@ class PointHistories:
             history = self._histories[run_id, key]
             if history is None:
                 return
-            history.append(point)
+            history.append(execution, point)
             self._size += 1
             if self._size > self._limit:
                 self._forget_longest()

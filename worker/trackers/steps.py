@@ -37,6 +37,7 @@ class ExecutionSteps:
     history: Mapping[str, MetricHistory] = field(default_factory=dict)
     counted: set[str] = field(default_factory=set)
     """Metrics for which the program gives no steps, so that their points are counted."""
+    counted_changed: bool = False
     resumed_from: int = field(init=False)
     highest: int = 0
     """The highest step of this execution; 0 before the first point."""
@@ -54,20 +55,31 @@ class ExecutionSteps:
                 a metric in a row means the same.
         """
         last = self._last.get(name)
-        if step is None or (counts_zeros and step == 0 and last == 0):
-            self.counted.add(name)
-        if name in self.counted:
+        if step is not None and (step != 0 or not counts_zeros):
+            self._set_counted(name, is_counted=False)
+        elif step is None or last == 0:
+            self._set_counted(name, is_counted=True)
+        if name in self.counted or step is None:
             step = last + 1 if last is not None else self._first_count(name)
-        assigned = min(max(0, step or 0), MAX_SAFE_INT)
+        assigned = min(step, MAX_SAFE_INT)
         self._last[name] = max(assigned, last or 0)
         self.highest = max(self.highest, assigned)
         self._note_start(name, assigned)
         return assigned
 
+    def may_count(self, name: str) -> bool:
+        """Return whether a 0 that the tracker sends for the metric may mean that the program gives no steps."""
+        return name in self.counted or not self._last.get(name)
+
     def restart(self, name: str) -> None:
         """Forget the steps of a metric whose curve is written again."""
         self._last.pop(name, None)
-        self.counted.discard(name)
+        self._set_counted(name, is_counted=False)
+
+    def _set_counted(self, name: str, *, is_counted: bool) -> None:
+        if is_counted != (name in self.counted):
+            self.counted ^= {name}
+            self.counted_changed = True
 
     def _first_count(self, name: str) -> int:
         known = self.history.get(name)

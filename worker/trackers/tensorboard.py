@@ -20,7 +20,7 @@ from worker.trackers.event_records import DamagedRecordError, read_records
 from worker.trackers.event_remainder import EventRemainder
 from worker.trackers.event_runs import EventRuns, begun_at
 from worker.trackers.journal import Journal, TrackedValue
-from worker.trackers.media import histogram, media_item
+from worker.trackers.media import histogram, media_item, state_step
 from worker.trackers.wire_format import MalformedMessageError
 
 log = logging.getLogger(__name__)
@@ -233,6 +233,7 @@ class TensorBoardFollower:
             self._journal.describe(self._execution, prefix=prefix, parameters=event.parameters)
         artifacts: list[EventArtifact | EventHistogram] = [*event.artifacts, *event.histograms]
         for artifact in artifacts:
+            state_step(self._journal, self._execution, artifact.tag, event.step)
             item = self._media(self._journal.media_key(prefix, artifact.tag), event.step, logged_at, artifact)
             batch.media += [] if item is None else [item]
 

@@ -12,15 +12,15 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from trainyard.contract.wire.reports import EventLevel
-from worker.trackers.answers import TELEMETRY, Reporter, RunPrefixes, TrackerError, TrackerRequest
+from worker.trackers.answers import Reporter, RunPrefixes, TrackerError, TrackerRequest
 from worker.trackers.artifacts import ArtifactFolder, store_or_state
 from worker.trackers.journal import Journal
 from worker.trackers.variables import tracker_token
 from worker.trackers.wandb_artifacts import ARTIFACTS, GLOBAL_ID, WandbArtifacts
 from worker.trackers.wandb_file import Document, find_run_file
-from worker.trackers.wandb_history import parse_config, parse_lines, parse_summary
+from worker.trackers.wandb_history import parse_config, parse_lines, parse_summary, resume_point
 from worker.trackers.wandb_media import report_media
-from worker.trackers.wandb_remainder import NotedFile, NotedFiles
+from worker.trackers.wandb_remainder import EndedRun, NotedFile, NotedFiles
 from worker.trackers.wandb_runs import WandbRun
 
 GRAPHQL = "/graphql"
@@ -61,6 +61,8 @@ class WandbApi:
         self._prefixes = RunPrefixes()
         self._lock = threading.RLock()
         self._runs: dict[tuple[Reporter, str], WandbRun] = {}
+        self._resumed: dict[tuple[Reporter, str], frozenset[str]] = {}
+        """The metrics of runs of earlier executions that a client continues."""
         self._searches: dict[tuple[Reporter, str], int] = {}
         self._operations: dict[str, Callable[[Reporter, Document], Document]] = {
             "Viewer": _viewer,
@@ -80,7 +82,7 @@ class WandbApi:
         } | WandbArtifacts(artifacts, self._uploads).operations
 
     def serves(self, path: str) -> bool:
-        return path == GRAPHQL or path.startswith((UPLOADS, TELEMETRY, "/files/"))
+        return path == GRAPHQL or path.startswith((UPLOADS, "/files/"))
 
     def handle(self, request: TrackerRequest) -> Document | Path:
         """Carry out a request and return the answer, or the file that is the answer.
@@ -89,9 +91,6 @@ class WandbApi:
             TrackerError: It cannot be carried out.
             OSError: The spool or a file could not be written.
         """
-        if request.path.startswith(TELEMETRY):
-            request.read(_MAX_BODY)
-            return {}
         if request.path.startswith(UPLOADS):
             return self._store_file(request)
         if request.path == GRAPHQL:
@@ -141,48 +140,49 @@ class WandbApi:
         return {"upsertBucket": {"bucket": bucket, "inserted": True}}
 
     def _resume_status(self, reporter: Reporter, variables: Document) -> Document:
-        """Answer `wandb.init(id=..., resume=...)`: the run continues after the checkpoint from which the job does."""
+        """Answer `wandb.init(id=..., resume=...)`: a run of this execution continues after its last line, one of an
+        earlier execution after the checkpoint from which the job does."""
         run_id = _run_id(variables.get("name"))
-        step = self._journal.resumes_at(reporter.execution)
         project = str(variables.get("project") or _NO_PROJECT)
         if not self._artifacts.has_folder(_folder(run_id)):
             return {"model": {"id": project, "name": project, "bucket": None}}
-        bucket = {
-            "id": run_id,
-            "name": run_id,
-            "displayName": run_id,
-            "historyLineCount": step,
-            "logLineCount": 0,
-            "eventsLineCount": 0,
-            "historyTail": json.dumps([json.dumps({"_step": step - 1, "_runtime": 0})] if step else []),
-            "eventsTail": "[]",
-            "summaryMetrics": "{}",
-            "config": "{}",
-            "tags": [],
-            "wandbConfig": '{"t": 1}',
-        }
+        with self._lock:
+            run = self._known_run(run_id, reporter.rank)
+            known = _ended(run_id, reporter.rank, run) if run else self._files.ended_run(run_id, reporter.rank)
+            known = known or EndedRun(run_id, reporter.rank, {"summaryMetrics": "{}", "config": "{}", "tags": []}, [])
+            step = 0
+            if run is not None and run.execution == reporter.execution:
+                step = run.begin_again()
+            else:
+                self._resumed[reporter, run_id] = frozenset(known.metrics)
+            step = step or self._journal.resumes_at(reporter.execution)
+            bucket = {
+                "id": run_id,
+                "name": run_id,
+                "displayName": run_id,
+                "logLineCount": 0,
+                "eventsLineCount": 0,
+                "eventsTail": "[]",
+                "wandbConfig": '{"t": 1}',
+            }
+            bucket |= known.fields | resume_point(json.loads(known.fields["summaryMetrics"]), step)
         entity = {"id": _ENTITY, "name": _ENTITY}
         return {"model": {"id": project, "name": project, "entity": entity, "bucket": bucket}}
 
     def _read_run(self, _reporter: Reporter, variables: Document) -> Document:
         """Answer `wandb.Api().run(path)` for a run that a rank of this job has begun since the launcher started."""
-        run_id = variables.get("name")
-        run = next((run for (_, one), run in list(self._runs.items()) if one == run_id), None)
+        run_id = str(variables.get("name"))
+        run = self._known_run(run_id)
         if run is None:
             return {"project": None}
-        parameters, tags, notes = (run.described(kind) for kind in ("parameters", "tags", "notes"))
-        fields = {
+        tags = run.described("tags")
+        fields = _fields(run) | {
             "id": run_id,
             "name": run_id,
-            "displayName": run.name,
             "projectId": 0,
-            "tags": [tag for tag, value in tags.items() if value == "true"],
             "group": tags.get("group"),
             "jobType": tags.get("job_type"),
-            "notes": notes.get("notes"),
             "state": "running",
-            "config": json.dumps({key: {"value": value} for key, value in parameters.items()}),
-            "summaryMetrics": json.dumps(run.summary),
             "historyLineCount": 0,
             "readOnly": True,
             "createdAt": run.created.isoformat(),
@@ -191,6 +191,11 @@ class WandbApi:
         }
         unknown = dict.fromkeys(("sweepName", "commit", "description", "systemMetrics", "historyKeys"))
         return {"project": {"internalId": "0", "run": fields | unknown}}
+
+    def _known_run(self, run_id: str, rank: int | None = None) -> WandbRun | None:
+        """Return the newest run of an id that a rank, or any, has begun since the launcher started."""
+        runs = reversed(list(self._runs.items()))
+        return next((run for (by, one), run in runs if one == run_id and rank in (None, by.rank)), None)
 
     def _create_files(self, reporter: Reporter, variables: Document) -> Document:
         run_id = _run_id(variables.get("run"))
@@ -239,7 +244,7 @@ class WandbApi:
             run.read_file()
             if body.get("complete") is True:
                 run.completed = True
-                run.end()
+                self._end(reporter, run_id, run)
         return {}
 
     def read_files(self) -> None:
@@ -262,9 +267,13 @@ class WandbApi:
             OSError: It could not be stored.
         """
         with self._lock:
-            for (reporter, _), run in self._runs.items():
+            for (reporter, run_id), run in self._runs.items():
                 if reporter.execution != execution:
-                    run.end()
+                    self._end(reporter, run_id, run)
+
+    def _end(self, reporter: Reporter, run_id: str, run: WandbRun) -> None:
+        if run.end():
+            self._files.add(_ended(run_id, reporter.rank, run))
 
     def _find_file(self, reporter: Reporter, run_id: str, run: WandbRun) -> None:
         """Look for the file that the client's process has open: it waits for the answer of this request."""
@@ -290,6 +299,7 @@ class WandbApi:
                 name=name,
                 project=str(project or _NO_PROJECT),
                 resumes_at=self._journal.resumes_at(reporter.execution),
+                earlier=self._resumed.get((reporter, run_id), frozenset()),
                 report_media=lambda objects: report_media(
                     self._artifacts, folder, reporter.execution, self._journal, objects
                 ),
@@ -297,6 +307,22 @@ class WandbApi:
             self._artifacts.create_folder(folder)
             self._runs[reporter, run_id] = run
             return run
+
+
+def _fields(run: WandbRun) -> Document:
+    """Return what a server of W&B knows of a run."""
+    parameters, tags, notes = (run.described(kind) for kind in ("parameters", "tags", "notes"))
+    return {
+        "displayName": run.name,
+        "tags": [tag for tag, value in tags.items() if value == "true"],
+        "notes": notes.get("notes"),
+        "config": json.dumps({key: {"value": value} for key, value in parameters.items()}),
+        "summaryMetrics": json.dumps(run.whole_summary),
+    }
+
+
+def _ended(run_id: str, rank: int, run: WandbRun) -> EndedRun:
+    return EndedRun(run_id, rank, _fields(run), sorted(run.metrics))
 
 
 def _folder(run_id: str) -> str:

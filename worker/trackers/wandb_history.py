@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from trainyard.contract.base import MAX_SAFE_INT
 from worker.trackers.journal import TrackedValue
 
 _CLIENT_KEYS = frozenset({"_step", "_runtime", "_timestamp", "_wandb"})
@@ -15,6 +16,8 @@ _COMMON_STEP_METRICS = ("train/global_step", "trainer/global_step")
 definitions at the end of a run, and a run that is killed before its file has a block sends none."""
 _MAX_DEPTH = 8
 _YEAR_2200 = 7_258_118_400
+_NO_STEP = -1
+"""Of a line whose step is no whole number."""
 
 
 def parse_config(text: object) -> tuple[dict[str, Any], "StepMetrics"]:
@@ -78,19 +81,29 @@ class RunHistory:
     used: dict[str, str | None] = field(default_factory=dict)
     """The step metric with which the values of each name were yielded; None: W&B's own count of calls."""
     last_step: int = 0
+    next_step: int = 0
+    """The count of the client after its last line; 0: there is none."""
+    earlier: frozenset[str] = frozenset()
+    """The names of metrics that the run has logged in earlier executions."""
     _offset: int | None = None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of all metrics that the run has logged."""
+        return self.earlier | self.used.keys()
 
     def values(self, line: Mapping[str, Any], prefix: str) -> Iterator[TrackedValue]:
         """Yield the values of a history line. Images and other media are left out."""
         if self._offset is None:
             self._offset = self.resumes_at if integer(line.get("_step")) == 0 else 0
+        self.next_step = max(self.next_step, (integer(line.get("_step")) or 0) + 1)
         flat = dict(_flatten(line))
         time = _time(line.get("_timestamp"))
         for name, value in flat.items():
             metric = self._step_metric(name, flat)
             self.used[name] = metric if self.metrics.are_defined else metric or self.used.get(name)
             step = self._step(name, line, flat)
-            self.last_step = max(self.last_step, step or 0)
+            self.last_step = max(self.last_step, integer(step) or 0)
             yield TrackedValue(prefix + name, value, step, time, prefix)
 
     def changed(self) -> set[str]:
@@ -115,16 +128,19 @@ class RunHistory:
         return next((one for one in _COMMON_STEP_METRICS if one in flat), None)
 
     def _step(self, name: str, line: Mapping[str, Any], flat: Mapping[str, Any]) -> int | None:
-        counted = integer(line.get("_step"))
         metric = self._step_metric(name, flat)
-        given = integer(flat.get(metric)) if metric else None
-        return given if given is not None else None if counted is None else counted + (self._offset or 0)
+        given = _whole(flat.get(metric)) if metric else None
+        if given is not None or line.get("_step") is None:
+            return given
+        counted = _whole(line["_step"])
+        return _NO_STEP if counted is None else counted + (self._offset or 0)
 
     def summary_values(self, summary: Mapping[str, Any], prefix: str) -> Iterator[TrackedValue]:
         """Yield what the program set in `run.summary` and never logged, at the last step."""
+        logged = self.names
         for name, value in _flatten(summary):
             # The summary also has aggregates of logged metrics: `loss.min`.
-            if not any(name == known or name.startswith(f"{known}.") for known in self.used):
+            if not any(name == known or name.startswith(f"{known}.") for known in logged):
                 yield TrackedValue(prefix + name, value, self.last_step, datetime.now(UTC), prefix)
 
 
@@ -138,6 +154,19 @@ def parse_summary(chunk: object) -> dict[str, Any]:
     """Return the newest summary in a chunk of the summary file."""
     _, lines = _parse_chunk(chunk)
     return _parse_object(lines[-1]) if lines else {}
+
+
+def resume_point(summary: dict[str, Any], step: int) -> dict[str, Any]:
+    """Return where a client continues a run.
+
+    Args:
+        summary: The one of the run so far.
+        step: The step after its last line; 0: the run begins.
+    """
+    last = {"_step": step - 1} if step else {}
+    summary = {name: value for name, value in summary.items() if name != "_step"} | last
+    tail = [json.dumps(last | {"_runtime": summary.get("_runtime", 0)})] if step else []
+    return {"historyLineCount": step, "historyTail": json.dumps(tail), "summaryMetrics": json.dumps(summary)}
 
 
 def _parse_chunk(chunk: object) -> tuple[int, list[object]]:
@@ -171,9 +200,14 @@ def _flatten(
 
 def integer(value: object) -> int | None:
     """Return a number that is whole and exact; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) > 2**53:
-        return None
-    return int(value) if int(value) == value else None
+    number = _whole(value)
+    return None if number is None or abs(number) > MAX_SAFE_INT else number
+
+
+def _whole(value: object) -> int | None:
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _time(value: object) -> datetime:

@@ -32,12 +32,12 @@ class RunLines:
         """Return the lines that are not stored, by their identity.
 
         Args:
-            first: Lines of the stream: the position of the first one, which identifies lines without a step.
+            first: Lines of the stream: the position of the first one. It identifies lines without a step.
         """
         unknown: dict[int, Document] = {}
         for position, line in enumerate(lines, first or 0):
             step = integer(line.get("_step"))
-            if step is None and first is not None:
+            if (step is None or step < 0) and first is not None:
                 step = -1 - position
             if step is not None and not self._has(step):
                 unknown[step] = line

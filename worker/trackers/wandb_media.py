@@ -8,7 +8,7 @@ from urllib.parse import quote
 from trainyard.contract.wire.media import MediaItem, MediaType
 from worker.trackers.artifacts import ArtifactFolder
 from worker.trackers.journal import Journal
-from worker.trackers.media import histogram, media_item
+from worker.trackers.media import histogram, media_item, state_step
 
 Logged = tuple[str, int | None, dict[str, Any], datetime]
 """The name, the step, the value and the time of an object."""
@@ -45,6 +45,7 @@ def report_media(
     """
     items: list[MediaItem] = []
     for name, step, value, time in objects:
+        state_step(journal, execution, name, step)
         items += _items(name, step, value, time, lambda path: artifacts.listed_path(f"{folder}/{quote(path)}"))
         kind = str(value.get("_type"))[:80]
         if kind != "histogram" and kind not in _TYPES:

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 
 from trainyard.contract.layout import AttemptLayout
 from worker.trackers import wandb_file
-from worker.trackers.earlier_attempt import EarlierAttempt
+from worker.trackers.earlier_attempt import EarlierAttempt, earlier_attempts
 from worker.trackers.journal import TrackedValue
 from worker.trackers.steps import MetricHistory
-from worker.trackers.wandb_file import RunFile
+from worker.trackers.wandb_file import Document, RunFile
 from worker.trackers.wandb_history import RunHistory, StepMetrics
 
 log = logging.getLogger(__name__)
@@ -26,19 +26,45 @@ class NotedFile:
     resumes_at: int
 
 
+@dataclass(frozen=True)
+class EndedRun:
+    """What a client that continues a run reads of it."""
+
+    run_id: str
+    rank: int
+    fields: Document
+    """Of the bucket, in the words of W&B's server."""
+    metrics: list[str]
+    """The names that it has logged."""
+
+
 class NotedFiles:
-    """A list on disk, which the next attempt reads."""
+    """A list on disk of run files and ended runs, which the next attempt reads."""
 
     def __init__(self, layout: AttemptLayout, node: int) -> None:
         self._path = layout.run_files(node)
+        self._layout = layout
 
-    def add(self, file: NotedFile) -> None:
-        """Append a file. Without its line, only the next attempt lacks what this launcher does not read."""
+    def add(self, one: NotedFile | EndedRun) -> None:
+        """Append a line. Without it, only the next attempt lacks what this launcher does not read, or knows."""
         try:
             with self._path.open("a") as lines:
-                lines.write(json.dumps(asdict(file)) + "\n")
+                lines.write(json.dumps(asdict(one)) + "\n")
         except OSError as error:
-            log.warning("the run file %s of W&B cannot be noted for the next attempt: %s", file.path, error)
+            log.warning("runs of W&B cannot be noted for the next attempt: %s", error)
+
+    def ended_run(self, run_id: str, rank: int) -> EndedRun | None:
+        """Return the run of an id as the newest of the earlier attempts has left it."""
+        for attempt in earlier_attempts(self._layout):
+            found: EndedRun | None = None
+            for path in attempt.all_run_files():
+                for text in path.read_bytes().splitlines():
+                    with contextlib.suppress(ValueError, TypeError):
+                        run = EndedRun(**json.loads(text))
+                        found = run if (run.run_id, run.rank) == (run_id, rank) else found
+            if found is not None:
+                return found
+        return None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from trainyard.contract.wire.reports import EventLevel
 from worker.trackers import wandb_file
+from worker.trackers.curves import WANDB_SUMMARY
 from worker.trackers.journal import Journal
 from worker.trackers.wandb_file import Document, RunFile
 from worker.trackers.wandb_history import RunHistory, StepMetrics
@@ -31,11 +32,13 @@ class WandbRun:
         project: str,
         resumes_at: int,
         report_media: Callable[[Iterable[Logged]], None],
+        earlier: frozenset[str] = frozenset(),
     ) -> None:
         """
         Args:
             prefix: Of the names of metrics, parameters and tags.
             resumes_at: The step at which the job continues after its checkpoint.
+            earlier: The names of metrics that the run has logged in earlier executions, which the client continues.
             report_media: Appends the media of a line to the journal.
         """
         self.name = name
@@ -52,18 +55,40 @@ class WandbRun:
         """Until when, by the clock of this process, an alert with this title is not repeated."""
         self._journal = journal
         self._report_media = report_media
-        self._history = RunHistory(resumes_at)
+        self._history = RunHistory(resumes_at, earlier=earlier)
         self._streamed_metrics = StepMetrics()
         self._definitions: list[Mapping[str, str]] = []
         self._file_summary: Document = {}
         self._file_config: Document = {}
         self._described: dict[str, Document] = {}
         self._ended = False
+        self._summarized: Document = {}
+        """What the summary had at the last end of the run."""
 
     @property
     def reads_file(self) -> bool:
         """Whether the newest file of the run may have more."""
         return bool(self.lines.files) and not self.lines.files[-1].ended
+
+    @property
+    def whole_summary(self) -> Document:
+        """The values of `run.summary` that either source has."""
+        return {**self._file_summary, **self.summary}
+
+    @property
+    def metrics(self) -> frozenset[str]:
+        """The names of all metrics that the run has logged, in earlier executions too."""
+        return self._history.names
+
+    def begin_again(self) -> int:
+        """Expect more of a run that the client continues, and return the step at which it does; 0: it has no line.
+
+        Raises:
+            OSError: The rest of what the client wrote before could not be stored.
+        """
+        self.read_file()
+        self.completed = self._ended = False
+        return self._history.next_step
 
     def attach(self, file: RunFile) -> None:
         """Read a file of the run from now on."""
@@ -120,13 +145,16 @@ class WandbRun:
             if not file.ended:
                 self._read(file)
 
-    def end(self) -> None:
-        """Store the summary once, when the run is complete or its program has ended."""
+    def end(self) -> bool:
+        """Store the summary once, when the run is complete or its program has ended; return whether that was now."""
         if self._ended:
-            return
-        summary = {**self._file_summary, **self.summary}
-        self._journal.log(self.execution, TRACKER, self._history.summary_values(summary, self.prefix))
+            return False
+        values = list(self._history.summary_values(self.whole_summary, self.prefix))
+        new = [value for value in values if self._summarized.get(value.name, ...) != value.value]
+        self._journal.log(self.execution, WANDB_SUMMARY, new)
+        self._summarized = {value.name: value.value for value in values}
         self._ended = True
+        return True
 
     def close(self) -> None:
         for file in self.lines.files:

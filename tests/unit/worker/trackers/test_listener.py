@@ -74,11 +74,29 @@ class TestKey:
             answer = httpx.post(listener.url + RUN, json={}, headers={"Authorization": "Bearer b"}, trust_env=False)
             assert "`wandb.login(key=...)`" in answer.json()["message"]
             assert refused == [1]
-            # W&B's client sends its telemetry without a key.
-            assert httpx.post(f"{listener.url}/sdk/otel/v1/metrics", trust_env=False).status_code == 401
-            assert refused == [1]
         finally:
             listener.close()
+
+    @pytest.mark.parametrize(
+        ("size", "headers", "expected"),
+        [(0, {}, 200), (1024**2, {}, 200), (1024**2 + 1, {}, 411), (1, {"Origin": "null"}, 403)],
+    )
+    def test_telemetry_without_the_key_is_read_and_forgotten(
+        self, size: int, headers: dict[str, str], expected: int
+    ) -> None:
+        """W&B's client prints that it failed into the log of the program otherwise."""
+        called: list[object] = []
+        listener = TrackerListener(lambda request: called.append(request) or {}, lambda: called.append("refused"))
+        listener.start()
+        try:
+            with httpx.Client(trust_env=False) as client:
+                url = f"{listener.url}/sdk/otel/v1/metrics"
+                answers = [client.post(url, content=b"x" * size, headers=headers) for _ in range(2)]
+        finally:
+            listener.close()
+        assert [answer.status_code for answer in answers] == [expected] * 2
+        assert (answers[0].content == b"") == (expected == 200)
+        assert called == []
 
     @pytest.mark.parametrize("token", ["x", "x.1", "a" * 40, "\u00e4", "0" * 39])
     def test_programs_of_the_same_account_need_it_too(

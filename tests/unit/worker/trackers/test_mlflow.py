@@ -223,6 +223,42 @@ def test_repeated_request_adds_no_point(call: Callable[..., httpx.Response], lay
     assert points(layout) == [("x", 0, 1.5)]
 
 
+@pytest.mark.parametrize("per_request", [1, 2, 9])
+def test_of_several_values_of_a_step_the_last_one_of_mlflow_stays(
+    call: Callable[..., httpx.Response], layout: AttemptLayout, per_request: int
+) -> None:
+    """MLflow orders by time, then by value, whatever the order of requests. Another execution begins anew."""
+    logged = [(1, 5, 1.0), (2, 9, 2.0), (2, 4, 1.5), (2, 9, 3.0), (2, 9, 2.5), (3, 6, 7.0), (1, 5, "NaN"), (0, 8, 1.0)]
+    logged += [(0, 7, 2.0), (2, 8, 9.0), (4, 1, 1.0)]
+    metrics = [{"key": "b", "step": step, "timestamp": time, "value": value} for step, time, value in logged]
+    for start in range(0, len(metrics), per_request):
+        body = {"run_id": "a1", "metrics": metrics[start : start + per_request]}
+        assert call("POST", f"{API}runs/log-batch", json=body).is_success
+    stored = [(1, 1.0), (2, 2.0), (2, 3.0), (3, 7.0), (0, 1.0), (4, 1.0)]
+    assert [(step, value) for _, step, value in points(layout)] == stored
+    read = call("GET", f"{API}runs/get?run_id=a1").json()["run"]["data"]["metrics"]
+    assert [(one["step"], one["value"]) for one in read] == [(4, 1.0)]
+
+
+def test_a_later_execution_may_log_an_earlier_time(
+    listener: TrackerListener, call: Callable[..., httpx.Response], layout: AttemptLayout
+) -> None:
+    for execution, value in ((1, 3.0), (2, 2.0)):
+        metrics = [{"key": "b", "step": 2, "timestamp": 9 - execution, "value": value}]
+        token = tracker_token(listener.secret, Reporter(execution, 0))
+        assert call("POST", f"{API}runs/log-batch", token, json={"run_id": "a1", "metrics": metrics}).is_success
+        assert points(layout, execution) == [("b", 2, value)]
+
+
+def test_values_without_steps_are_counted_in_their_order(
+    call: Callable[..., httpx.Response], layout: AttemptLayout
+) -> None:
+    metrics = [{"key": "b", "timestamp": 9 - value, "value": value} for value in range(3)]
+    call("POST", f"{API}runs/log-batch", json={"run_id": "a1", "metrics": metrics})
+    call("POST", f"{API}runs/log-metric", json={"run_id": "a1", "key": "b", "timestamp": 1, "value": 3})
+    assert points(layout) == [("b", step, step) for step in range(4)]
+
+
 @pytest.mark.parametrize("clients", CLIENTS_OF_DETAILS)
 def test_program_behind_a_proxy_reaches_the_listener(
     listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, clients: Clients

@@ -220,9 +220,9 @@ class TestPointHistories:
     def test_only_the_longest_is_forgotten_and_cannot_be_read(self) -> None:
         histories = PointHistories(limit=100)
         for number in range(80):
-            histories.add("a", "long", MetricPoint(number, number, 1))
+            histories.add("a", "long", 1, MetricPoint(number, number, 1))
             if number < 10:
-                histories.add("a", "short", MetricPoint(number, number, 1))
+                histories.add("a", "short", 1, MetricPoint(number, number, 1))
         assert [point.step for point in histories.read("a", "short", 0, 100)[0]] == list(range(10))
         with pytest.raises(Exception, match="keeps 100 points"):
             histories.read("a", "long", 0, 100)
@@ -233,7 +233,7 @@ class TestPointHistories:
         points = [MetricPoint(value, 2, time) for value, time in zip((1.0, float("nan"), 4.0), times, strict=True)]
         for point in points:
             assert histories.has("a", "x", point) is False
-            histories.add("a", "x", point)
+            histories.add("a", "x", 1, point)
         assert all(histories.has("a", "x", MetricPoint(*point)) for point in points)
         changed = [points[0]._replace(value=1.5), points[0]._replace(step=1), points[1]._replace(time=4)]
         assert not any(histories.has("a", "x", point) for point in changed)
@@ -243,6 +243,6 @@ class TestPointHistories:
         histories = PointHistories()
         points = [MetricPoint(float(number), number, 1) for number in range(5)]
         for point in points:
-            histories.add("a", "x", point)
+            histories.add("a", "x", 1, point)
         assert histories.read("a", "x", 1, 4) == (points[1:4], True)
         assert histories.read("a", "x", 4, 9) == (points[4:], False)

@@ -19,6 +19,13 @@ def test_metric_without_steps_is_counted() -> None:
     assert steps.counted == {"loss", "acc"}
 
 
+def test_a_given_step_ends_the_count() -> None:
+    steps = ExecutionSteps(2, HISTORY, {"loss", "acc"})
+    assert [steps.assign("loss", step) for step in (0, 0, 600, 0)] == [501, 502, 600, 0]
+    assert steps.assign("acc", 7) == 7
+    assert (steps.counted, steps.counted_changed) == (set(), True)
+
+
 def test_a_tracker_that_gives_all_steps_may_repeat_0() -> None:
     steps = ExecutionSteps(1)
     assert [steps.assign("loss", step, counts_zeros=False) for step in (0, 0, 1, 0, 0)] == [0, 0, 1, 0, 0]

@@ -85,6 +85,20 @@ for value in range(3, 6):
     run.log({{"loss": value}})
 run.finish()
 """
+PHASES = """
+import os, wandb
+run = wandb.init(id="one", config={"lr": 0.1, "deep": {"a": 1}}, tags=["small"])
+for value in range(10):
+    run.log({"loss": value, "bad": float("nan")})
+run.summary["best"] = 0.5
+run.finish()
+for phase in (1, 2):
+    run = wandb.init(id="one", resume="must", config={"phase": phase})
+    print("PHASE", run.starting_step, run.resumed, sorted(dict(run.config).items()), run.tags, run.summary["best"])
+    for value in range(2):
+        run.log({"loss": phase * 100 + value})
+    run.finish()
+"""
 MEDIA = """
 import numpy, wandb
 run = wandb.init()
@@ -207,6 +221,7 @@ def test_program_reports_unchanged(
     text = PROGRAM.replace('reinit="create_new"', "reinit=True") if clients == "wandb==0.19.0" else PROGRAM
     output = run(listener, tmp_path, text, clients)
     assert f"version {version_of(clients, 'wandb')}" in output
+    assert "Failed to export" not in output
     assert f"View run at {JOB_PAGE}/wandb/" in output
     links = re.findall(r"https?://\S+/runs/\S+", output)
     assert len(links) > 1
@@ -307,6 +322,35 @@ def test_resumed_program_continues_after_its_checkpoint(
     assert ("Resuming run same" in output) == bool(arguments)
 
 
+@pytest.mark.parametrize("clients", CLIENTS_OF_DETAILS)
+def test_run_that_is_continued_in_one_execution_keeps_its_lines(
+    listener: TrackerListener,
+    api: WandbApi,
+    address: list[str],
+    layout: AttemptLayout,
+    tmp_path: Path,
+    clients: Clients,
+) -> None:
+    output = run(listener, tmp_path, PHASES, clients)
+    config = "[('deep', {{'a': 1}}), ('lr', 0.1), ('phase', {})]".format
+    read = [line for line in output.splitlines() if line.startswith("PHASE")]
+    assert read == [f"PHASE {at} True {config(phase)} ('small',) 0.5" for at, phase in ((10, 1), (12, 2))]
+    losses = [*range(10), 100, 101, 200, 201]
+    assert [(step, value) for name, step, value in points(layout) if name == "loss"] == list(enumerate(losses))
+    assert [(step, value) for name, step, value in points(layout) if name == "best"] == [(9, 0.5)]
+    run(listener, tmp_path, PHASES.partition("run.finish")[0].replace("lr", "ls"), clients, execution=2)
+    resumed = "import wandb\nfor phase in (5, 6)" + PHASES.rpartition("for phase in (1, 2)")[2]
+    read = "PHASE 0 True [('deep', {'a': 1}), ('ls', 0.1), ('phase', 5)] ('small',) 0.5"
+    assert read in run(listener, tmp_path, resumed, clients, execution=3)
+    later = RunLayout(layout.root.parent.parent).attempt("2-b")
+    later.root.mkdir()
+    api.end_runs(4)
+    with listening(make_api(later, address), address) as other:
+        assert read.replace("5)", "6)") in run(other, tmp_path, resumed.replace("5, 6", "6, 7"), clients, execution=4)
+    for attempt, execution in ((layout, 3), (later, 4)):
+        assert {name for name, _, _ in points(attempt, execution)} == {"loss", "best"}
+
+
 def test_late_definition_gives_earlier_points_their_steps(
     call: Callable[..., httpx.Response], layout: AttemptLayout
 ) -> None:
@@ -340,6 +384,30 @@ def test_repeated_lines_add_no_points(call: Callable[..., httpx.Response], layou
     call(STREAM, history(*lines[:3]))
     call(STREAM, history(*lines[2:], offset=2))
     assert points(layout) == [("loss", step, float(step)) for step in range(1, 5)]
+
+
+def test_lines_whose_step_cannot_be_stored_are_left_out(
+    api: WandbApi, call: Callable[..., httpx.Response], layout: AttemptLayout
+) -> None:
+    """The step is W&B's own, or that of the step metric."""
+    defined = {"_wandb": {"value": {"m": [{"1": "epoch"}, {"1": "acc", "5": 1}]}}}
+    call("/graphql", upsert(config=json.dumps(defined)))
+    steps = [2**53 + 1, 2**60, 1.5, "9", True, -1, 3]
+    call(STREAM, history(*({"_step": step, "loss": 1.0 + number} for number, step in enumerate(steps))))
+    call(STREAM, history({"_step": 4, "acc": 1.0, "epoch": -5}, {"_step": 5, "acc": 2.0, "epoch": 2.5}, offset=7))
+    image = {"_type": "image-file", "path": "a.png"}
+    call(STREAM, history({"_step": 2**60, "image": image}, {"_step": 6, "image": image}, offset=9))
+    call("/graphql", upsert(name="end", summary="{}"))
+    api.end_runs(2)
+    api._journal.close()
+    stored = points(layout)
+    assert [point for point in stored if point[0] == "loss"] == [("loss", 3, 7.0)]
+    assert [point for point in stored if point[0] == "acc"] == [("acc", 5, 2.0)]
+    assert [item.step for item in media(layout)] == [6]
+    *stated, left_out = events(layout)
+    counts = [{"metric": name, "count": count} for name, count in (("loss", 6), ("acc", 1), ("epoch", 1))]
+    assert left_out.data == {"kind": "step", "metrics": 3, "left_out": counts}
+    assert [event.data["kind"] for event in stated] == ["media_step"]
 
 
 def test_compressed_body_is_read(call: Callable[..., httpx.Response], layout: AttemptLayout) -> None:
