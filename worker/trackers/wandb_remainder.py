@@ -56,14 +56,14 @@ class NotedFiles:
     def ended_run(self, run_id: str, rank: int) -> EndedRun | None:
         """Return the run of an id as the newest of the earlier attempts has left it."""
         for attempt in earlier_attempts(self._layout):
-            found: EndedRun | None = None
+            newest: EndedRun | None = None
             for path in attempt.all_run_files():
                 for text in path.read_bytes().splitlines():
                     with contextlib.suppress(ValueError, TypeError):
                         run = EndedRun(**json.loads(text))
-                        found = run if (run.run_id, run.rank) == (run_id, rank) else found
-            if found is not None:
-                return found
+                        newest = run if (run.run_id, run.rank) == (run_id, rank) else newest
+            if newest is not None:
+                return newest
         return None
 
 
