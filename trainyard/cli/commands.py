@@ -64,7 +64,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "artifacts": ("artifacts:artifacts", "List or download a job's artifacts (tables, traces)."),
         "media": (
             "media:media",
-            "List or download images and other media that a job's program logged, by key and step.",
+            "List or download what a job's program logged beside numbers, by key and step.",
         ),
         "usage": ("checkpoints:usage", "Show the disk use by user, and the free space."),
         "models": ("models:app", "Name models of your jobs, with versions and aliases."),

@@ -30,7 +30,7 @@ from trainyard.contract.wire.reports import (
 from trainyard.contract.wire.spool import SpoolBody, format_record
 from trainyard.contract.wire.worker_events import ALERT
 from worker.reporting.spool_file import SpoolFile
-from worker.trackers.curves import Curves, NewPoints
+from worker.trackers.curves import WANDB_SUMMARY, Curves, NewPoints
 from worker.trackers.history import read_history
 from worker.trackers.left_out import LeftOut
 from worker.trackers.names import Kind, StoredNames
@@ -310,7 +310,8 @@ class Journal:
 
     def _metric(self, tracker: str, value: TrackedValue) -> str:
         name = value.name.removeprefix(value.prefix)
-        return self._stored_names.stored("Metric", value.prefix, name, tracker=tracker)
+        source = "wandb" if tracker == WANDB_SUMMARY else tracker
+        return self._stored_names.stored("Metric", value.prefix, name, tracker=source)
 
     def _stored(self, run: _Execution, execution: int, kind: Kind, prefix: str, *keys: str) -> str:
         stored = self._stored_names.stored(kind, prefix, *keys)

@@ -233,12 +233,12 @@ class TensorBoardFollower:
             self._journal.describe(self._execution, prefix=prefix, parameters=event.parameters)
         artifacts: list[EventArtifact | EventHistogram] = [*event.artifacts, *event.histograms]
         for artifact in artifacts:
-            state_step(self._journal, self._execution, artifact.tag, event.step)
             item = self._media(self._journal.media_key(prefix, artifact.tag), event.step, logged_at, artifact)
             batch.media += [] if item is None else [item]
 
     def _media(self, tag: str, step: int, time: datetime, artifact: EventArtifact | EventHistogram) -> MediaItem | None:
         """Store the file of an image, a sound or a text, and return the item that names it."""
+        state_step(self._journal, self._execution, tag, step)
         if isinstance(artifact, EventHistogram):
             drawn = histogram(artifact.edges, artifact.counts)
             return None if drawn is None else media_item(tag, step, "histogram", time, histogram=drawn)

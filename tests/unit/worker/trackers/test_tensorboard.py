@@ -12,7 +12,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from torch.utils.tensorboard import SummaryWriter
 
 from tests.support.tracker_clients import CLIENTS, Clients, run_program, version_of
-from tests.support.tracker_spool import media
+from tests.support.tracker_spool import events, media
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.reports import MetricsBatch, ParametersReport
 from trainyard.contract.wire.spool import parse_spool
@@ -85,6 +85,17 @@ def test_points_are_read_while_the_writer_is_open(follower: TensorBoardFollower,
         follower.poll()
         assert points(layout)[step:] == [("train/loss", step, step / 4)]
     writer.close()
+
+
+def test_values_below_step_0_are_left_out(follower: TensorBoardFollower, layout: AttemptLayout) -> None:
+    with SummaryWriter(str(layout.code / "runs")) as writer:
+        for step in (-1, 0, 1):
+            writer.add_scalar("loss", step, step)
+            writer.add_text("note", "text", step)
+    follower.poll()
+    assert points(layout) == [("loss", 0, 0.0), ("loss", 1, 1.0)]
+    assert [item.step for item in media(layout)] == [0, 1]
+    assert [event.data for event in events(layout)] == [{"kind": "media_step"}]
 
 
 def test_torn_records_are_completed(follower: TensorBoardFollower, layout: AttemptLayout, tmp_path: Path) -> None:
