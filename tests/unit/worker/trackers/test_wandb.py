@@ -470,7 +470,7 @@ def test_lists_of_media_are_files(
     assert events(layout) == []
     pages = [("pages", 150, position, None) for position in range(2)]
     examples = [("examples", 150, shade, str(shade)) for shade in range(3)]
-    items = media(layout)
+    items = sorted(media(layout), key=lambda item: item.key)
     assert [(item.key, item.step, item.position, item.caption) for item in items] == [*examples, *pages]
     assert {artifacts / str(item.path) for item in items} == set(stored)
 
