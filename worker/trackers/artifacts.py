@@ -111,7 +111,7 @@ class ArtifactFolder:
         except (FileNotFoundError, ValueError):
             document = None
         if not isinstance(document, dict):
-            raise TrackerError(404, "RESOURCE_DOES_NOT_EXIST", f"there is no JSON file {name[:80]!a}")
+            raise TrackerError(404, "RESOURCE_DOES_NOT_EXIST", f"there is no JSON file {name[:80]!r}")
         return document
 
     def find(self, name: str) -> Path:
@@ -122,7 +122,7 @@ class ArtifactFolder:
         """
         path = self._path(name)
         if not path.is_file():
-            raise TrackerError(404, "RESOURCE_DOES_NOT_EXIST", f"there is no artifact {name[:80]!a}")
+            raise TrackerError(404, "RESOURCE_DOES_NOT_EXIST", f"there is no artifact {name[:80]!r}")
         return path
 
     def entries(self, name: str) -> list[Path]:
@@ -164,7 +164,7 @@ class ArtifactFolder:
     def _path(self, name: str) -> Path:
         parts = unquote(name).split("/")
         if len(name) > 1000 or any(part in ("", ".", "..") or "\0" in part for part in parts):
-            raise TrackerError(400, "INVALID_PARAMETER_VALUE", f"{name[:80]!a} is no name of an artifact")
+            raise TrackerError(400, "INVALID_PARAMETER_VALUE", f"{name[:80]!r} is no name of an artifact")
         return self._root.joinpath(*(f"_{part}" if _is_hidden(part) else part for part in parts))
 
 

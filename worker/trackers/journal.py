@@ -273,7 +273,7 @@ class Journal:
     def _add(self, run: _Execution, execution: int, tracker: str, value: TrackedValue, new: NewPoints) -> None:
         number = parse_value(value.value)
         if number is None:
-            message = f"the value of {value.name[:80]!a} is no number; such values are left out"
+            message = f"the value of {value.name[:80]!r} is no number; such values are left out"
             self._state(run, execution, "not_a_number", message)
             return
         name = self._name(run, execution, tracker, value)
@@ -320,7 +320,7 @@ class Journal:
     def _stated_name(self, run: _Execution, execution: int, kind: Kind, name: str, stored: str) -> str:
         """Return the stored name; one that differs from the program's is stated once for each kind."""
         if stored != name:
-            message = f"{kind} name {name[:80]!a} is stored as {stored!a}; others are changed in the same way"
+            message = f"{kind} name {name[:80]!r} is stored as {stored!r}; others are changed in the same way"
             self._state(run, execution, "name" if kind == "Metric" else f"{kind.lower()}_name", message)
         return stored
 

@@ -41,7 +41,7 @@ def media_item(key: str, step: int | None, type_: MediaType, time: datetime, **f
 def state_step(journal: Journal, execution: int, key: str, step: int | None) -> None:
     """State once that a medium is left out whose step cannot be stored."""
     if step is not None and not 0 <= step <= MAX_SAFE_INT:
-        message = f"the step of {key[:80]!a} is no whole number from 0 to 2**53; such media are files without a step"
+        message = f"the step of {key[:80]!r} is no whole number from 0 to 2**53; such media are files without a step"
         journal.state_once(execution, "media_step", message)
 
 

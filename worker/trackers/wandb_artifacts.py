@@ -261,7 +261,7 @@ class WandbArtifacts:
     def _artifact(self, artifact_id: str) -> _Artifact:
         artifact = self._artifacts.get(artifact_id)
         if artifact is None:
-            raise TrackerError(404, "NOT_FOUND", f"there is no artifact {artifact_id[:80]!a}")
+            raise TrackerError(404, "NOT_FOUND", f"there is no artifact {artifact_id[:80]!r}")
         return artifact
 
     def _file(self, reporter: Reporter, artifact: _Artifact, name: str) -> Document:

@@ -49,7 +49,7 @@ def report_media(
         items += _items(name, step, value, time, lambda path: artifacts.listed_path(f"{folder}/{quote(path)}"))
         kind = str(value.get("_type"))[:80]
         if kind != "histogram" and kind not in _TYPES:
-            message = f"W&B's {kind!a} is not stored by Trainyard; such values, as {name[:80]!a}, are left out"
+            message = f"W&B's {kind!r} is not stored by Trainyard; such values, as {name[:80]!r}, are left out"
             journal.state_once(execution, f"wandb_type_{kind[:40]}", message)
     journal.add_media(execution, items)
 

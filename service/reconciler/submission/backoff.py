@@ -65,8 +65,9 @@ class SubmitBackoff:
         if deferral is not None and not any(each.group == deferral.group for each in self._deferred.values()):
             self._repetitions.pop(deferral.group, None)
 
-    def reopen(self, group: str, now: datetime) -> None:
-        """Let the attempts of a group be submitted at once, because the scheduler has accepted one of it."""
+    def reopen(self, accepted: str, now: datetime) -> None:
+        """Let the attempts of a group be submitted at once, because the scheduler has accepted one that had waited."""
+        group = self._deferred[accepted].group if accepted in self._deferred else None
         for attempt_id, deferral in self._deferred.items():
             if deferral.group == group:
                 self._deferred[attempt_id] = _Deferral(now, deferral.delay, group)

@@ -212,11 +212,12 @@ class Submitter:
         self.metrics.submissions_in_flight(self.pool.count)
 
     def _record(self, result: SubmitResult) -> None:
-        attempt_id = result.attempt_id
-        with self.database.read() as session:
-            jobs = JobRepository(session, self.clock())
-            job, attempt = jobs.load(result.job_pk), jobs.get_attempt(attempt_id)
-        outcome, group = settle(result.outcome, job, attempt), refusal_group(job)
+        outcome, attempt_id, group = result.outcome, result.attempt_id, ""
+        if isinstance(outcome, Rejected | Postponed):
+            with self.database.read() as session:
+                jobs = JobRepository(session, self.clock())
+                job, attempt = jobs.load(result.job_pk), jobs.get_attempt(attempt_id)
+            outcome, group = settle(outcome, job, attempt), refusal_group(job)
         if isinstance(outcome, Superseded):
             log.warning("another service has taken over the attempt", attempt=attempt_id)
         elif isinstance(outcome, NotSubmitted | Postponed):
@@ -224,11 +225,11 @@ class Submitter:
                 self._backoff.defer(attempt_id, group, self.clock())
             self._recorder.not_submitted(result.job_pk, attempt_id, outcome.message)
         else:
+            if isinstance(outcome, Accepted):
+                self._backoff.reopen(attempt_id, self.clock())
             self._backoff.clear(attempt_id)
             if isinstance(outcome, Accepted | Rejected):
                 self._last_lookup.pop(attempt_id, None)
-            if isinstance(outcome, Accepted):
-                self._backoff.reopen(group, self.clock())
             current = self._recorder.record(result.job_pk, attempt_id, outcome)
             if isinstance(outcome, Accepted) and current != outcome.scheduler_id:
                 self._cancel_late_duplicate(result, outcome.scheduler_id, current)

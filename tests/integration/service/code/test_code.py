@@ -122,11 +122,11 @@ def test_only_a_script_with_progress_is_continued_forever(world: World) -> None:
     spec = {**SCRIPT, "code": None, "argv": ["-m", "train"]}
     for makes_progress in (True, False):
         job_id = str(world.client.post("/v1/jobs", json=spec).json()["id"])
-        for preemption in range(1, 6):
+        for number in range(1, 6):
             worker = world.start(job_id)
-            step = 10 * preemption if makes_progress else 10
+            step = 10 * number if makes_progress else 10
             worker.metrics([("train/loss", step, 1.0)], progress={"step": step, "total_steps": 100})
-            worker.end("preempted", step=step)
+            worker.end("time_limit", step=step)
             world.tick()
             if world.status(job_id) == "failed":
                 break
