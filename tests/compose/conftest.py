@@ -36,10 +36,14 @@ def engine() -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="session")
-def stack(engine: Engine) -> Iterator[Stack]:
-    """Yield the running deployment with three replicas of the API."""
+def stack(request: pytest.FixtureRequest, engine: Engine) -> Iterator[Stack]:
+    """Yield the running deployment with three replicas of the API.
+
+    Only tests of adapters need peft, so that those of `make test-compose-smoke` begin earlier.
+    """
+    is_short = all(item.get_closest_marker("smoke") for item in request.session.items)
     with tempfile.TemporaryDirectory(prefix="trainyard-compose-") as folder:
-        made = Stack(engine, Path(folder))
+        made = Stack(engine, Path(folder), extras="worker" if is_short else "worker,hf")
         try:
             made.prepare()
             made.up(replicas=3)

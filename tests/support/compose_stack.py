@@ -23,8 +23,6 @@ COPIED_PATHS = (
     *("compose.yaml", "compose.tls.yaml", ".dockerignore", "pyproject.toml", "constraints.txt", "docker"),
     *("trainyard", "service", "worker", "migrations", "jobs_templates", "docs"),
 )
-EXTRAS = "worker,hf"
-"""Extras that are installed on the nodes of the tests; adapters need peft."""
 IMAGES = {"service": "SERVICE_IMAGE", "slurm-controller": "CONTROLLER_IMAGE", "slurm-node": "NODE_IMAGE"}
 FAST_CONFIRMATION = {
     "SUBMIT_TIMEOUT_SECONDS": 20,
@@ -41,8 +39,13 @@ _REPLICAS = 3
 class Stack:
     """A Compose project with its own secrets, images and ports."""
 
-    def __init__(self, engine: Engine, folder: Path) -> None:
+    def __init__(self, engine: Engine, folder: Path, extras: str) -> None:
+        """
+        Args:
+            extras: Those that are installed on the nodes.
+        """
         self.engine = engine
+        self.extras = extras
         self.folder = folder
         self.name = f"tytest{os.getpid()}"
         self.seconds: dict[str, float] = {}
@@ -57,7 +60,7 @@ class Stack:
             "TRAINYARD_TLS_PORT": str(self.secure_port),
             "TRAINYARD_TLS_NETWORK": f"10.{200 + os.getpid() % 50}.{os.getpid() // 50 % 250}",
             "TRAINYARD_PUBLIC_URL": "http://api:8470",
-            "WORKER_EXTRAS": EXTRAS,
+            "WORKER_EXTRAS": extras,
             "DOCKER_BUILDKIT": "0",
             **{variable: f"trainyard-test-{name}" for name, variable in (IMAGES | SUBSTITUTE_IMAGES).items()},
         }
@@ -88,7 +91,9 @@ class Stack:
         The node begins after the controller, whose first layers are its own too.
         """
         with ThreadPoolExecutor(5) as pool:
-            wheels = pool.submit(self._step, "wheelhouse", lambda: fill_wheelhouse(self.engine, self.folder))
+            wheels = pool.submit(
+                self._step, "wheelhouse", lambda: fill_wheelhouse(self.engine, self.folder, self.extras)
+            )
             base = self._step("base image", lambda: base_image(self.engine))
             self._environment["BASE_IMAGE"] = base
             controller = pool.submit(self._build_image, "mariadb", "controller")
@@ -216,12 +221,12 @@ class Stack:
         return made
 
 
-def fill_wheelhouse(engine: Engine, folder: Path) -> None:
+def fill_wheelhouse(engine: Engine, folder: Path, extras: str) -> None:
     """Download wheels on this machine, because the containers may not reach a package index."""
     wheel_folder = folder / "docker" / "wheelhouse"
     if any(wheel_folder.glob("*.whl")):
         return
-    requirements = ["setuptools>=78.1.1", f".[service,{EXTRAS}]"]
+    requirements = ["setuptools>=78.1.1", f".[service,{extras}]"]
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(wheel_folder)]
     engine.run(*pip, "--constraint", "constraints.txt", *requirements, cwd=folder, timeout=600)
 

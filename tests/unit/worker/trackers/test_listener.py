@@ -79,7 +79,7 @@ class TestKey:
 
     @pytest.mark.parametrize(
         ("size", "headers", "expected"),
-        [(0, {}, 200), (1024**2, {}, 200), (1, {"Origin": "null"}, 403)],
+        [(0, {}, 200), (1024**2, {}, 200), (0, {"Origin": "null"}, 403)],
     )
     def test_telemetry_without_the_key_is_read_and_forgotten(
         self, size: int, headers: dict[str, str], expected: int
@@ -91,10 +91,12 @@ class TestKey:
         try:
             with httpx.Client(trust_env=False) as client:
                 url = f"{listener.url}/sdk/otel/v1/metrics"
-                answers = [client.post(url, content=b"x" * size, headers=headers) for _ in range(2)]
+                # A refusal closes the connection.
+                requests = 2 if expected == 200 else 1
+                answers = [client.post(url, content=b"x" * size, headers=headers) for _ in range(requests)]
         finally:
             listener.close()
-        assert [answer.status_code for answer in answers] == [expected] * 2
+        assert {answer.status_code for answer in answers} == {expected}
         assert (answers[0].content == b"") == (expected == 200)
         assert called == []
 
