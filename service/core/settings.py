@@ -124,8 +124,8 @@ class Settings(UploadSettings):
     pause_timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
     """How long a pausing job may take to save and exit before the scheduler is requested to end it."""
     site_patience_days: Annotated[float, Field(gt=0)] = 7.0
-    """How long the cluster may end the attempts of a job soon after their start, such as by preemptions and failing
-    nodes, before the job fails."""
+    """How long the attempts of a job may end soon after their start, such as by preemptions and failing nodes, before
+    the job fails; ten of them must have."""
     gpu_memory_gb: str = ""
     """Memory in GiB of GPU types that the planner does not know: `mygpu=48,a100=80`; `=24` for GPUs without a type."""
     code_roles: Annotated[tuple[Literal["admin", "user"], ...], NoDecode] = ("admin",)

@@ -26,6 +26,9 @@ MAX_DISK_WAITS = 8
 _MAX_OBSERVATION_AGE_SECONDS = 30.0
 """An observation may be this old, and thus precede the claim. Slurm holds a requeued job for two minutes."""
 
+MIN_SITE_ENDS = 10
+"""Ends soon after the start, without a fault of the job, with fewer of which it has rather waited in the queue."""
+
 MSG_CANCEL_PENDING = "Cancellation requested. Waiting for the scheduler to respond."
 MSG_CANCELLING = "Cancellation requested. Waiting for all processes to end."
 MSG_PAUSING = "Pause requested. The worker saves a checkpoint and stops."
@@ -276,9 +279,10 @@ def _continue_or_fail(snapshot: JobSnapshot, exit_reason: ExitReason) -> Decisio
         )
         return Decision("failed", message, "retries_exhausted", None, ended=True, exit_reason=exit_reason)
     waited_long = snapshot.seconds_of_site_ends >= snapshot.site_patience_seconds
-    if exit_reason != "time_limit" and snapshot.site_ends > 1 and waited_long:
+    if exit_reason != "time_limit" and snapshot.site_ends >= MIN_SITE_ENDS and waited_long:
         days = snapshot.seconds_of_site_ends / 86400
-        message = f"The cluster ended {snapshot.site_ends} attempts in a row within {days:.1f} days. The last: {cause}"
+        ends = f"{snapshot.site_ends} attempts in a row ended soon after their start"
+        message = f"{ends} within {days:.1f} days, without an error of the job. The last: {cause}"
         return Decision("failed", message, "retries_exhausted", failure, ended=True, exit_reason=exit_reason)
     message = f"To be continued from the last checkpoint. Cause: {cause}"
     return Decision("queued", message, None, failure, ended=True, exit_reason=exit_reason)

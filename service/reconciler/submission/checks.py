@@ -54,11 +54,11 @@ _FULL_DISK = "a disk was full or read-only"
 
 
 def _site_ends(job: Job, by_site: Sequence[Attempt]) -> str:
-    """Return how the cluster ended the last attempts of a job."""
+    """Return how the last attempts of a job ended without a fault of it."""
     if not by_site:
         return ""
     cause = (job.failure or {}).get("message") or by_site[0].scheduler_end or by_site[0].exit_reason
-    return f"the cluster ended {len(by_site)} attempts in a row soon after their start, the last by: {cause}"
+    return f"{len(by_site)} attempts in a row ended soon after their start, the last by: {cause}"
 
 
 def _wait_until(ended: datetime, wait: timedelta, now: datetime, cause: str) -> str:
