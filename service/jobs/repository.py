@@ -13,6 +13,7 @@ from service.core.sentences import begin_with_capital
 from service.db.json_values import UNDECODABLE
 from service.db.models import Attempt, Checkpoint, Event, Execution, Job, JobLabel, ModelVersion
 from service.db.paging import PageRequest, fetch_page
+from service.jobs.conditions import Condition, columns, condition_resource
 from service.jobs.outbox import enqueue_status_changes
 from service.jobs.parameters import Reported
 from service.jobs.states import ACTIVE, FINAL_STATUS, check_transition
@@ -110,8 +111,7 @@ class JobRepository:
         return list(self._session.scalars(sa.select(names.c.name).where(is_queued).order_by(names.c.name)))
 
     def count_by_status(self) -> dict[str, int]:
-        rows = self._session.execute(sa.select(Job.status, sa.func.count()).group_by(Job.status))
-        return {key: value for key, value in rows}
+        return dict(self._session.execute(sa.select(Job.status, sa.func.count()).group_by(Job.status)).tuples().all())
 
     def newest_change(self) -> datetime | None:
         """Return when a job last changed."""
@@ -323,15 +323,21 @@ class JobRepository:
 
     def _status_event(self, job: Job) -> None:
         level = "error" if job.status == "failed" else "warning" if job.status == "lost" else "info"
-        data = {"status": job.status, "reason": job.status_reason}
+        condition = condition_resource(job)
+        data = {"status": job.status, "reason": job.status_reason, "condition": condition and condition.model_dump()}
         self.add_event(job, "status", job.status_message, level=level, data=data)
 
-    def set_status_message(self, job: Job, message: str) -> None:
-        """Change the message of an unchanged status, with an event."""
+    def set_status_message(self, job: Job, message: str, condition: Condition | None = None) -> None:
+        """Change the message and the condition of an unchanged status, with an event if the message is another."""
+        job.condition, job.condition_data = columns(condition)
         if job.status_message != message:
             job.status_message = message
             self._session.flush()
             self._status_event(job)
+
+    def set_condition(self, job: Job, condition: Condition) -> None:
+        """Change the condition within an unchanged status, and the message with it."""
+        self.set_status_message(job, condition.message, condition)
 
     def transition(
         self,
@@ -341,11 +347,13 @@ class JobRepository:
         *,
         reason: StatusReason | None = None,
         ended_at: datetime | None = None,
+        condition: Condition | None = None,
     ) -> bool:
         """Change the job's status by the table of transitions: a guarded UPDATE and its event in one transaction.
 
         Args:
             ended_at: When the job ended, if that was before now and the target is a final status.
+            condition: The condition in which the new status begins.
 
         Returns:
             False if the status in the database is no longer the job's; nothing is changed then.
@@ -356,6 +364,7 @@ class JobRepository:
         source = cast(JobStatus, job.status)
         check_transition(source, target, reason)
         values: dict[str, Any] = {"status": target, "status_reason": reason, "status_message": message}
+        values["condition"], values["condition_data"] = columns(condition)
         if target in TERMINAL:
             # The run directory is measured once more.
             values |= {"finished_at": ended_at or self.now, "measured_at": None}

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from service.core.skipped_rows import log_skipped_row
 from service.db.models import Attempt, Checkpoint, Event, Job
+from service.jobs.conditions import condition_resource
 from service.jobs.parameters import Reported
-from service.jobs.states import SUSPENDED
 from trainyard.contract.advice import advise
 from trainyard.contract.evaluation_metric import choose_evaluation
 from trainyard.contract.failure_summaries import summarize_failure
@@ -18,7 +18,13 @@ from trainyard.contract.layout import RunLayout
 from trainyard.contract.loss_metric import choose_loss
 from trainyard.contract.stored_name import SYSTEM_PREFIXES
 from trainyard.contract.wire.files import CheckpointResource
-from trainyard.contract.wire.jobs import MAX_SHOWN_METRICS, AttemptResource, EventResource, JobProgress, JobResource
+from trainyard.contract.wire.jobs import (
+    MAX_SHOWN_METRICS,
+    AttemptResource,
+    EventResource,
+    JobProgress,
+    JobResource,
+)
 from trainyard.contract.wire.launch import Origin
 from trainyard.contract.wire.pages import Page
 from trainyard.contract.wire.reports import UNKNOWN_STEP, Failure
@@ -63,6 +69,7 @@ def job_resource(
         status=job.status,
         status_reason=job.status_reason,
         status_message=job.status_message,
+        condition=condition_resource(job),
         desired=job.desired,
         created_by=job.created_by,
         created_at=job.created_at,
@@ -102,7 +109,7 @@ def progress_resource(job: Job, now: datetime) -> JobProgress | None:
     if job.status != "running":
         return progress.model_copy(update={"phase": None, "phase_done": None, "phase_total": None})
     left = _seconds_left(progress)
-    if job.status_message.startswith(SUSPENDED) or left is None:
+    if job.condition == "suspended" or left is None:
         return progress
     reported = datetime.fromisoformat(job.progress["reported_at"])
     return progress.model_copy(update={"eta_seconds": max(0.0, left - (now - reported).total_seconds())})

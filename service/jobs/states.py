@@ -56,10 +56,6 @@ FINAL_STATUS: Mapping[StatusReason, JobStatus] = {
 }
 
 
-SUSPENDED = "Suspended in Slurm"
-"""Prefix of the status message while Slurm has suspended the job. Not a status: the job keeps its allocation."""
-
-
 class IllegalTransitionError(ConflictError):
     """The table does not have this transition."""
 

@@ -11,6 +11,7 @@ from service.core.failpoints import Failpoint, no_failpoint
 from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
 from service.db.paging import PageRequest
+from service.jobs.conditions import has_message
 from service.jobs.repository import JobRepository
 from service.reconciler.decide import Decision
 from service.reconciler.repository import repeated_steps
@@ -80,8 +81,8 @@ class DecisionWriter:
             if decision.status is not None:
                 log.info("transition", source=fresh.status, target=decision.status, reason=decision.reason)
                 _change_status(jobs, fresh, decision, decision.status, end)
-            elif decision.message is not None:
-                jobs.set_status_message(fresh, decision.message)
+            elif (message := decision.new_message) is not None:
+                jobs.set_status_message(fresh, message, decision.condition)
             self.failpoint("apply.before-commit")
 
     def close_spool(self, job: Job) -> None:
@@ -98,7 +99,8 @@ def _changes_nothing(job: Job, attempt: Attempt, decision: Decision) -> bool:
         return False
     if decision.request_stop and attempt.stop_requested_at is None:
         return False
-    return decision.message in (None, job.status_message)
+    message = decision.new_message
+    return message is None or has_message(job, message, decision.condition)
 
 
 def _end_attempt(job: Job, attempt: Attempt, decision: Decision, restart_count: int, ended_at: datetime) -> None:
@@ -141,7 +143,8 @@ def _end_time(attempt: Attempt | None, exit_record: FinishRecord | None, now: da
 
 def _change_status(jobs: JobRepository, job: Job, decision: Decision, status: JobStatus, ended_at: datetime) -> None:
     """Change the status. The event of an end gets the time of the end, but not an earlier one than the event before."""
-    jobs.transition(job, status, decision.message or "", reason=decision.reason, ended_at=ended_at)
+    message, condition = decision.new_message or "", decision.condition
+    jobs.transition(job, status, message, reason=decision.reason, ended_at=ended_at, condition=condition)
     if job.status not in TERMINAL:
         return
     (end, *before), _ = jobs.list_events(job, PageRequest(2, None, descending=True))

@@ -1,20 +1,21 @@
 """The decision about one job, from a snapshot of what is known. Pure functions: no clock, database or scheduler."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
-from service.jobs.states import SUSPENDED, TRANSITIONS
+from service.jobs.conditions import Condition
+from service.jobs.states import TRANSITIONS
 from service.reconciler.evidence import (
     CONTACT_TIMEOUT_SECONDS,
-    MSG_REQUEUED,
     JobSnapshot,
     cause_of,
     exit_reason_of,
     startup_error_of,
 )
 from service.scheduler.base import Observation
-from trainyard.contract.wire.jobs import JobStatus, StatusReason
+from trainyard.contract.wire.jobs import ConditionCode, JobStatus, StatusReason
 from trainyard.contract.wire.reports import CONTINUE_REASONS, ExitReason, Failure, end_text
 
 MAX_CONTINUATIONS = 3
@@ -29,24 +30,6 @@ _MAX_OBSERVATION_AGE_SECONDS = 30.0
 MIN_SITE_ENDS = 10
 """Ends soon after the start, without a fault of the job, with fewer of which it has rather waited in the queue."""
 
-MSG_CANCEL_PENDING = "Cancellation requested. Waiting for the scheduler to respond."
-MSG_CANCELLING = "Cancellation requested. Waiting for all processes to end."
-MSG_PAUSING = "Pause requested. The worker saves a checkpoint and stops."
-MSG_WORKER_UNREACHABLE = (
-    "Running, but the worker cannot reach the service. Check that its node can reach TRAINYARD_PUBLIC_URL and trusts "
-    "the certificate; attempts/<n>-<id>/logs/launch.log in the run directory shows the error. The service reads the "
-    "worker's reports from disk when the attempt ends."
-)
-MSG_SILENT = "Running, but the worker has sent nothing since"
-"""Start of the message; the time of the last contact follows."""
-MSG_STARTED = "The scheduler has started the job; waiting for the worker to report."
-MSG_NOT_IN_QUEUE = "Running: heartbeats arrive, although the scheduler no longer lists the job."
-MSG_STILL_RUNNING = "Slurm has ended the job, but its worker still runs. It was requested to save and stop."
-MSG_LOST = (
-    "Contact lost: the worker left no exit record and is not in the scheduler's queue. The job continues when a "
-    "heartbeat arrives; an administrator can resolve it with `trainyard resolve`."
-)
-
 
 @dataclass(frozen=True)
 class Decision:
@@ -54,6 +37,7 @@ class Decision:
 
     status: JobStatus | None = None
     message: str | None = None
+    """None: that of the condition, if there is one."""
     reason: StatusReason | None = None
     failure: Failure | None = None
     cancel: bool = False
@@ -68,6 +52,13 @@ class Decision:
     """Ended: the attempts in a row that the time limit ended without progress."""
     estimated_start: datetime | None = None
     """The scheduler's estimate while the attempt is pending."""
+    condition: Condition | None = None
+    """What the job waits for in its status."""
+
+    @property
+    def new_message(self) -> str | None:
+        """The message to be shown; None: the present one stays."""
+        return self.condition.message if self.condition and self.message is None else self.message
 
 
 NO_CHANGE = Decision()
@@ -99,9 +90,7 @@ def _next_step(snapshot: JobSnapshot) -> Decision:
     if observation.state == "absent":
         return _absent(snapshot)
     if snapshot.desired == "cancelled":
-        known = snapshot.status == "cancelling" and snapshot.status_message != MSG_CANCEL_PENDING
-        message = None if known else MSG_CANCELLING
-        return Decision(status=_target_if_new(snapshot.status, "cancelling"), message=message, cancel=True)
+        return replace(_within(snapshot, "cancelling", "cancelling"), cancel=True)
     if snapshot.pausing and snapshot.status in ("pending", "running", "pausing"):
         return _pause(snapshot)
     return _pending_or_running(snapshot, observation)
@@ -110,7 +99,7 @@ def _next_step(snapshot: JobSnapshot) -> Decision:
 def _scheduler_unreachable(snapshot: JobSnapshot) -> Decision:
     """Conclude nothing, but show that a cancellation was requested."""
     if snapshot.desired == "cancelled" and snapshot.status in ("pending", "running", "pausing"):
-        return Decision(status="cancelling", message=MSG_CANCEL_PENDING)
+        return _within(snapshot, "cancelling", "cancel_pending")
     return NO_CHANGE
 
 
@@ -118,23 +107,22 @@ def _pause(snapshot: JobSnapshot) -> Decision:
     """Let a worker save and stop by itself; cancel an attempt that has not started or does not respond."""
     silent = min(snapshot.seconds_since_pause, snapshot.seconds_since_contact) >= HEARTBEAT_TIMEOUT_SECONDS
     if not snapshot.claimed:
-        message, cancel = "Pause requested. Removing the job from the scheduler's queue.", True
-    elif silent or snapshot.seconds_since_pause >= snapshot.pause_timeout_seconds:
-        message, cancel = "Pause timeout: the worker did not stop in time, so the scheduler ends it.", True
-    else:
-        message, cancel = MSG_PAUSING, False
-    return Decision(status=_target_if_new(snapshot.status, "pausing"), message=message, cancel=cancel)
+        return replace(_within(snapshot, "pausing", "pause_in_queue"), cancel=True)
+    if silent or snapshot.seconds_since_pause >= snapshot.pause_timeout_seconds:
+        return replace(_within(snapshot, "pausing", "pause_timeout"), cancel=True)
+    return _within(snapshot, "pausing", "pausing")
 
 
 def _still_running(snapshot: JobSnapshot) -> Decision:
     """Request the worker to stop, and wait: the next attempt would share the run directory with it."""
     if snapshot.desired == "cancelled":
-        return Decision(status=_target_if_new(snapshot.status, "cancelling"), message=MSG_CANCELLING, request_stop=True)
-    return Decision(message=MSG_STILL_RUNNING, request_stop=True)
+        return replace(_within(snapshot, "cancelling", "cancelling"), request_stop=True)
+    return Decision(condition=Condition("still_running"), request_stop=True)
 
 
-def _target_if_new(status: JobStatus, target: JobStatus) -> JobStatus | None:
-    return None if status == target else target
+def _within(snapshot: JobSnapshot, status: JobStatus, code: ConditionCode) -> Decision:
+    """Return the decision for a condition of a status, which the job may have already."""
+    return Decision(status=None if snapshot.status == status else status, condition=Condition(code))
 
 
 def _pending_or_running(snapshot: JobSnapshot, observation: Observation) -> Decision:
@@ -142,31 +130,37 @@ def _pending_or_running(snapshot: JobSnapshot, observation: Observation) -> Deci
         revived: JobStatus = "running" if snapshot.claimed else "pending"
         return Decision(status=revived, message="Contact restored.")
     if snapshot.status == "pending" and not snapshot.claimed:
-        started = MSG_WORKER_UNREACHABLE if snapshot.unclaimed.started else MSG_STARTED
-        message = observation.message if observation.state == "pending" else started
-        return Decision(message=message or None, estimated_start=observation.estimated_start)
+        condition: Condition | None = Condition("worker_unreachable" if snapshot.unclaimed.started else "started")
+        if observation.state == "pending":
+            condition = _with_details("in_queue", observation.message) if observation.message else None
+        return Decision(condition=condition, estimated_start=observation.estimated_start)
     if snapshot.status != "running":
         return NO_CHANGE
     if observation.state == "pending" and snapshot.seconds_since_claim >= _MAX_OBSERVATION_AGE_SECONDS:
         # Attempts are submitted with `--no-requeue`, so this cannot be a preemption.
-        return Decision(message=f"{MSG_REQUEUED} {observation.message}".strip())
+        return Decision(condition=_with_details("requeued", observation.message))
     if observation.state == "running" and observation.message:
-        # It is suspended, or its nodes are being cleaned up.
-        return Decision(message=observation.message)
-    if snapshot.status_message == MSG_NOT_IN_QUEUE:
-        return Decision(message="Running: the scheduler lists the job again.")
-    if observation.state == "running" and snapshot.status_message.startswith(SUSPENDED):
-        return Decision(message="Running: no longer suspended in Slurm.")
+        code: ConditionCode = "suspended" if observation.suspended else "cleaning_up"
+        return Decision(condition=_with_details(code, observation.message))
     if observation.state == "running" and snapshot.seconds_since_contact >= HEARTBEAT_TIMEOUT_SECONDS:
-        return Decision(message=_silent_message(snapshot))
-    if snapshot.status_message.startswith(MSG_SILENT):
-        return Decision(message="Running: heartbeats arrive again.")
-    return NO_CHANGE
+        since = f"{snapshot.last_contact:%Y-%m-%d %H:%M:%S} UTC" if snapshot.last_contact else "its claim"
+        return Decision(condition=Condition("silent", {"since": since}))
+    message = _ENDED_CONDITIONS.get(snapshot.condition) if observation.state == "running" else None
+    return Decision(message=message) if message else NO_CHANGE
 
 
-def _silent_message(snapshot: JobSnapshot) -> str:
-    since = f"{snapshot.last_contact:%Y-%m-%d %H:%M:%S} UTC" if snapshot.last_contact else "its claim"
-    return f"{MSG_SILENT} {since}. It trains on; its reports arrive when it reaches the service, or at its end."
+_ENDED_CONDITIONS: Mapping[ConditionCode | None, str] = {
+    "not_in_queue": "Running: the scheduler lists the job again.",
+    "suspended": "Running: no longer suspended in Slurm.",
+    "cleaning_up": "Running.",
+    "still_running": "Running: the scheduler lists the job again.",
+    "silent": "Running: heartbeats arrive again.",
+}
+"""The message of a running job after a condition of it has ended."""
+
+
+def _with_details(code: ConditionCode, text: str) -> Condition:
+    return Condition(code, {"details": text})
 
 
 def _absent(snapshot: JobSnapshot) -> Decision:
@@ -177,19 +171,17 @@ def _absent(snapshot: JobSnapshot) -> Decision:
         # An unclaimed attempt may be listed late; it is cancelled so that it does not start in vain.
         return replace(_cancelled(snapshot), cancel=not snapshot.claimed)
     if snapshot.desired == "cancelled":
-        message = "Cancellation requested. The scheduler no longer lists the job; it ends after 10 minutes of silence."
-        return Decision(status=_target_if_new(snapshot.status, "cancelling"), message=message)
+        return _within(snapshot, "cancelling", "cancel_unlisted")
     if snapshot.status == "lost":
         revived = snapshot.has_recent_heartbeat
-        return Decision(status="running", message=MSG_NOT_IN_QUEUE) if revived else NO_CHANGE
+        return Decision(status="running", condition=Condition("not_in_queue")) if revived else NO_CHANGE
     if snapshot.pausing and over:
         return _paused(snapshot, "node_failure" if snapshot.claimed else "preempted")
     if snapshot.pausing:
-        message = "Pause requested. The scheduler no longer lists the job; it is paused after 10 minutes of silence."
-        return Decision(status=_target_if_new(snapshot.status, "pausing"), message=message)
+        return _within(snapshot, "pausing", "pause_unlisted")
     if snapshot.has_recent_heartbeat:
-        return Decision(message=MSG_NOT_IN_QUEUE)
-    return Decision(status="lost", message=MSG_LOST)
+        return Decision(condition=Condition("not_in_queue"))
+    return Decision(status="lost", condition=Condition("lost"))
 
 
 def _after_end(snapshot: JobSnapshot) -> Decision:
@@ -232,14 +224,14 @@ _RUN_DIR_VANISHED = Failure(
 
 def _cancelled(snapshot: JobSnapshot) -> Decision:
     if "cancelled" not in TRANSITIONS[snapshot.status]:
-        return Decision(status="cancelling", message=MSG_CANCELLING)
+        return Decision(status="cancelling", condition=Condition("cancelling"))
     message = "All processes have ended." if snapshot.claimed else "Cancelled before the attempt started."
     return Decision("cancelled", message, "user_cancelled", ended=True, exit_reason="user_cancelled")
 
 
 def _paused(snapshot: JobSnapshot, exit_reason: ExitReason) -> Decision:
     if "paused" not in TRANSITIONS[snapshot.status]:
-        return Decision(status="pausing", message=MSG_PAUSING)
+        return Decision(status="pausing", condition=Condition("pausing"))
     if not snapshot.claimed:
         message = "Paused before the attempt started. The job was removed from the scheduler's queue."
     elif snapshot.exit_record is not None and snapshot.exit_record.reason in CONTINUE_REASONS | {"paused"}:

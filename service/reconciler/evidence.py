@@ -6,16 +6,11 @@ from typing import Literal
 
 from service.reconciler.run_dir import UnclaimedAttempt
 from service.scheduler.base import EndedAs, Observation
-from trainyard.contract.wire.jobs import Desired, JobStatus
+from trainyard.contract.wire.jobs import ConditionCode, Desired, JobStatus
 from trainyard.contract.wire.reports import ExitReason, FinishRecord
 
 CONTACT_TIMEOUT_SECONDS = 600.0
 """A run that should stop, is not in the scheduler's queue and gave no sign of life for this long counts as ended."""
-
-MSG_REQUEUED = (
-    "Requeued in Slurm by an operator or the site. A new attempt follows when Slurm has started and ended this one."
-)
-"""Slurm's reason for waiting, such as a hold, follows."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +32,8 @@ class JobSnapshot:
     """What the attempt's folder shows if no worker has claimed the attempt from the service."""
     run_dir_vanished: bool = False
     """The attempt was claimed and has ended, but its launch document is gone."""
-    status_message: str = ""
-    """The job's present status message."""
+    condition: ConditionCode | None = None
+    """The job's present condition."""
     progressed: bool = False
     """Whether the attempt, which is over, has brought the job on, or nobody can know."""
     site_ends: int = 0
@@ -122,7 +117,7 @@ _CAUSES = {
 def cause_of(snapshot: JobSnapshot, exit_reason: ExitReason) -> str:
     """Return the cause of a continuation, with the scheduler's own words if the worker did not report it."""
     exit_record, observation = snapshot.exit_record, snapshot.observation
-    if exit_reason == "preempted" and snapshot.status_message.startswith(MSG_REQUEUED):
+    if exit_reason == "preempted" and snapshot.condition == "requeued":
         return "requeued by an operator or the site"
     if exit_reason == "preempted" and observation is not None and observation.ended_as == "failed":
         # Slurm names a preemption; the worker only knows that it received a signal to end.

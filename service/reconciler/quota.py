@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from service.db.models import Job
+from service.jobs.conditions import Condition, minute_text
 from service.jobs.quota import UserQuotas
 from trainyard.contract.wire.cluster import MaintenanceResource
 
 _NO_MAINTENANCE = MaintenanceResource(active=False)
-_MAINTENANCE_PREFIX = "Waiting for the end of maintenance mode"
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ def quota_entry(job: Job) -> QuotaEntry:
 
 def blocked_jobs(
     jobs: Sequence[QuotaEntry], quotas: UserQuotas, maintenance: MaintenanceResource = _NO_MAINTENANCE
-) -> Mapping[int, str]:
-    """Return the waiting jobs that are not submitted yet, with the status message of each.
+) -> Mapping[int, Condition]:
+    """Return the waiting jobs that are not submitted yet, with the condition of each.
 
     A job that waits for its sweep does not block its user's other jobs.
 
@@ -56,33 +56,23 @@ def blocked_jobs(
         jobs: All unfinished jobs, oldest first.
     """
     if maintenance.active:
-        message = maintenance_message(maintenance)
-        return {job.job_pk: message for job in jobs if job.waiting}
+        reason = f" ({maintenance.message})" if maintenance.message else ""
+        since = minute_text(maintenance.since) if maintenance.since else ""
+        condition = Condition("maintenance", {"since": since, "reason": reason})
+        return {job.job_pk: condition for job in jobs if job.waiting}
     over_sweep = over_sweep_limit(jobs)
     return {**over_gpu_quota([job for job in jobs if job.job_pk not in over_sweep], quotas), **over_sweep}
 
 
-def maintenance_message(maintenance: MaintenanceResource) -> str:
-    """The status message of a job that waits for the end of the maintenance mode."""
-    reason = f" ({maintenance.message})" if maintenance.message else ""
-    since = f"{maintenance.since:%Y-%m-%d %H:%M} UTC"
-    return f"{_MAINTENANCE_PREFIX}, on since {since}{reason}. The job is submitted then."
-
-
-def states_maintenance(job: Job) -> bool:
-    """Whether the job's status message names a maintenance mode as the cause."""
-    return job.status == "queued" and job.status_message.startswith(_MAINTENANCE_PREFIX)
-
-
-def over_gpu_quota(jobs: Sequence[QuotaEntry], quotas: UserQuotas) -> Mapping[int, str]:
-    """Return the waiting jobs beyond their user's GPU quota, with the status message of each.
+def over_gpu_quota(jobs: Sequence[QuotaEntry], quotas: UserQuotas) -> Mapping[int, Condition]:
+    """Return the waiting jobs beyond their user's GPU quota, with the condition of each.
 
     A user's jobs start in the order of their creation: a small job does not overtake a large one that waits for quota.
     """
     used: dict[str, int] = defaultdict(int)
     for job in jobs:
         used[job.user] += 0 if job.waiting else job.gpus
-    blocked: dict[int, str] = {}
+    blocked: dict[int, Condition] = {}
     first_blocked: dict[str, str] = {}
     several_blocked: set[str] = set()
     for job in jobs:
@@ -91,36 +81,41 @@ def over_gpu_quota(jobs: Sequence[QuotaEntry], quotas: UserQuotas) -> Mapping[in
             continue
         if job.user in several_blocked:
             # This message does not depend on the position: each new message costs a transaction and an event per job.
-            blocked[job.job_pk] = f"Waiting for GPU quota: older jobs of {job.user} are ahead."
+            blocked[job.job_pk] = _quota(f"Waiting for GPU quota: older jobs of {job.user} are ahead.")
         elif job.user in first_blocked:
             several_blocked.add(job.user)
-            blocked[job.job_pk] = f"Waiting for GPU quota: {first_blocked[job.user]} of the same user is ahead."
+            text = f"Waiting for GPU quota: {first_blocked[job.user]} of the same user is ahead."
+            blocked[job.job_pk] = _quota(text)
         elif used[job.user] + job.gpus > limit:
-            blocked[job.job_pk] = _over_quota_message(job, used[job.user], limit)
+            blocked[job.job_pk] = _quota(_over_quota_message(job, used[job.user], limit))
             first_blocked[job.user] = job.job_id
         else:
             used[job.user] += job.gpus
     return blocked
 
 
-def over_sweep_limit(jobs: Sequence[QuotaEntry]) -> Mapping[int, str]:
-    """Return the waiting members beyond their sweep's concurrency limit, with the status message of each.
+def over_sweep_limit(jobs: Sequence[QuotaEntry]) -> Mapping[int, Condition]:
+    """Return the waiting members beyond their sweep's concurrency limit, with the condition of each.
 
     The oldest members start first.
     """
     members = [job for job in jobs if job.sweep is not None and job.sweep_parallel is not None]
     used = Counter(job.sweep for job in members if not job.waiting and job.gpus)
-    blocked: dict[int, str] = {}
+    blocked: dict[int, Condition] = {}
     for job in members:
         limit = job.sweep_parallel
         if not job.waiting or limit is None:
             continue
         if used[job.sweep] >= limit:
             count = "1 job" if limit == 1 else f"{limit} jobs"
-            blocked[job.job_pk] = f"Waiting for other members of sweep {job.sweep}, which runs at most {count} at once."
+            blocked[job.job_pk] = Condition("sweep_limit", {"sweep": str(job.sweep), "limit": count})
         else:
             used[job.sweep] += 1
     return blocked
+
+
+def _quota(text: str) -> Condition:
+    return Condition("gpu_quota", {"details": text})
 
 
 def _over_quota_message(job: QuotaEntry, used: int, limit: int) -> str:

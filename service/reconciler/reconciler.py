@@ -17,6 +17,7 @@ from service.core.settings import Settings
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
+from service.jobs.conditions import Condition, has_message, minute_text
 from service.jobs.quota import UserQuotas
 from service.jobs.repository import JobRepository
 from service.jobs.states import ACTIVE
@@ -24,10 +25,10 @@ from service.jobs.submission import MSG_QUEUED
 from service.reconciler.adoption import Adoption
 from service.reconciler.apply import DecisionWriter
 from service.reconciler.cluster_poll import ClusterPoll
-from service.reconciler.decide import MSG_CANCEL_PENDING, NO_CHANGE, Decision, decide
+from service.reconciler.decide import NO_CHANGE, Decision, decide
 from service.reconciler.node_exclusion import failed_node
 from service.reconciler.orphans import OrphanScan
-from service.reconciler.quota import blocked_jobs, quota_entry, states_maintenance
+from service.reconciler.quota import blocked_jobs, quota_entry
 from service.reconciler.repository import unread_attempts
 from service.reconciler.run_dir import read_claimant, read_exit_record
 from service.reconciler.snapshot import SnapshotLoader, stored_exit_record
@@ -170,7 +171,7 @@ class Reconciler:
             job = entry.job
             with structlog.contextvars.bound_contextvars(**_log_context(entry)), self._isolate_errors(job):
                 if job.pk in blocked:
-                    self._set_message(job, blocked[job.pk])
+                    self._set_condition(job, blocked[job.pk])
                 elif job.status in ("queued", "paused"):
                     self._process_waiting(job, state)
                 else:
@@ -186,8 +187,8 @@ class Reconciler:
 
     def _update_after_maintenance(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
-            if states_maintenance(job):
-                self._set_message(job, MSG_QUEUED)
+            if job.status == "queued" and job.condition == "maintenance":
+                self._decisions.apply(job, None, Decision(message=MSG_QUEUED))
 
     def _load(self, *, all_queued: bool) -> list[_JobEntry]:
         # Quotas depend on every queued job, and without a pool the submitter takes all of them in one tick.
@@ -225,8 +226,8 @@ class Reconciler:
         if state.observations is None and job.desired == "run":
             # A submission could only end without an answer.
             if job.status == "queued":
-                since = f"{self._unavailable_since:%Y-%m-%d %H:%M} UTC"
-                self._set_message(job, f"Waiting for the scheduler, which has not responded since {since}.")
+                since = minute_text(self._unavailable_since or self._clock())
+                self._set_condition(job, Condition("scheduler_unreachable", {"since": since}))
             return
         started = "the next attempt started" if job.attempts else "the start"
         if job.desired == "run" and job.status == "queued":
@@ -248,7 +249,7 @@ class Reconciler:
             raise AssertionError(f"job {job.id} is {job.status} without an attempt")
         if attempt.scheduler_id is None:
             if observations is None and job.desired == "cancelled":
-                self._set_message(job, MSG_CANCEL_PENDING)
+                self._set_condition(job, Condition("cancel_pending"))
             self._call_scheduler(lambda: self._submitter.resolve(job, attempt, state.unconfirmed))
         elif observations is not None and attempt.tag in observations:
             self._process_observed(job, attempt, _with_job_names(observations[attempt.tag], state.job_names, job))
@@ -336,9 +337,9 @@ class Reconciler:
                     self._unread.add(job.pk)
         self._may_have_unread_spools = bool(attempts)
 
-    def _set_message(self, job: Job, message: str) -> None:
-        if job.status_message != message:
-            self._decisions.apply(job, None, Decision(message=message))
+    def _set_condition(self, job: Job, condition: Condition) -> None:
+        if not has_message(job, condition.message, condition):
+            self._decisions.apply(job, None, Decision(condition=condition))
 
     def _call_scheduler(self, call: Callable[[], None]) -> None:
         """Make a scheduler call about one job, unless failing calls have used up the tick's budget."""
@@ -362,8 +363,7 @@ class Reconciler:
             log.exception("part of the tick failed")
             self._metrics.tick_failed()
             if job is not None:
-                name = type(error).__name__
-                self._set_message(job, f"Internal error ({name}). The service retries; its log has the details.")
+                self._set_condition(job, Condition("internal_error", {"error": type(error).__name__}))
 
     def _submitted(self, job: Job, attempt: Attempt) -> SubmittedJob:
         folder = RunLayout(self._runs / job.id).attempt(attempt.folder_name).root

@@ -84,7 +84,7 @@ class SnapshotLoader:
             retries_left=history.retries_left,
             continuations_without_progress=history.continuations,
             on_time_limit=history.on_time_limit,  # type: ignore[arg-type]
-            status_message=job.status_message,
+            condition=job.condition,  # type: ignore[arg-type]
             progressed=history.progressed,
             site_ends=history.site_ends,
             seconds_of_site_ends=history.seconds_of_site_ends,

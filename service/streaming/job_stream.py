@@ -110,6 +110,7 @@ def status_fields(job: Job, event: Event, now: datetime) -> dict[str, Any]:
         "status": event.data["status"],
         "status_reason": event.data["reason"],
         "status_message": event.message,
+        "condition": event.data.get("condition"),
         "progress": progress_resource(job, now) if event.data["status"] == job.status else None,
     }
 

@@ -5,7 +5,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from service.reconciler.decide import MSG_NOT_IN_QUEUE
 from tests.slurm.conftest import slurm_service
 from tests.slurm.specs import long_run
 from tests.support.live import wait_for_status, wait_for_step
@@ -13,6 +12,7 @@ from tests.support.slurm_lab import SlurmLab
 from tests.support.slurm_wrappers import install
 from tests.support.wait import wait_until
 from trainyard.client import Client
+from trainyard.contract.wire.jobs import JobCondition
 from trainyard.demo import ServiceProcess
 
 pytestmark = pytest.mark.slurm
@@ -125,6 +125,10 @@ def test_cancel_while_slurm_does_not_list_the_job(
         job = client.submit(long_run())
         wait_for_step(client, job.id, 3)
         hidden.touch()
-        wait_until(lambda: MSG_NOT_IN_QUEUE in client.job(job.id).status_message, 30, "Slurm's ignorance to be noticed")
+        wait_until(
+            lambda: client.job(job.id).condition == JobCondition(code="not_in_queue"),
+            30,
+            "Slurm's ignorance to be noticed",
+        )
         assert client.job(job.id).status == "running"
         cancel_and_check(client, job.id, service, slurm)

@@ -16,7 +16,6 @@ from trainyard.contract.wire.jobs import TERMINAL
 _POLL_SECONDS = 1.0
 _MINUTES = 5
 """Time limit of a job, unless the partition's is lower. The job takes seconds; imports from a cold disk a minute."""
-_UNREACHABLE = "cannot reach the service"
 
 
 def check_partitions(client: Client, seconds: float, now: Callable[[], float] = time.monotonic) -> Iterator[Finding]:
@@ -42,7 +41,7 @@ def check_partitions(client: Client, seconds: float, now: Callable[[], float] = 
         while jobs and now() < deadline:
             for name, job in list(jobs.items()):
                 job.refresh()
-                unreachable |= {name} if _UNREACHABLE in job.status_message else set()
+                unreachable |= {name} if job.condition and job.condition.code == "worker_unreachable" else set()
                 if job.status in TERMINAL:
                     yield _finding(client, name, jobs.pop(name), unreachable=name in unreachable)
             if jobs:

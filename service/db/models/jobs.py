@@ -57,6 +57,9 @@ class Job(Base):
     """Role of the user at submission."""
     unix_uid: Mapped[int | None] = mapped_column(BigInteger)
     """The Unix account as which the job runs; None: that of the service."""
+    condition: Mapped[str | None] = mapped_column(String(32))
+    """What it waits for, or what is unusual about it, as `service.jobs.conditions.Condition.code`."""
+    condition_data: Mapped[dict[str, Any] | None] = mapped_column(Json)
     gpus: Mapped[int] = mapped_column(default=1, server_default="1")
     """Number of GPUs in the spec, for quotas."""
     created_at: Mapped[datetime]

@@ -1,8 +1,9 @@
 """Checks of a queued job before its submission: its accepted spec, or why it is rejected or has to wait."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from types import MappingProxyType
 
 from service.as_owner.accounts import Accounts, UnknownAccountError, account_problem
 from service.cluster.repository import ClusterRepository
@@ -11,6 +12,7 @@ from service.core.errors import InvalidSpecError
 from service.core.settings import Settings
 from service.db.engine import Database
 from service.db.models import Attempt, Job
+from service.jobs.conditions import Condition
 from service.jobs.repository import JobRepository
 from service.jobs.service import RETRY
 from service.jobs.submission import PREFLIGHT_OVERRIDDEN
@@ -22,6 +24,7 @@ from service.specs.acceptance import AcceptedSpec, SpecAcceptance
 from service.specs.preflight import unavailable_resources
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.wire.jobs import ConditionCode
 
 _CHANGE_FIELDS = "Change these fields and submit again; `trainyard cluster` shows the available resources."
 _REDUCE_MEMORY = (
@@ -37,8 +40,8 @@ class CheckedJob:
     accepted: AcceptedSpec
     resolved: bool = False
     """The spec was resolved just now, by the first cluster snapshot, and must be stored."""
-    waiting: str = ""
-    """Why the job cannot be checked yet."""
+    waiting: Condition | None = None
+    """Why the job is not submitted yet."""
     problems: Sequence[Problem] = ()
     """Why the job can never run here."""
     hint: str = ""
@@ -50,26 +53,20 @@ _UNKNOWN_ACCOUNT_WAIT = timedelta(minutes=10)
 _FIRST_DISK_WAIT, _MAX_DISK_WAIT = timedelta(minutes=1), timedelta(minutes=30)
 
 
-_FULL_DISK = "a disk was full or read-only"
-
-
-def _site_ends(job: Job, by_site: Sequence[Attempt]) -> str:
+def _site_ends(job: Job, by_site: Sequence[Attempt]) -> dict[str, str]:
     """Return how the last attempts of a job ended without a fault of it."""
     if not by_site:
-        return ""
+        return {}
     cause = (job.failure or {}).get("message") or by_site[0].scheduler_end or by_site[0].exit_reason
-    return f"{len(by_site)} attempts in a row ended soon after their start, the last by: {cause}"
+    return {"ends": str(len(by_site)), "cause": str(cause)}
 
 
-def _wait_until(ended: datetime, wait: timedelta, now: datetime, cause: str) -> str:
-    """Return what the job waits for; empty if the wait is over. A clock that was set back does not make it longer."""
+def _wait_until(
+    ended: datetime, wait: timedelta, now: datetime, code: ConditionCode, data: Mapping[str, str] = MappingProxyType({})
+) -> Condition | None:
+    """Return the condition of a job that waits; None after that. A clock that was set back does not make it longer."""
     until = ended + wait
-    if not ended <= now < until:
-        return ""
-    return (
-        f"{cause}. The next attempt follows at {until:%H:%M:%S} UTC; `trainyard cancel` and `trainyard retry` "
-        "continue at once."
-    )
+    return Condition(code, {**data, "until": f"{until:%H:%M:%S} UTC"}) if ended <= now < until else None
 
 
 @dataclass(frozen=True)
@@ -98,12 +95,12 @@ class SubmissionChecks:
             job = jobs.load(job_pk)
             forced = jobs.last_event(job, PREFLIGHT_OVERRIDDEN, since=None) is not None
             cluster = ClusterRepository(session).resource(self.settings.backend, now)
-            waiting = self._wait(jobs, job, now) if job.attempts else ""
+            waiting = self._wait(jobs, job, now) if job.attempts else None
         accepted = self.acceptance.stored(parse_spec(job.spec), cluster, job.created_by)
         if (refused := self._check_account(job.unix_uid, accepted, now)) is not None:
             return refused
         if accepted.site.accelerator is None:
-            return CheckedJob(accepted, waiting=MSG_UNKNOWN_ACCELERATOR)
+            return CheckedJob(accepted, waiting=Condition("not_checked", {"cause": MSG_UNKNOWN_ACCELERATOR}))
         if job.attempts:
             return CheckedJob(accepted, waiting=waiting)
         resolved = self.settings.known_accelerator is None
@@ -126,19 +123,19 @@ class SubmissionChecks:
             # A name service that does not answer looks like one without the account.
             since = self._unknown_since.setdefault(error.uid, now)
             if timedelta(0) <= now - since < _UNKNOWN_ACCOUNT_WAIT:
-                return CheckedJob(accepted, waiting=str(error))
+                return CheckedJob(accepted, waiting=Condition("not_checked", {"cause": str(error)}))
             problem = str(error)
         else:
             self._unknown_since.pop(uid or 0, None)
         return None if problem is None else CheckedJob(accepted, problems=[Problem(param="", message=problem)])
 
-    def _wait(self, jobs: JobRepository, job: Job, now: datetime) -> str:
+    def _wait(self, jobs: JobRepository, job: Job, now: datetime) -> Condition | None:
         """Return what a job that has run waits for; a retry by a user ends the wait."""
         attempts = jobs.list_attempts(job)
         ended, retry = attempts[-1].ended_at, jobs.last_event(job, RETRY, since=None)
         if ended is None or (retry is not None and retry.created_at >= ended):
-            return ""
+            return None
         if count := full_disks(attempts):
-            return _wait_until(ended, min(_FIRST_DISK_WAIT * 2 ** (count - 1), _MAX_DISK_WAIT), now, _FULL_DISK)
+            return _wait_until(ended, min(_FIRST_DISK_WAIT * 2 ** (count - 1), _MAX_DISK_WAIT), now, "disk_wait")
         by_site = ended_by_site(attempts, newest_step(job), retry.created_at if retry else None)
-        return _wait_until(ended, wait_after(len(by_site)), now, _site_ends(job, by_site))
+        return _wait_until(ended, wait_after(len(by_site)), now, "site_wait", _site_ends(job, by_site))

@@ -9,6 +9,7 @@ from service.core.clock import Clock
 from service.core.failpoints import Failpoint, no_failpoint
 from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
+from service.jobs.conditions import Condition
 from service.jobs.repository import JobRepository
 from service.reconciler.submission.pool import Outcome
 from service.scheduler.base import Accepted, Ambiguous, Postponed, Rejected
@@ -112,8 +113,7 @@ class OutcomeRecorder:
             case Ambiguous(message):
                 attempt.absence_checks, attempt.last_submit_at = 0, now
                 log.warning("unconfirmed submission", job=job.id, attempt=attempt.id, tag=attempt.tag, message=message)
-                text = f"Submitted without a clear answer ({message}). Checking whether the scheduler has the job."
-                jobs.set_status_message(job, text)
+                jobs.set_condition(job, Condition("unconfirmed", {"cause": message}))
 
     def not_submitted(self, job_pk: int, attempt_id: str, message: str) -> None:
         """Record that the scheduler has nothing of the attempt, which is submitted again later."""
@@ -122,7 +122,7 @@ class OutcomeRecorder:
             job, attempt = jobs.get_for_update(job_pk), jobs.get_attempt(attempt_id)
             if attempt.scheduler_id is None:
                 attempt.last_submit_at = None
-            jobs.set_status_message(job, f"Not submitted yet; the service retries. Cause: {message}")
+            jobs.set_condition(job, Condition("refused_for_now", {"cause": message}))
             self.failpoint("not-asked.before-commit")
 
     def withdraw(self, jobs: JobRepository, job: Job, attempt: Attempt) -> None:

@@ -22,6 +22,7 @@ from service.core.untrusted_files import files_of_job
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
+from service.jobs.conditions import Condition
 from service.jobs.repository import JobRepository
 from service.planner.service import Planner
 from service.reconciler.run_dir import read_claimant
@@ -48,12 +49,7 @@ from trainyard.contract.wire.reports import Failure
 
 log = structlog.get_logger("submit")
 
-_MSG_CLOSED = (
-    "Not submitted yet: the scheduler refuses other jobs of the same user, account, QOS and partition for now; their "
-    "messages have its words."
-)
 _SLOW_SUBMISSION = timedelta(seconds=60)
-_SLOW_MESSAGE = "submission has taken more than a minute: sbatch is slow, or the disk of TRAINYARD_RUNS_DIR"
 
 
 @dataclass
@@ -127,10 +123,10 @@ class Submitter:
             if job.status != "queued" or job.desired != "run" or not self._may_begin(job.unix_uid):
                 return
             if self._backoff.is_closed(refusal_group(job)):
-                jobs.set_status_message(job, _MSG_CLOSED)
+                jobs.set_condition(job, Condition("refusals"))
                 return
-            if checked.waiting:
-                jobs.set_status_message(job, f"Not submitted yet: {checked.waiting}")
+            if checked.waiting is not None:
+                jobs.set_condition(job, checked.waiting)
                 return
             if checked.resolved:
                 job.spec = dump_spec(checked.accepted.spec)
@@ -162,7 +158,7 @@ class Submitter:
             SchedulerUnavailableError: The lookup failed.
         """
         if self.pool.is_in_flight(attempt.id):
-            if job.desired == "run" and job.status_message != _SLOW_MESSAGE:
+            if job.desired == "run" and job.condition != "slow_submit":
                 self._report_slow(attempt)
             return
         if attempt.last_submit_at is None:
@@ -242,7 +238,7 @@ class Submitter:
             jobs = JobRepository(session, now)
             row = jobs.get_for_update(attempt.job_pk)
             if row.status == "submitting" and row.desired == "run" and row.attempt_id == attempt.id:
-                jobs.set_status_message(row, _SLOW_MESSAGE)
+                jobs.set_condition(row, Condition("slow_submit"))
 
     def _cancel_late_duplicate(self, result: SubmitResult, duplicate: str, current: str | None) -> None:
         with self.database.read() as session:

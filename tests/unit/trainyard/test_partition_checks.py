@@ -57,7 +57,7 @@ def test_a_failed_job_is_an_error_and_remains(service):
 def test_a_worker_without_a_route_to_the_service_is_a_warning(service):
     service.on("GET", "/v1/cluster", cluster(partition("gpu")))
     service.on("POST", JOBS, httpx.Response(201, json=job("a1")))
-    silent = job("a1", status="running", status_message="Running, but the worker cannot reach the service. Check")
+    silent = job("a1", status="running", condition={"code": "worker_unreachable"})
     service.on("GET", f"{JOBS}/a1", silent, job("a1", status="succeeded"))
     ((name, state, message),) = checked(service)
     assert (name, state) == ("partition gpu", "warning")

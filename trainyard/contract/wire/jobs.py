@@ -53,6 +53,38 @@ StatusReason = Literal[
     "retries_exhausted",
 ]
 
+ConditionCode = Literal[
+    "maintenance",
+    "gpu_quota",
+    "sweep_limit",
+    "scheduler_unreachable",
+    "refusals",
+    "refused_for_now",
+    "not_checked",
+    "site_wait",
+    "disk_wait",
+    "slow_submit",
+    "unconfirmed",
+    "in_queue",
+    "started",
+    "worker_unreachable",
+    "requeued",
+    "suspended",
+    "cleaning_up",
+    "silent",
+    "not_in_queue",
+    "still_running",
+    "pause_in_queue",
+    "pausing",
+    "pause_timeout",
+    "pause_unlisted",
+    "cancel_pending",
+    "cancelling",
+    "cancel_unlisted",
+    "lost",
+    "internal_error",
+]
+
 MAX_SHOWN_METRICS = 64
 """Metrics that one resource or stream event carries."""
 
@@ -89,6 +121,15 @@ class JobProgress(Progress):
 
     eta_seconds: float | None = None
     """Estimated seconds to the end of the run."""
+
+
+class JobCondition(Resource):
+    """What a job waits for, or what is unusual about it, within its status."""
+
+    code: str = Field(examples=["silent"])
+    """One of `ConditionCode`, or a later one: a client may be older than its service."""
+    data: dict[str, str] = Field(default_factory=dict, examples=[{"since": "2026-01-01 12:05:00 UTC"}])
+    """What the message says about it, such as since when, or the scheduler's reason."""
 
 
 class AttemptResource(Resource):
@@ -134,6 +175,8 @@ class JobResource(Resource):
     status_reason: StatusReason | None = None
     status_message: str = Field(examples=["runs on node1, node2"])
     """One sentence that explains the status."""
+    condition: JobCondition | None = None
+    """The same for programs; None if there is nothing to wait for and nothing unusual."""
     desired: Desired
     created_by: str
     created_at: Timestamp

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from trainyard.contract.base import AnyFloat, Resource
-from trainyard.contract.wire.jobs import JobProgress, JobStatus, StatusReason
+from trainyard.contract.wire.jobs import JobCondition, JobProgress, JobStatus, StatusReason
 from trainyard.contract.wire.reports import Point
 
 StreamType = Literal["status", "event", "metrics", "checkpoint", "log"]
@@ -16,6 +16,7 @@ class StatusUpdate(Resource):
     status: JobStatus
     status_reason: StatusReason | None = None
     status_message: str
+    condition: JobCondition | None = None
     progress: JobProgress | None = None
 
 

@@ -108,6 +108,34 @@ def test_migration_0030_removes_values_of_fields_that_the_task_ignores(empty_url
     assert {names[key] for job, key in left if job == 1} == set(names)
 
 
+def test_messages_of_unfinished_jobs_become_conditions(empty_url: str) -> None:
+    config = alembic_config(empty_url)
+    command.upgrade(config, "0033")
+    engine = sa.create_engine(empty_url)
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    messages = {
+        "silent": "Running, but the worker has sent nothing since 2026-01-01 00:00:00 UTC. It trains on.",
+        "suspended": "Suspended in Slurm by an operator or by gang scheduling.",
+        None: "Training on node1.",
+    }
+    names = ("condition", "condition_data")
+    columns = [column for column in Job.__table__.columns if column.name not in names]
+    old = sa.table("jobs", *(sa.column(column.name, column.type) for column in columns))
+    given = {"spec": {}, "labels": {}, "latest": {}, "name": "n", "desired": "run", "created_by": "a"}
+    given |= {"created_at": now, "updated_at": now, "attempts": 0, "next_execution": 1, "sequence": 0}
+    given |= {"retries_used": 0, "continuations_without_progress": 0}
+    rows = [("running", text) for text in messages.values()] + [("failed", messages["silent"])]
+    with engine.begin() as connection:
+        for pk, (status, text) in enumerate(rows):
+            row = {"pk": pk, "id": f"job_{pk}", "status": status, "status_message": text}
+            connection.execute(sa.insert(old).values({**row, **given}))
+    command.upgrade(config, "0034")
+    with engine.connect() as connection:
+        stored = connection.execute(sa.select(Job.condition).order_by(Job.pk)).scalars().all()
+    engine.dispose()
+    assert stored == [*messages, None]
+
+
 def _points(engine: sa.Engine) -> list[tuple[Any, ...]]:
     """Return the rows without the columns that later migrations add."""
     tables = [

@@ -7,18 +7,16 @@ from typing import Any, get_args
 
 import pytest
 
-from service.jobs.states import ACTIVE, SUSPENDED, check_transition
+from service.jobs.conditions import Condition
+from service.jobs.states import ACTIVE, check_transition
 from service.reconciler.decide import (
     MAX_CONTINUATIONS,
     MIN_SITE_ENDS,
-    MSG_CANCELLING,
-    MSG_NOT_IN_QUEUE,
-    MSG_STARTED,
     NO_CHANGE,
     Decision,
     decide,
 )
-from service.reconciler.evidence import MSG_REQUEUED, JobSnapshot
+from service.reconciler.evidence import JobSnapshot
 from service.reconciler.run_dir import UnclaimedAttempt
 from service.scheduler.base import EndedAs, Observation
 from trainyard.contract.wire.jobs import Desired
@@ -57,18 +55,23 @@ def test_cancellation_is_shown_at_once_and_sent_when_slurm_responds(status: str)
     assert (waiting.status, waiting.cancel, waiting.ended) == ("cancelling", False, False)
     observation = Observation("running")
     after = decide(
-        snapshot(status="cancelling", desired="cancelled", observation=observation, status_message=waiting.message)
+        snapshot(status="cancelling", desired="cancelled", observation=observation, condition="cancel_pending")
     )
+    assert waiting.condition == Condition("cancel_pending")
     assert after.cancel
-    assert after.message == MSG_CANCELLING
+    assert after.condition == Condition("cancelling")
 
 
 @pytest.mark.fault_scenario(40)
 def test_a_requeue_is_no_preemption_and_shows_why_it_waits() -> None:
     pending = Observation("pending", "Waiting in Slurm: held by an administrator (JobHeldAdmin).")
-    message = decide(snapshot(observation=pending, seconds_since_claim=30.0)).message
-    assert message == f"{MSG_REQUEUED} Waiting in Slurm: held by an administrator (JobHeldAdmin)."
-    after = decide(snapshot(exit_record=exit_record("preempted"), status_message=message))
+    requeued = decide(snapshot(observation=pending, seconds_since_claim=30.0))
+    assert requeued.condition == Condition("requeued", {"details": pending.message})
+    assert requeued.new_message
+    assert requeued.new_message.endswith(f"ended this one. {pending.message}")
+    running = decide(snapshot(observation=Observation("running"), condition="requeued"))
+    assert running == NO_CHANGE, "the cause of the end that follows"
+    after = decide(snapshot(exit_record=exit_record("preempted"), condition="requeued"))
     assert after.message == "To be continued from the last checkpoint. Cause: requeued by an operator or the site"
 
 
@@ -77,24 +80,23 @@ def test_an_answer_from_before_the_claim_is_no_requeue() -> None:
 
 
 def test_a_suspended_job_reports_it_until_it_resumes() -> None:
-    message = f"{SUSPENDED} by an operator or by gang scheduling."
-    stopped = Observation("running", message, suspended=True)
-    decision = decide(snapshot(observation=stopped, status_message="running on n1"))
-    assert decision == Decision(message=message)
-    assert decide(snapshot(observation=Observation("running"), status_message=message)).message == (
-        "Running: no longer suspended in Slurm."
-    )
-    assert decide(snapshot(observation=Observation("running"), status_message="running on n1")) == NO_CHANGE
+    stopped = Observation("running", "Suspended in Slurm by an operator or by gang scheduling.", suspended=True)
+    decision = decide(snapshot(observation=stopped))
+    assert decision == Decision(condition=Condition("suspended", {"details": stopped.message}))
+    assert decision.new_message == stopped.message
+    resumed = decide(snapshot(observation=Observation("running"), condition="suspended"))
+    assert resumed == Decision(message="Running: no longer suspended in Slurm.")
+    assert decide(snapshot(observation=Observation("running"))) == NO_CHANGE
     assert decide(snapshot(observation=stopped, desired="cancelled")).cancel
 
 
 def test_a_completing_job_reports_that_slurm_is_cleaning_up() -> None:
     completing = Observation("running", "Slurm is cleaning up after the job (COMPLETING).")
-    assert decide(snapshot(observation=completing, status_message="running on n1")) == Decision(
-        message=completing.message
-    )
+    condition = Condition("cleaning_up", {"details": completing.message})
+    assert decide(snapshot(observation=completing)) == Decision(condition=condition)
+    assert decide(snapshot(observation=Observation("running"), condition="cleaning_up")).message == "Running."
     assert decide(snapshot(observation=completing, desired="cancelled")).cancel
-    ended = decide(snapshot(exit_record=exit_record("completed"), status_message=completing.message))
+    ended = decide(snapshot(exit_record=exit_record("completed"), condition="cleaning_up"))
     assert (ended.status, ended.message) == ("succeeded", "Completed all steps.")
 
 
@@ -260,10 +262,9 @@ def test_a_node_failure_outranks_a_startup_error() -> None:
 
 def test_an_unreachable_worker_is_reported() -> None:
     changes = {"status": "pending", "claimed": False, "observation": Observation("running")}
-    assert decide(snapshot(**changes)).message == "The scheduler has started the job; waiting for the worker to report."
-    assert "TRAINYARD_PUBLIC_URL" in (
-        decide(snapshot(**changes, unclaimed=UnclaimedAttempt(started=True))).message or ""
-    )
+    assert decide(snapshot(**changes)).condition == Condition("started")
+    unreachable = decide(snapshot(**changes, unclaimed=UnclaimedAttempt(started=True)))
+    assert unreachable.condition == Condition("worker_unreachable")
 
 
 def test_a_silent_running_worker_is_reported_until_it_returns() -> None:
@@ -271,12 +272,12 @@ def test_a_silent_running_worker_is_reported_until_it_returns() -> None:
     running = {"observation": Observation("running"), "last_contact": contact}
     assert decide(snapshot(**running, seconds_since_contact=59.0)) == NO_CHANGE
     silent = decide(snapshot(**running, seconds_since_contact=60.0))
-    assert "has sent nothing since 2026-01-01 09:30:00 UTC" in (silent.message or "")
+    assert silent.condition == Condition("silent", {"since": "2026-01-01 09:30:00 UTC"})
     assert (silent.status, silent.cancel, silent.ended) == (None, False, False)
-    after = decide(snapshot(**running, seconds_since_contact=1.0, status_message=silent.message))
+    after = decide(snapshot(**running, seconds_since_contact=1.0, condition="silent"))
     assert after == Decision(message="Running: heartbeats arrive again.")
-    pending = {"status": "pending", "claimed": False, "status_message": MSG_STARTED}
-    assert decide(snapshot(**running, **pending, seconds_since_contact=600.0)).message == MSG_STARTED
+    pending = {"status": "pending", "claimed": False, "condition": "started"}
+    assert decide(snapshot(**running, **pending, seconds_since_contact=600.0)).condition == Condition("started")
 
 
 def test_a_time_limit_can_fail_the_job() -> None:
@@ -307,12 +308,12 @@ def test_an_absent_job_is_lost_and_revives() -> None:
 
 def test_an_absent_job_with_heartbeats_is_not_lost() -> None:
     assert decide(snapshot(observation=Observation("absent"), has_recent_heartbeat=True)) == Decision(
-        message=MSG_NOT_IN_QUEUE
+        condition=Condition("not_in_queue")
     )
     back = decide(snapshot(status="lost", observation=Observation("absent"), has_recent_heartbeat=True))
-    assert back == Decision(status="running", message=MSG_NOT_IN_QUEUE)
+    assert back == Decision(status="running", condition=Condition("not_in_queue"))
     assert (
-        decide(snapshot(observation=Observation("running"), status_message=MSG_NOT_IN_QUEUE)).message
+        decide(snapshot(observation=Observation("running"), condition="not_in_queue")).message
         == "Running: the scheduler lists the job again."
     )
 
@@ -326,7 +327,7 @@ def test_an_absent_job_with_an_exit_record_is_not_lost() -> None:
 def test_a_pending_job_shows_the_schedulers_message() -> None:
     observation = Observation("pending", "behind another")
     assert decide(snapshot(status="pending", claimed=False, observation=observation)) == Decision(
-        message="behind another"
+        condition=Condition("in_queue", {"details": "behind another"})
     )
 
 

@@ -20,7 +20,8 @@ class TestGpuQuota:
 
     def test_submitted_jobs_count_even_if_created_later(self) -> None:
         blocked = over_gpu_quota([job(1, 4), job(2, 6, waiting=False)], UserQuotas(gpus=8))
-        assert blocked == {1: "Waiting for GPU quota: ada uses 6 of 8 GPUs, and this job needs 4."}
+        assert list(blocked) == [1]
+        assert blocked[1].message == "Waiting for GPU quota: ada uses 6 of 8 GPUs, and this job needs 4."
 
     def test_jobs_start_in_order_up_to_the_limit(self) -> None:
         assert list(over_gpu_quota([job(1, 4), job(2, 4), job(3, 4)], UserQuotas(gpus=8))) == [3]
@@ -28,7 +29,7 @@ class TestGpuQuota:
     def test_a_small_job_does_not_overtake_a_large_one(self) -> None:
         blocked = over_gpu_quota([job(1, 2, waiting=False), job(2, 8), job(3, 1)], UserQuotas(gpus=8))
         assert list(blocked) == [2, 3]
-        assert blocked[3] == "Waiting for GPU quota: job_2 of the same user is ahead."
+        assert blocked[3].message == "Waiting for GPU quota: job_2 of the same user is ahead."
 
     def test_a_finished_job_changes_few_status_messages(self) -> None:
         """Each change costs a transaction and an event, and thousands of jobs may wait."""
@@ -44,14 +45,16 @@ class TestGpuQuota:
 
     def test_a_job_that_can_never_fit_reports_it(self) -> None:
         blocked = over_gpu_quota([job(1, 9)], UserQuotas(gpus=8))
-        assert blocked[1] == "Exceeds the GPU quota: needs 9 GPUs, and the limit is 8 per user. It cannot start."
+        assert (
+            blocked[1].message == "Exceeds the GPU quota: needs 9 GPUs, and the limit is 8 per user. It cannot start."
+        )
 
 
 class TestSweepLimit:
     def test_the_oldest_members_start_first(self) -> None:
         blocked = over_sweep_limit([member(1), member(2), member(3), member(4)])
         assert set(blocked) == {3, 4}
-        assert blocked[3] == "Waiting for other members of sweep swp_a, which runs at most 2 jobs at once."
+        assert blocked[3].message == "Waiting for other members of sweep swp_a, which runs at most 2 jobs at once."
 
     def test_submitted_members_count_even_if_created_later(self) -> None:
         assert set(over_sweep_limit([member(1), member(2, waiting=False), member(3)])) == {3}
