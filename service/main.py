@@ -42,11 +42,12 @@ from service.reconciler.poll_loop import ChangeWatcher, ReconcileLoop
 from service.reconciler.reconciler import Reconciler
 from service.reconciler.submission.pool import SubmitPool
 from service.reconciler.submission.submitter import Submitter
+from service.scheduler.backends import BACKENDS
 from service.scheduler.base import Scheduler
 from service.scheduler.launch_document import source_tree
 from service.scheduler.local.policy import visible_gpus
 from service.scheduler.local.scheduler import LocalScheduler
-from service.scheduler.slurm.batch_script import batch_script, is_plain_path
+from service.scheduler.slurm.batch_script import is_plain_path
 from service.scheduler.slurm.scheduler import SlurmScheduler
 from service.secrets.encryption import SecretCipher
 from service.server import (
@@ -336,11 +337,10 @@ def make_scheduler(app_state: AppState) -> Scheduler:
 
 def make_loop(app_state: AppState, scheduler: Scheduler) -> ReconcileLoop:
     """Build the reconciler and the loop that runs it."""
-    slurm, settings = scheduler.name == "slurm", app_state.settings
-    batch = partial(batch_script, extra=settings.slurm_extra_options) if slurm else None
+    settings, is_slow = app_state.settings, BACKENDS[scheduler.name].is_slow
     lease = LeaderLease(app_state.database, lease_owner(app_state.settings.state))
     # The local queue answers immediately; sbatch may hang for minutes, and so may whatever is done as an owner.
-    pool = SubmitPool(threads=_CONCURRENT_SUBMISSIONS if slurm or app_state.owners else 0)
+    pool = SubmitPool(threads=_CONCURRENT_SUBMISSIONS if is_slow or app_state.owners else 0)
     submitter = Submitter(
         database=app_state.database,
         settings=settings,
@@ -352,11 +352,10 @@ def make_loop(app_state: AppState, scheduler: Scheduler) -> ReconcileLoop:
         metrics=app_state.metrics,
         pool=pool,
         search_path=source_tree(),
-        batch_script=batch,
         failpoint=app_state.failpoint,
         owners=app_state.owners,
     )
-    max_tick_seconds = settings.slurm_max_poll_seconds if slurm else settings.tick_seconds
+    max_tick_seconds = settings.slurm_max_poll_seconds if is_slow else settings.tick_seconds
     reconciler = Reconciler(
         database=app_state.database,
         clock=app_state.clock,

@@ -19,7 +19,9 @@ from service.jobs.parameters import Reported, merge
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import shown_metrics
 from service.jobs.service import pending_profile
+from service.jobs.table.values import reported_values
 from service.media.repository import MediaRepository
+from service.scheduler.backends import names_entries
 from trainyard.contract.base import sanitize
 from trainyard.contract.wire.media import MAX_JOB_MEDIA, MAX_MEDIA_KEYS, MediaReport
 from trainyard.contract.wire.reports import (
@@ -86,7 +88,7 @@ class AttemptService:
             nodes = sorted({*attempt.nodes, claim.where})
             if not current or not attempts.claim(attempt.id, claim.nonce, self._now, nodes):
                 raise ConflictError(f"attempt {attempt.number} of job {job.id} must not run", code="claim_refused")
-            if attempt.scheduler == "slurm" and claim.scheduler_id not in (None, attempt.scheduler_id):
+            if names_entries(attempt.scheduler) and claim.scheduler_id not in (None, attempt.scheduler_id):
                 # If one attempt has several scheduler entries, the claimant's is observed, not the one sbatch returned.
                 attempt.scheduler_id = claim.scheduler_id
                 attempt.submitted_at = attempt.submitted_at or self._now
@@ -188,7 +190,7 @@ class AttemptService:
             if repr(merged) != repr(before):  # 1 == True
                 job.parameters, job.updated_at = merged.to_json(), self._now
                 attempts.save_parameters(job.id, before.parameters, merged.parameters)
-                jobs.save_values(job, before, merged)
+                jobs.save_values(job, reported_values(before), reported_values(merged))
         self._count("parameters", len(report.parameters))
 
     def media(self, report: MediaReport) -> int:

@@ -7,6 +7,7 @@ from service.db.models import Job
 from service.jobs.parameters import Entry, Reported
 from service.jobs.repository import JobRepository
 from service.jobs.service import JobAction
+from service.jobs.table.values import reported_values
 from trainyard.contract.base import MAX_SAFE_INT
 from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.contract.wire.reports import MAX_PARAMETER_CHARS, MAX_PARAMETERS
@@ -36,7 +37,7 @@ def edit(changes: JobChanges) -> JobAction:
         if after != before:
             done += _describe(before, after)
             job.parameters = after.to_json()
-            jobs.save_values(job, before, after)
+            jobs.save_values(job, reported_values(before), reported_values(after))
         if done:
             jobs.add_event(job, EDITED, f"{'; '.join(done)} by {by}")
 

@@ -10,6 +10,7 @@ from service.db.engine import Database
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
 from service.jobs.service import JobAction, apply_action
+from service.scheduler.backends import names_entries
 from trainyard.contract.wire.jobs import JobStatus, ResolutionResource, ResolveRequest, StatusReason
 
 _EXIT_REASON = {"resubmit": "resubmitted", "give_up": "given_up"}
@@ -113,7 +114,7 @@ def _resolve(jobs: JobRepository, job: Job, attempt: Attempt, request: ResolveRe
 
 def _adopt(jobs: JobRepository, job: Job, attempt: Attempt, scheduler_id: str) -> None:
     """Watch this scheduler job from now on. If its name is not the attempt's tag, the next tick reports it absent."""
-    if attempt.scheduler != "slurm":
+    if not names_entries(attempt.scheduler):
         raise InvalidRequestError("only Slurm jobs can be adopted; use `resubmit` or `give_up`", param="action")
     attempt.scheduler_id, attempt.submitted_at = scheduler_id, attempt.submitted_at or jobs.now
     if job.status != "cancelling":

@@ -15,10 +15,9 @@ from service.db.models import Attempt, Checkpoint, Event, Execution, Job, JobLab
 from service.db.paging import PageRequest, fetch_page
 from service.jobs.conditions import Condition, columns, condition_resource
 from service.jobs.outbox import enqueue_status_changes
-from service.jobs.parameters import Reported
 from service.jobs.states import ACTIVE, FINAL_STATUS, check_transition
 from service.jobs.table.value_repository import ValueRepository
-from service.jobs.table.values import reported_values
+from service.jobs.table.values import Values
 from trainyard.contract.wire.jobs import TERMINAL, JobStatus, StatusReason
 
 
@@ -47,9 +46,9 @@ class JobRepository:
         self._session.bulk_save_objects(events)
         enqueue_status_changes(self._session, jobs, self.now)
 
-    def save_values(self, job: Job, before: Reported, after: Reported) -> None:
-        """Change the values by which the runs table filters to those of other parameters and tags."""
-        ValueRepository(self._session).replace(job.pk, reported_values(before), reported_values(after))
+    def save_values(self, job: Job, before: Values, after: Values) -> None:
+        """Change the values by which the runs table filters."""
+        ValueRepository(self._session).replace(job.pk, before, after)
 
     def get(self, job_id: str) -> Job:
         """Raises NotFoundError: the job does not exist, or its deletion was requested."""

@@ -13,9 +13,9 @@ from service.planner.model_reader import ModelInfo, ModelReader
 from service.planner.process_pool import ProcessPool
 from service.planner.proposals import exceeds_memory
 from service.planner.trainable_parameters import trainable_problem
+from service.scheduler.backends import BACKENDS
 from service.scheduler.launch_document import MSG_UNKNOWN_ACCELERATOR, launch_document, source_tree
 from service.scheduler.launch_plan import inherited_environment, plan_launch
-from service.scheduler.slurm.batch_script import batch_script
 from service.specs.acceptance import AcceptedSpec
 from service.specs.preflight import is_stale, unavailable_resources
 from trainyard.contract.layout import RunLayout, attempt_folder_name
@@ -155,7 +155,7 @@ def _exceeds_memory(settings: Settings, accepted: AcceptedSpec) -> list[Problem]
 
 def preview_script(settings: Settings, spec: TrainingSpec, site: Site) -> tuple[str | None, str | None]:
     """Return the script that a submission would make, with placeholders for the ids; or None and the reason."""
-    slurm = settings.backend == "slurm"
+    backend = BACKENDS[settings.backend]
     folder = RunLayout(settings.runs / JOB).attempt(attempt_folder_name(1, ATTEMPT)).root
     try:
         document = launch_document(
@@ -163,7 +163,7 @@ def preview_script(settings: Settings, spec: TrainingSpec, site: Site) -> tuple[
             settings,
             accelerator=site.accelerator,
             partition_limit_minutes=site.partition_limit_minutes,
-            slurm=slurm,
+            has_limits=backend.has_limits,
             job_id=JOB,
             attempt_id=ATTEMPT,
             attempt=1,
@@ -178,8 +178,6 @@ def preview_script(settings: Settings, spec: TrainingSpec, site: Site) -> tuple[
             inherited=inherited_environment(os.environ),
             search_path=source_tree(),
         )
-        if slurm:
-            return batch_script(document, plan, extra=settings.slurm_extra_options), None
+        return backend.render_script(settings, document, plan), None
     except ValueError as error:
         return None, f"the batch script cannot be made: {error}"
-    return plan.script, None

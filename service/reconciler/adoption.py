@@ -27,6 +27,7 @@ from service.jobs.states import TRANSITIONS
 from service.reconciler.repository import attempt_ids, jobs_to_examine
 from service.reconciler.run_dir import read_claim, read_exit_record
 from service.reconciler.unknown_attempts import UnknownAttempt, read_unknown_attempts
+from service.scheduler.backends import names_entries
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.jobs import TERMINAL, JobStatus
@@ -194,7 +195,7 @@ class Adoption:
         now = self.clock()
         attempt.claim_nonce, attempt.claimed_at, attempt.heartbeat_at = claim.nonce, now, now
         attempt.nodes = [claim.where]
-        scheduler_id = claim.scheduler_id if attempt.scheduler == "slurm" else attempt.tag
+        scheduler_id = claim.scheduler_id if names_entries(attempt.scheduler) else attempt.tag
         attempt.scheduler_id = scheduler_id or attempt.scheduler_id
         if attempt.scheduler_id is not None:
             attempt.submitted_at = attempt.submitted_at or now

@@ -9,13 +9,11 @@ from service.cluster.repository import ClusterRepository
 from service.core.clock import Clock
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
+from service.scheduler.backends import BACKENDS
 from service.scheduler.base import Scheduler, SchedulerUnavailableError
 from trainyard.contract.wire.cluster import ClusterSnapshot
 
 log = structlog.get_logger("cluster-poll")
-
-POLL_INTERVALS = {"slurm": timedelta(seconds=60), "local": timedelta(seconds=5)}
-"""The least time between two queries. The local queue is cheap to read."""
 
 
 @dataclass
@@ -55,7 +53,7 @@ class ClusterPoll:
             ClusterRepository(session).store(self.database, self.scheduler.name, now, result)
 
     def _is_due(self, now: datetime) -> bool:
-        interval = POLL_INTERVALS[self.scheduler.name]
+        interval = BACKENDS[self.scheduler.name].cluster_interval
         if self.polled_at is not None and timedelta(0) <= now - self.polled_at < interval:
             return False
         with self.database.read() as session:

@@ -35,6 +35,7 @@ from service.reconciler.snapshot import SnapshotLoader, stored_exit_record
 from service.reconciler.spool_ingest import SpoolIngests
 from service.reconciler.start_estimates import StartEstimates
 from service.reconciler.submission.submitter import Submitter
+from service.scheduler.backends import names_entries
 from service.scheduler.base import Observation, Scheduler, SchedulerUnavailableError, SubmittedJob
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.wire.cluster import MaintenanceResource
@@ -271,7 +272,7 @@ class Reconciler:
         alive = snapshot.still_running or (absent and snapshot.has_recent_heartbeat)
         if job.status == "lost" and absent and not alive and job.desired != "cancelled":
             return
-        claimant = read_claimant(files, folder) if gone and attempt.scheduler == "slurm" else None
+        claimant = read_claimant(files, folder) if gone and names_entries(attempt.scheduler) else None
         if claimant not in (None, attempt.scheduler_id):
             # A duplicate submission ended because another entry had claimed the attempt; that one may still run.
             self._submitter.adopt(job, attempt, str(claimant))

@@ -20,14 +20,15 @@ def launch_document(
     *,
     accelerator: Accelerator | None,
     partition_limit_minutes: int | None,
-    slurm: bool,
+    has_limits: bool,
     **attempt: Any,
 ) -> LaunchDocument:
     """The launch document of an attempt.
 
     Args:
         accelerator: What the ranks compute on; None while it is unknown.
-        partition_limit_minutes: The time limit of the partition on Slurm.
+        partition_limit_minutes: The time limit of the partition.
+        has_limits: `Backend.has_limits`.
         attempt: The fields that identify the attempt.
 
     Raises:
@@ -36,7 +37,7 @@ def launch_document(
     if accelerator is None:
         raise ValueError(MSG_UNKNOWN_ACCELERATOR)
     ranks = ranks_per_node(spec)
-    default_limit = settings.slurm_time_limit_minutes if slurm else None
+    default_limit = settings.slurm_time_limit_minutes if has_limits else None
     return LaunchDocument(
         service_url=settings.service_url,
         nodes=spec.gpus // ranks,
@@ -45,7 +46,7 @@ def launch_document(
         host_suffix=settings.slurm_host_suffix,
         network_interface=settings.slurm_network_interface,
         time_limit_minutes=spec.resources.time_limit_minutes or default_limit,
-        partition_limit_minutes=partition_limit_minutes if slurm else None,
+        partition_limit_minutes=partition_limit_minutes if has_limits else None,
         site_setup=str(settings.site_setup or ""),
         modules_init=str(settings.modules_init or ""),
         umask=settings.umask,

@@ -9,6 +9,7 @@ from datetime import timedelta
 from difflib import get_close_matches
 
 from service.core.settings import Settings
+from service.scheduler.backends import BACKENDS
 from service.scheduler.launch_document import ranks_per_node
 from service.specs.acceptance import AcceptedSpec
 from trainyard.contract.problems import Problem
@@ -26,7 +27,7 @@ def is_stale(cluster: ClusterResource) -> bool:
 
 def unavailable_resources(settings: Settings, accepted: AcceptedSpec) -> list[Problem]:
     """Return every resource of an accepted spec that the Slurm cluster can never provide."""
-    if settings.backend != "slurm" or not settings.slurm_preflight:
+    if not BACKENDS[settings.backend].has_limits or not settings.slurm_preflight:
         return []
     spec, ranks = accepted.spec, ranks_per_node(accepted.spec)
     minutes = spec.resources.time_limit_minutes or settings.slurm_time_limit_minutes

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -20,6 +20,7 @@ from trainyard.cli.arguments import (
 from trainyard.cli.completion import complete_job, complete_sweep
 from trainyard.cli.errors import FAILED, UsageError, report_error
 from trainyard.cli.output import print_json, print_line
+from trainyard.cli.specs import apply_settings
 from trainyard.cli.watch import watch
 from trainyard.client import Client, TrainyardError
 from trainyard.contract.wire.jobs import TERMINAL, JobResource
@@ -68,14 +69,46 @@ def pause(
     _for_each_job(ctx, job_ids, request, as_json=as_json)
 
 
-def resume(ctx: typer.Context, job_ids: JobsArgument, follow: WatchOption = False, as_json: JsonOption = False) -> None:
+_SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="PATH=VALUE", help="Change a field of `resources`, as in resources.partition=long; repeatable."
+    ),
+]
+
+
+def _resources(settings: list[str] | None) -> dict[str, Any]:
+    """Return the changes of `--set`.
+
+    Raises:
+        UsageError: a setting is of another field.
+    """
+    document = apply_settings({}, settings or ())
+    if others := sorted(document.keys() - {"resources"}):
+        message = (
+            f"--set {others[0]}: only `resources` of a job can change; `trainyard fork` makes a job with other fields"
+        )
+        raise UsageError(message)
+    resources: dict[str, Any] = document.get("resources", {})
+    return resources
+
+
+def resume(
+    ctx: typer.Context,
+    job_ids: JobsArgument,
+    settings: _SetOption = None,
+    follow: WatchOption = False,
+    as_json: JsonOption = False,
+) -> None:
     """Continue paused jobs from their last checkpoints.
 
     Example: trainyard resume last --watch
+    In another partition: trainyard resume last --set resources.partition=long
     """
+    resources = _resources(settings)
 
     def request(client: Client, job: JobResource) -> tuple[JobResource, str]:
-        return client.resume(job.id), "resume requested; status: "
+        return client.resume(job.id, resources=resources), "resume requested; status: "
 
     _for_each_job(ctx, job_ids, request, follow=follow, as_json=as_json)
 
@@ -93,12 +126,14 @@ def retry(
         typer.Option(metavar="SWEEP", autocompletion=complete_sweep, help="Members of this sweep; with --failed."),
     ] = None,
     failed: Annotated[bool, typer.Option("--failed", help="All failed members of the sweep.")] = False,
+    settings: _SetOption = None,
     follow: WatchOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run failed or cancelled jobs again, from their last checkpoints.
+    """Run failed or cancelled jobs again, from their last checkpoints; with --set, submit waiting jobs anew too.
 
     Example: trainyard retry last --from-scratch
+    In another partition: trainyard retry last --set resources.partition=long
     All failed members of a sweep: trainyard retry --sweep last --failed
     """
     if (sweep is not None) != failed or (sweep is not None) == bool(job_ids):
@@ -110,10 +145,12 @@ def retry(
         if not job_ids:
             print_line("no member of the sweep has failed")
             return
-    start = "scratch" if scratch else "checkpoint"
-    _for_each_job(
-        ctx, job_ids or [], lambda client, job: (client.retry(job.id, start=start), ""), follow=follow, as_json=as_json
-    )
+    start, resources = "scratch" if scratch else "checkpoint", _resources(settings)
+
+    def request(client: Client, job: JobResource) -> tuple[JobResource, str]:
+        return client.retry(job.id, start=start, resources=resources), ""
+
+    _for_each_job(ctx, job_ids or [], request, follow=follow, as_json=as_json)
 
 
 def resolve(

@@ -30,7 +30,7 @@ from service.api.spec_body import SPEC_BODY, read_document
 from service.audit.log import add_audit_detail
 from service.auth.principals import Principal
 from service.code.service import check_code, check_code_permission
-from service.core.errors import NotFoundError
+from service.core.errors import InvalidSpecError, NotFoundError
 from service.core.thread_slots import run_in_thread_slot
 from service.jobs import operator_resolution
 from service.jobs import service as job_service
@@ -38,11 +38,14 @@ from service.jobs.access import read_access
 from service.jobs.editing import edit
 from service.jobs.listing import JobFilter, read_job
 from service.jobs.repository import JobRepository
+from service.jobs.resource_changes import ResourceChange, merge, with_resources
 from service.jobs.schemas import attempt_resource, event_resource, page_of
 from service.jobs.submission import SubmissionRequest, SubmissionResult, submit
 from service.jobs.table.listing import MAX_COLUMNS, TableRequest, list_table
 from service.specs.data_files import pin_files
+from service.specs.preflight import unavailable_resources
 from trainyard.contract.job_query import MAX_KEY, MAX_QUERY
+from trainyard.contract.spec.training_spec import dump_spec
 from trainyard.contract.wire.job_access import AccessRequest, AccessResource
 from trainyard.contract.wire.jobs import (
     AttemptResource,
@@ -53,6 +56,7 @@ from trainyard.contract.wire.jobs import (
     ResolutionResource,
     ResolveLostRequest,
     ResolveRequest,
+    ResumeRequest,
     RetryRequest,
     ScriptResource,
 )
@@ -247,17 +251,24 @@ def pause(app_state: AppStateDep, user: EditorDep, now: NowDep, job_id: JobId) -
 
 
 @router.post("/{job_id}/resume", status_code=202, operation_id="resume_job")
-def resume(app_state: AppStateDep, user: EditorDep, now: NowDep, job_id: JobId) -> JobResource:
-    """Continue a paused job from its last checkpoint."""
-    return _apply(app_state, user, job_id, job_service.resume, now, runs_code=True)
+def resume(
+    app_state: AppStateDep, user: EditorDep, now: NowDep, job_id: JobId, body: ResumeRequest | None = None
+) -> JobResource:
+    """Continue a paused job from its last checkpoint, maybe with other resources."""
+    action = _with_resources(app_state, job_id, now, body, job_service.resume)
+    return _apply(app_state, user, job_id, action, now, runs_code=True)
 
 
 @router.post("/{job_id}/retry", status_code=202, operation_id="retry_job")
 def retry(
     app_state: AppStateDep, user: EditorDep, now: NowDep, job_id: JobId, body: RetryRequest | None = None
 ) -> JobResource:
-    """Run a failed or cancelled job again with all its retries, from its last checkpoint or from scratch."""
+    """Run a failed or cancelled job again with all its retries, from its last checkpoint or from scratch.
+
+    With other resources, a job that waits to be submitted is submitted anew.
+    """
     action = job_service.retry((body or RetryRequest()).start, app_state.quotas)
+    action = _with_resources(app_state, job_id, now, body, action)
     return _apply(app_state, user, job_id, action, now, runs_code=True)
 
 
@@ -293,6 +304,25 @@ def resolve(app_state: AppStateDep, user: AdminDep, now: NowDep, job_id: JobId, 
     if body.action == "adopt":
         app_state.metrics.adoption("operator")
     return job
+
+
+def _with_resources(
+    app_state: AppState, job_id: JobId, now: datetime, body: ResumeRequest | None, action: job_service.JobAction
+) -> job_service.JobAction:
+    """Return the action with the requested change of resources.
+
+    Raises:
+        InvalidSpecError: the cluster can never provide the resources.
+    """
+    if body is None or not body.resources:
+        return action
+    with app_state.database.read() as session:
+        job = JobRepository(session, now).get(job_id)
+    resources = merge(job.spec["resources"], body.resources)
+    accepted = app_state.acceptance.accept({**job.spec, "resources": resources}, now, job.created_by)
+    if problems := unavailable_resources(app_state.settings, accepted):
+        raise InvalidSpecError(problems)
+    return with_resources(action, ResourceChange(job.spec["resources"], dump_spec(accepted.spec)["resources"]))
 
 
 def _apply(

@@ -1,9 +1,10 @@
 """Checks of a queued job before its submission: its accepted spec, or why it is rejected or has to wait."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
+from typing import Any
 
 from service.as_owner.accounts import Accounts, UnknownAccountError, account_problem
 from service.cluster.repository import ClusterRepository
@@ -24,6 +25,7 @@ from service.specs.acceptance import AcceptedSpec, SpecAcceptance
 from service.specs.preflight import unavailable_resources
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.wire.cluster import ClusterResource
 from trainyard.contract.wire.jobs import ConditionCode
 
 _CHANGE_FIELDS = "Change these fields and submit again; `trainyard cluster` shows the available resources."
@@ -46,6 +48,8 @@ class CheckedJob:
     """Why the job can never run here."""
     hint: str = ""
     """What the user can do about the problems."""
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    """The resources in the stored spec, which a user may change meanwhile."""
 
 
 _UNKNOWN_ACCOUNT_WAIT = timedelta(minutes=10)
@@ -78,7 +82,6 @@ class SubmissionChecks:
     clock: Clock
     acceptance: SpecAcceptance
     planner: Planner
-    slurm: bool
     accounts: Accounts | None = None
     """Set where jobs run as their owners."""
     _unknown_since: dict[int, datetime] = field(default_factory=dict)
@@ -96,6 +99,12 @@ class SubmissionChecks:
             forced = jobs.last_event(job, PREFLIGHT_OVERRIDDEN, since=None) is not None
             cluster = ClusterRepository(session).resource(self.settings.backend, now)
             waiting = self._wait(jobs, job, now) if job.attempts else None
+        checked = self._check(job, cluster, now, forced=forced, waiting=waiting)
+        return replace(checked, resources=job.spec["resources"])
+
+    def _check(
+        self, job: Job, cluster: ClusterResource, now: datetime, *, forced: bool, waiting: Condition | None
+    ) -> CheckedJob:
         accepted = self.acceptance.stored(parse_spec(job.spec), cluster, job.created_by)
         if (refused := self._check_account(job.unix_uid, accepted, now)) is not None:
             return refused
@@ -109,7 +118,7 @@ class SubmissionChecks:
                 accepted = self.acceptance.resolve(accepted.spec, cluster, accepted.owner)
             except InvalidSpecError as error:
                 return CheckedJob(accepted, problems=error.problems, hint=_CHANGE_FIELDS)
-        problems = unavailable_resources(self.settings, accepted) if self.slurm else []
+        problems = unavailable_resources(self.settings, accepted)
         check_memory = self.settings.slurm_preflight and not forced
         excess = self.planner.exceeds_memory(accepted) if check_memory else []
         hint = _REDUCE_MEMORY if excess else _CHANGE_FIELDS

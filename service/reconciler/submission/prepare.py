@@ -4,7 +4,7 @@ The deadline of the call and the hash of the worker's token are committed, and t
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -24,6 +24,7 @@ from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
 from service.reconciler.submission.attempt_files import AttemptFiles, attempt_files, write_files
 from service.reconciler.submission.pool import NotSubmitted, Superseded
+from service.scheduler.backends import Backend
 from service.scheduler.base import LaunchPlan, Rejected
 from service.scheduler.launch_document import launch_document
 from service.scheduler.launch_plan import inherited_environment, owner_environment, plan_launch
@@ -32,17 +33,9 @@ from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.launch import LaunchDocument, Origin
 
-BatchScript = Callable[[LaunchDocument, LaunchPlan], str]
-
 _ANNOUNCEMENT_LIFETIME = timedelta(seconds=60)
 """If writing the files took longer, because the process was stopped or the disk is slow, the submission is announced
 again before the scheduler is called."""
-_HEARTBEAT_SECONDS = 10
-_SETTLE_SECONDS = 15
-"""Launchers check every five seconds whether their attempt was superseded; a shared filesystem may cache the answer for
-a few seconds more."""
-_LOCAL_HEARTBEAT_SECONDS = 2
-"""The local backend runs few jobs, so its workers can notice a pause sooner."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +47,8 @@ class Preparation:
     clock: Clock
     acceptance: SpecAcceptance
     lease: LeaderLease
-    slurm: bool = False
+    backend: Backend
     search_path: Sequence[Path] = ()
-    batch_script: BatchScript | None = None
-    """Makes the script to submit, if the scheduler needs one of its own kind."""
     failpoint: Failpoint = no_failpoint
     owners: OwnerCalls | None = None
     """Set where jobs run as their owners."""
@@ -159,7 +150,7 @@ class Preparation:
             search_path=self.search_path,
             uid=uid,
         )
-        return replace(plan, script=self.batch_script(document, plan)) if self.batch_script else plan
+        return replace(plan, script=self.backend.render_script(self.settings, document, plan))
 
     def _document(self, job: Job, attempt: Attempt, accepted: AcceptedSpec) -> LaunchDocument:
         return launch_document(
@@ -167,7 +158,7 @@ class Preparation:
             self.settings,
             accelerator=accepted.site.accelerator,
             partition_limit_minutes=accepted.site.partition_limit_minutes,
-            slurm=self.slurm,
+            has_limits=self.backend.has_limits,
             job_id=job.id,
             attempt_id=attempt.id,
             attempt=attempt.number,
@@ -177,8 +168,8 @@ class Preparation:
             first_execution=job.first_execution,
             checkpoint_step=job.last_checkpoint_step,
             pause_at_step=job.pause_at_step,
-            settle_seconds=_SETTLE_SECONDS if self.slurm and job.open_spool is not None else 0,
-            heartbeat_seconds=_HEARTBEAT_SECONDS if self.slurm else _LOCAL_HEARTBEAT_SECONDS,
+            settle_seconds=self.backend.settle_seconds if job.open_spool is not None else 0,
+            heartbeat_seconds=self.backend.heartbeat_seconds,
             origin=Origin.model_validate(job.origin) if job.origin else None,
             log_bytes=self.settings.log_disk_limit,
             excluded_nodes=tuple(attempt.excluded_nodes),

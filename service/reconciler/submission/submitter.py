@@ -29,11 +29,11 @@ from service.reconciler.run_dir import read_claimant
 from service.reconciler.submission.attempts import new_attempt
 from service.reconciler.submission.backoff import SubmitBackoff
 from service.reconciler.submission.checks import CheckedJob, SubmissionChecks
-from service.reconciler.submission.lookup_policy import LookupPolicy, lookup_policy
 from service.reconciler.submission.outcomes import OutcomeRecorder, refusal_group, settle
 from service.reconciler.submission.pool import NotSubmitted, Outcome, SubmitPool, SubmitResult, Superseded
-from service.reconciler.submission.prepare import BatchScript, Preparation
+from service.reconciler.submission.prepare import Preparation
 from service.reconciler.submission.user_turns import UserTurns
+from service.scheduler.backends import BACKENDS, LookupPolicy
 from service.scheduler.base import (
     Accepted,
     Postponed,
@@ -68,7 +68,6 @@ class Submitter:
     turns: UserTurns = field(default_factory=UserTurns)
     search_path: Sequence[Path] = ()
     """Where the job's Python finds our packages if they are not installed."""
-    batch_script: BatchScript | None = None
     failpoint: Failpoint = no_failpoint
     owners: OwnerCalls | None = None
     """Set where jobs run as their owners."""
@@ -77,7 +76,6 @@ class Submitter:
     """Whether nothing may be submitted now; what is in flight is recorded, and searches continue."""
 
     def __post_init__(self) -> None:
-        slurm = self.scheduler.name == "slurm"
         self._backoff = SubmitBackoff()
         self._last_lookup: dict[str, datetime] = {}
         """By attempt id. Empty after a restart, so that lookups begin at once."""
@@ -88,7 +86,6 @@ class Submitter:
             self.clock,
             self.acceptance,
             self.planner,
-            slurm=slurm,
             accounts=self.owners.accounts if self.owners else None,
         )
         self._preparation = Preparation(
@@ -97,16 +94,15 @@ class Submitter:
             self.clock,
             self.acceptance,
             self.lease,
-            slurm=slurm,
+            backend=BACKENDS[self.scheduler.name],
             search_path=self.search_path,
-            batch_script=self.batch_script,
             failpoint=self.failpoint,
             owners=self.owners,
         )
 
     @property
     def _policy(self) -> LookupPolicy:
-        return lookup_policy(self.scheduler.name, self.settings)
+        return BACKENDS[self.scheduler.name].lookup_policy(self.settings)
 
     def _may_begin(self, uid: int | None = None) -> bool:
         return self.pool.has_room(uid) and not self.paused
@@ -121,6 +117,8 @@ class Submitter:
             jobs = JobRepository(session, self.clock())
             job = jobs.get_for_update(job_pk)
             if job.status != "queued" or job.desired != "run" or not self._may_begin(job.unix_uid):
+                return
+            if job.spec["resources"] != checked.resources:
                 return
             if self._backoff.is_closed(refusal_group(job)):
                 jobs.set_condition(job, Condition("refusals"))

@@ -6,11 +6,11 @@ from fastapi.responses import HTMLResponse
 from service.api.dependencies import AppStateDep, NowDep
 from service.api.json_body import SlotRoute
 from service.api.routes.cluster import get_cluster
+from service.scheduler.backends import BACKENDS
 from service.web.dependencies import PagesDep, VisitorDep
 
 router = APIRouter(include_in_schema=False, route_class=SlotRoute)
 
-_BACKENDS = {"local": "this machine", "slurm": "Slurm"}
 _DATABASES = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
 
 
@@ -25,7 +25,7 @@ def show_cluster(app_state: AppStateDep, pages: PagesDep, visitor: VisitorDep, n
         section="/cluster",
         cluster=cluster,
         settings={
-            "Backend": _BACKENDS.get(cluster.backend, cluster.backend),
+            "Backend": BACKENDS[app_state.settings.backend].title,
             "Database": _DATABASES.get(database, database),
             "Address": app_state.settings.service_url,
         },

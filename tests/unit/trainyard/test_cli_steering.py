@@ -36,6 +36,20 @@ def test_watch_of_several_jobs_is_a_usage_error(service, run, command):
     assert "--watch follows one job" in done.stderr
 
 
+@pytest.mark.parametrize("command", ["retry", "resume"])
+def test_set_changes_resources_and_nothing_else(service, run, command):
+    service.on("GET", "/v1/jobs/a1", job("a1", status="failed"))
+    service.on("POST", f"/v1/jobs/a1/{command}", job("a1", status="queued"))
+    settings = ("--set", "resources.partition=long", "--set", "resources.qos=null", "--set", "resources.options.nice=5")
+    done = run(command, "a1", *settings)
+    assert done.exit_code == 0, done.stderr
+    body = json.loads(service.requests[-1].content)
+    assert body["resources"] == {"partition": "long", "qos": None, "options": {"nice": 5}}
+    refused = run(command, "a1", "--set", "optimizer.lr=1")
+    assert refused.exit_code == 2
+    assert "trainyard fork" in refused.stderr
+
+
 def test_fork_sends_force(service, run):
     service.on("GET", "/v1/jobs/a1", job("a1", status="succeeded"))
     service.on("POST", "/v1/jobs", job("a2"))

@@ -69,13 +69,13 @@ class AsyncJobHandle:
         """Pause the job: it writes a checkpoint and releases its allocation."""
         return self._update(await self._client.pause(self.id))
 
-    async def resume(self) -> JobResource:
-        """Continue the paused job."""
-        return self._update(await self._client.resume(self.id))
+    async def resume(self, *, resources: Mapping[str, Any] | None = None) -> JobResource:
+        """Continue the paused job; see `AsyncClient.resume`."""
+        return self._update(await self._client.resume(self.id, resources=resources))
 
-    async def retry(self, *, start: str = "checkpoint") -> JobResource:
+    async def retry(self, *, start: str = "checkpoint", resources: Mapping[str, Any] | None = None) -> JobResource:
         """Run the failed or cancelled job again, from its last `checkpoint` or from `scratch`."""
-        return self._update(await self._client.retry(self.id, start=start))
+        return self._update(await self._client.retry(self.id, start=start, resources=resources))
 
     async def edit(
         self,

@@ -221,17 +221,24 @@ class AsyncJobCalls(AsyncTransport):
         """Pause the job: it writes a checkpoint and releases its allocation. `resume` continues it."""
         return await self._post_action(job_id, "pause")
 
-    async def resume(self, job_id: str) -> JobResource:
-        """Continue a paused job from its last checkpoint."""
-        return await self._post_action(job_id, "resume")
+    async def resume(self, job_id: str, *, resources: Mapping[str, Any] | None = None) -> JobResource:
+        """Continue a paused job from its last checkpoint.
 
-    async def retry(self, job_id: str, *, start: str = "checkpoint") -> JobResource:
-        """Run a failed or cancelled job again.
+        Args:
+            resources: fields of the spec's `resources` to change, such as `{"partition": "long"}`; None: the default.
+        """
+        return await self._post_action(job_id, "resume", _changes(resources))
+
+    async def retry(
+        self, job_id: str, *, start: str = "checkpoint", resources: Mapping[str, Any] | None = None
+    ) -> JobResource:
+        """Run a failed or cancelled job again; with other resources, also submit a waiting job anew.
 
         Args:
             start: `checkpoint` for its last checkpoint, or `scratch`.
+            resources: as for `resume`.
         """
-        return await self._post_action(job_id, "retry", json.dumps({"from": start}).encode())
+        return await self._post_action(job_id, "retry", _changes(resources, {"from": start}))
 
     async def profile(self, job_id: str, *, steps: int = 3, ranks: Sequence[int] = (0,)) -> JobResource:
         """Request a profiler trace of the next steps of a running job; the event `profile_written` has its path."""
@@ -357,3 +364,9 @@ class AsyncJobCalls(AsyncTransport):
         """Return the batch script that was submitted for an attempt; default: the newest."""
         params = without_none(attempt=attempt)
         return await self._send(Request("GET", job_path(job_id, "script"), model(ScriptResource), params))
+
+
+def _changes(resources: Mapping[str, Any] | None, body: Mapping[str, Any] | None = None) -> bytes | None:
+    """Return the body of a request that may change resources; None if there is nothing in it."""
+    document = {**(body or {}), **({"resources": dict(resources)} if resources else {})}
+    return json.dumps(document).encode() if document else None

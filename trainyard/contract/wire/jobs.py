@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, model_validator
 from pydantic.config import JsonDict
 
 from trainyard.contract.base import (
@@ -238,7 +238,16 @@ class ProfileRequest(Strict):
     ranks: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1, max_length=64)] = (0,)
 
 
-class RetryRequest(Strict):
+class ResumeRequest(Strict):
+    """The body of `POST /v1/jobs/{id}/resume`."""
+
+    model_config = example(resources={"partition": "long"})
+
+    resources: dict[str, JsonValue] = Field(default_factory=dict, examples=[{"partition": "long"}])
+    """Fields of the spec's `resources` to change; null: the default. The new spec is checked like that of a new job."""
+
+
+class RetryRequest(ResumeRequest):
     """The body of `POST /v1/jobs/{id}/retry`."""
 
     model_config = example(**{"from": "checkpoint"})

@@ -1,11 +1,12 @@
 """Jobs while the scheduler is unavailable, suspends a job, reports a failed node or has forgotten a job."""
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
-from service.reconciler import cluster_poll
+from service.scheduler.backends import BACKENDS
 from service.scheduler.base import Observation
 from tests.support.world import World
 
@@ -48,7 +49,8 @@ def test_a_cancellation_is_carried_out_when_the_scheduler_responds(world: World)
 
 @pytest.mark.databases("sqlite")
 def test_readiness_reports_the_end_of_an_outage_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(cluster_poll.POLL_INTERVALS, "local", timedelta(seconds=60))
+    slow = replace(BACKENDS["local"], cluster_interval=timedelta(seconds=60))
+    monkeypatch.setitem(BACKENDS, "local", slow)
     world.scheduler.unavailable = True
     world.tick()
     assert world.client.get("/readyz").json()["status"] == "degraded"

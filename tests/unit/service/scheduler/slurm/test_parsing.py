@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from service.jobs.states import SUSPENDED
 from service.scheduler.base import Accepted, Ambiguous, Postponed, Rejected
 from service.scheduler.slurm.reasons import explain
 from service.scheduler.slurm.sbatch_output import parse_forecast, parse_sbatch_output
@@ -59,8 +58,8 @@ class TestStates:
 
     def test_a_suspended_job_reports_how_to_resume_it(self) -> None:
         assert "`scontrol resume 7`" in describe_suspended("SUSPENDED", "7")
-        assert describe_suspended("SUSPENDED", "7").startswith(SUSPENDED)
-        assert describe_suspended("STOPPED", "7").startswith(SUSPENDED)
+        assert describe_suspended("SUSPENDED", "7").startswith("Suspended in Slurm")
+        assert describe_suspended("STOPPED", "7").startswith("Suspended in Slurm")
         assert describe_suspended("RUNNING", "7") == ""
 
     def test_a_completing_job_is_described(self) -> None:

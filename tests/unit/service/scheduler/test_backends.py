@@ -1,22 +1,22 @@
-"""How many lookups confirm that the scheduler does not have an attempt."""
+"""Facts about the schedulers."""
 
 from datetime import timedelta
 
 from service.core.settings import Settings
-from service.reconciler.submission.lookup_policy import lookup_policy
+from service.scheduler.backends import BACKENDS
 from service.scheduler.base import SUBMITTER_MARGIN_SECONDS
 
 
 def test_call_timeout_covers_the_lifetime_of_the_submitter_process() -> None:
-    policy = lookup_policy("slurm", Settings(slurm_submit_timeout_seconds=20))
+    policy = BACKENDS["slurm"].lookup_policy(Settings(slurm_submit_timeout_seconds=20))
     assert policy.call_timeout >= timedelta(seconds=20 + SUBMITTER_MARGIN_SECONDS)
 
 
 def test_slurm_takes_three_lookups_over_the_confirmation_time() -> None:
-    policy = lookup_policy("slurm", Settings())
+    policy = BACKENDS["slurm"].lookup_policy(Settings())
     assert (policy.min_lookups, policy.min_wait, policy.interval) == (3, timedelta(seconds=180), timedelta(seconds=60))
 
 
 def test_local_queue_takes_one_lookup() -> None:
-    policy = lookup_policy("local", Settings())
+    policy = BACKENDS["local"].lookup_policy(Settings())
     assert (policy.min_lookups, policy.min_wait, policy.call_timeout) == (1, timedelta(0), timedelta(0))

@@ -1,0 +1,81 @@
+"""Other resources for a job that does not run: partitions, accounts and limits of a site change while it waits."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from service.core.errors import ConflictError
+from service.db.models import Job
+from service.jobs.repository import JobRepository
+from service.jobs.service import RETRY, JobAction
+from service.jobs.table.values import spec_values
+
+RESOURCES_CHANGED = "resources_changed"
+
+
+@dataclass(frozen=True)
+class ResourceChange:
+    """The resources of a job's spec before and after a change, which was checked like a new spec."""
+
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+
+    def describe(self) -> str:
+        """Return each field that changes, such as `partition: a -> b`."""
+        names = sorted(name for name in {*self.before, *self.after} if self.before.get(name) != self.after.get(name))
+        return ", ".join(f"{name}: {_text(self.before.get(name))} -> {_text(self.after.get(name))}" for name in names)
+
+
+def merge(resources: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return resources with changes; None removes a field, and a mapping changes single entries."""
+    merged = dict(resources)
+    for name, value in changes.items():
+        if isinstance(value, Mapping) and isinstance(merged.get(name), Mapping):
+            merged[name] = merge(merged[name], value)
+        elif value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = value
+    return merged
+
+
+def with_resources(action: JobAction, change: ResourceChange) -> JobAction:
+    """Return an action that lets a job run again, after its resources have been changed.
+
+    A job that waits to be submitted is submitted anew, even if an earlier answer would make it wait longer.
+    """
+
+    def changed(jobs: JobRepository, job: Job, by: str) -> None:
+        if job.spec["resources"] != change.before:
+            raise ConflictError(f"the resources of job {job.id} have changed meanwhile; try again", code="job_changed")
+        if job.status in ("queued", "submitting") and job.desired == "run":
+            _withdraw(jobs, job)
+            message = f"submission with other resources requested by {by}"
+            jobs.add_event(job, RETRY, message, data={"from": "checkpoint"})
+        elif job.status in ("paused", "failed", "cancelled"):
+            action(jobs, job, by)
+        else:
+            message = f"job {job.id} has status {job.status}; pause it to change its resources"
+            raise ConflictError(message, code="job_active")
+        before = spec_values(job.spec)
+        job.spec = {**job.spec, "resources": dict(change.after)}
+        jobs.save_values(job, before, spec_values(job.spec))
+        jobs.add_event(job, RESOURCES_CHANGED, f"resources changed by {by}: {change.describe()}")
+
+    return changed
+
+
+def _withdraw(jobs: JobRepository, job: Job) -> None:
+    """End the attempt of a waiting job, if it has one. The scheduler has nothing of it."""
+    if job.status == "queued":
+        return
+    attempt = jobs.current_attempts([job])[job.id]
+    if attempt.last_submit_at is not None or attempt.scheduler_id is not None:
+        message = f"job {job.id} is being submitted; pause it to change its resources, or try again when it waits"
+        raise ConflictError(message, code="job_active")
+    attempt.ended_at, attempt.exit_reason = jobs.now, "paused"
+    jobs.transition(job, "queued", "Withdrawn to be submitted with other resources.")
+
+
+def _text(value: object) -> str:
+    return "default" if value is None else str(value)

@@ -1,0 +1,80 @@
+"""What differs between the schedulers outside of their own calls, so that nothing else asks which one it is."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+from service.core.settings import Settings
+from service.scheduler.base import SUBMITTER_MARGIN_SECONDS, LaunchPlan
+from service.scheduler.slurm.batch_script import batch_script
+from trainyard.contract.wire.launch import LaunchDocument
+
+
+@dataclass(frozen=True)
+class LookupPolicy:
+    """How many lookups prove that the scheduler does not have an attempt."""
+
+    min_lookups: int = 1
+    min_wait: timedelta = timedelta(0)
+    """The least time between the last call of the scheduler and the proof."""
+    interval: timedelta = timedelta(0)
+    """The time between two lookups; two at once would prove no more than one."""
+    call_timeout: timedelta = timedelta(0)
+    """The longest time that a call of the scheduler can take, in a child that outlives a killed service."""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """The facts about a scheduler. The defaults are those of the local queue, which the service reads under a lock."""
+
+    title: str
+    heartbeat_seconds: int = 2
+    """How often workers report. The local backend runs few jobs, so its workers can notice a pause sooner."""
+    settle_seconds: int = 0
+    """How long a launcher waits for the end of the launchers of earlier attempts."""
+    cluster_interval: timedelta = timedelta(seconds=5)
+    """The least time between two queries of the cluster."""
+    is_slow: bool = False
+    """Whether its calls may take minutes, and it is polled less often while nothing happens."""
+    names_entries: bool = False
+    """Whether it gives ids to entries of its queue, which the claims of workers have."""
+    has_limits: bool = False
+    """Whether it has partitions with limits and hardware of their own."""
+    lookup_policy: Callable[[Settings], LookupPolicy] = lambda settings: LookupPolicy()
+    render_script: Callable[[Settings, LaunchDocument, LaunchPlan], str] = lambda settings, document, plan: plan.script
+    """Return the script of an attempt. ValueError: a value may not appear in it."""
+
+
+def _slurm_lookup_policy(settings: Settings) -> LookupPolicy:
+    # sbatch may retry by itself for two minutes, and slurmctld may list a job late.
+    confirm_absence = timedelta(seconds=settings.slurm_confirm_absence_seconds)
+    call_timeout = timedelta(seconds=settings.slurm_submit_timeout_seconds + SUBMITTER_MARGIN_SECONDS)
+    return LookupPolicy(3, confirm_absence, confirm_absence / 3, call_timeout)
+
+
+def _slurm_script(settings: Settings, document: LaunchDocument, plan: LaunchPlan) -> str:
+    return batch_script(document, plan, extra=settings.slurm_extra_options)
+
+
+BACKENDS: Mapping[Literal["local", "slurm"], Backend] = {
+    "local": Backend("this machine"),
+    "slurm": Backend(
+        "Slurm",
+        heartbeat_seconds=10,
+        # Launchers check every five seconds whether their attempt was superseded; a shared filesystem may cache the
+        # answer for a few seconds more.
+        settle_seconds=15,
+        cluster_interval=timedelta(seconds=60),
+        is_slow=True,
+        names_entries=True,
+        has_limits=True,
+        lookup_policy=_slurm_lookup_policy,
+        render_script=_slurm_script,
+    ),
+}
+
+
+def names_entries(scheduler: str) -> bool:
+    """Return whether the scheduler of an attempt, maybe of a former release, gives ids to entries of its queue."""
+    return any(backend.names_entries for name, backend in BACKENDS.items() if name == scheduler)
