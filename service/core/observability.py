@@ -111,7 +111,7 @@ class ServiceMetrics:
         self._submissions.labels(outcome).inc()
 
     def adoption(self, how: str) -> None:
-        """Count an unconfirmed submission that was found by its `name`, its `claim` or an `operator`."""
+        """Count an unconfirmed submission that was found by its `name`, `claim`, recorded `answer` or an `operator`."""
         self._adoptions.labels(how).inc()
 
     def ingested(self, kind: str, amount: int) -> None:

@@ -30,7 +30,10 @@ TEXTS: Mapping[ConditionCode, str] = {
         "`trainyard retry` continue at once."
     ),
     "slow_submit": "Submission has taken more than a minute: sbatch is slow, or the disk of TRAINYARD_RUNS_DIR",
-    "unconfirmed": "Submitted without a clear answer ({cause}). Checking whether the scheduler has the job.",
+    "unconfirmed": (
+        "Submitted without a clear answer ({cause}). Searching the scheduler for the job, until {until}; if it is "
+        "absent, it is submitted again."
+    ),
     "in_queue": "{details}",
     "started": "The scheduler has started the job; waiting for the worker to report.",
     "worker_unreachable": (

@@ -32,6 +32,8 @@ class LaunchPlan:
     """The interpreter that runs the job, at the same path on every node."""
     uid: int | None = None
     """The Unix account as which the attempt is submitted and runs; None: that of the service."""
+    submission: str = ""
+    """Another one for each submission of the attempt: an answer on disk belongs to it."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +177,15 @@ class Scheduler(Protocol):
 
         Raises:
             SchedulerUnavailableError: nothing was learned.
+        """
+        ...
+
+    def recorded_answer(self, folder: Path, submission: str, uid: int | None = None) -> SubmitOutcome | None:
+        """The answer to a submission as its process left it in the attempt's folder; None if it left none.
+
+        Args:
+            submission: `LaunchPlan.submission`.
+            uid: As for `find`.
         """
         ...
 

@@ -75,6 +75,8 @@ class FakeScheduler:
     cancelled: list[str] = field(default_factory=list)
     ends_cancelled: bool = False
     """Whether a job ends as soon as it is cancelled."""
+    recorded: dict[str, SubmitOutcome] = field(default_factory=dict)
+    """Answers that submitters left, by `LaunchPlan.submission`."""
     observe_calls: int = 0
     nodes: ClusterSnapshot = field(default_factory=ClusterSnapshot)
     """The cluster that it reports."""
@@ -100,6 +102,9 @@ class FakeScheduler:
     def find(self, tag: str, folder: Path, next_tags: Sequence[str] = (), uid: int | None = None) -> list[str]:
         self._check()
         return [f"id-{tag}"] if tag in self.states else []
+
+    def recorded_answer(self, folder: Path, submission: str, uid: int | None = None) -> SubmitOutcome | None:
+        return self.recorded.get(submission)
 
     def own_entries(self) -> list[QueueEntry]:
         self._check()

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from datetime import timedelta
 
 import structlog
 
@@ -9,7 +10,7 @@ from service.core.clock import Clock
 from service.core.failpoints import Failpoint, no_failpoint
 from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
-from service.jobs.conditions import Condition
+from service.jobs.conditions import Condition, minute_text
 from service.jobs.repository import JobRepository
 from service.reconciler.submission.pool import Outcome
 from service.scheduler.base import Accepted, Ambiguous, Postponed, Rejected
@@ -44,9 +45,18 @@ class OutcomeRecorder:
     failpoint: Failpoint = no_failpoint
 
     def record(
-        self, job_pk: int, attempt_id: str, outcome: Accepted | Rejected | Ambiguous, note: str = ""
+        self,
+        job_pk: int,
+        attempt_id: str,
+        outcome: Accepted | Rejected | Ambiguous,
+        note: str = "",
+        min_wait: timedelta = timedelta(0),
     ) -> str | None:
         """Record the scheduler's answer, whatever the status of the job is by now.
+
+        Args:
+            note: The message of the event, if the job was accepted.
+            min_wait: How long a submission without an answer is searched.
 
         Returns:
             The scheduler id that the attempt has now. If a worker has claimed the attempt, it is the claimant's.
@@ -69,7 +79,7 @@ class OutcomeRecorder:
             elif attempt.scheduler_id is not None:
                 self._record_late(jobs, job, attempt, outcome)
             else:
-                self._record_first(jobs, job, attempt, outcome, note)
+                self._record_first(jobs, job, attempt, outcome, note, min_wait)
             self.failpoint("record.before-commit")
         return attempt.scheduler_id
 
@@ -91,6 +101,7 @@ class OutcomeRecorder:
         attempt: Attempt,
         outcome: Accepted | Rejected | Ambiguous,
         note: str,
+        min_wait: timedelta,
     ) -> None:
         now = self.clock()
         match outcome:
@@ -113,7 +124,9 @@ class OutcomeRecorder:
             case Ambiguous(message):
                 attempt.absence_checks, attempt.last_submit_at = 0, now
                 log.warning("unconfirmed submission", job=job.id, attempt=attempt.id, tag=attempt.tag, message=message)
-                jobs.set_condition(job, Condition("unconfirmed", {"cause": message}))
+                jobs.set_condition(
+                    job, Condition("unconfirmed", {"cause": message, "until": minute_text(now + min_wait)})
+                )
 
     def not_submitted(self, job_pk: int, attempt_id: str, message: str) -> None:
         """Record that the scheduler has nothing of the attempt, which is submitted again later."""

@@ -79,10 +79,11 @@ class Preparation:
             run = RunLayout(self.settings.runs / job.id)
             folder = run.attempt(attempt.folder_name)
             document = self._document(job, attempt, accepted)
-            plan = self._plan(document, folder.root, job.unix_uid)
+            submission = hash_token(token)
+            plan = replace(self._plan(document, folder.root, job.unix_uid), submission=submission)
             self.failpoint("prepare.before-announcement")
             announced = self.clock()
-            announce = partial(self._announce, job, attempt_id, hash_token(token), plan.script)
+            announce = partial(self._announce, job, attempt_id, submission, plan.script)
             if not announce(expected, announced + call_timeout):
                 return Superseded()
             self.failpoint("prepare.after-announcement")

@@ -22,7 +22,7 @@ from service.core.untrusted_files import files_of_job
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
-from service.jobs.conditions import Condition
+from service.jobs.conditions import Condition, minute_text
 from service.jobs.repository import JobRepository
 from service.planner.service import Planner
 from service.reconciler.run_dir import read_claimant
@@ -162,11 +162,15 @@ class Submitter:
         if attempt.last_submit_at is None:
             self._resubmit_unsent(job, attempt)
             return
+        folder = self._folder(job, attempt)
+        if (answer := self.scheduler.recorded_answer(folder.root, attempt.token_hash, job.unix_uid)) is not None:
+            self._record(SubmitResult(job.pk, attempt.id, answer))
+            self.metrics.adoption("answer")
+            return
         now, policy = self.clock(), self._policy
         last = self._last_lookup.get(attempt.id)
         if last is not None and timedelta(0) <= now - last < policy.interval:
             return
-        folder = self._folder(job, attempt)
         scheduler_ids = self.scheduler.find(attempt.tag, folder.root, unconfirmed, job.unix_uid)
         self._last_lookup[attempt.id] = now
         self.failpoint("resolve.after-look")
@@ -224,7 +228,7 @@ class Submitter:
             self._backoff.clear(attempt_id)
             if isinstance(outcome, Accepted | Rejected):
                 self._last_lookup.pop(attempt_id, None)
-            current = self._recorder.record(result.job_pk, attempt_id, outcome)
+            current = self._recorder.record(result.job_pk, attempt_id, outcome, min_wait=self._policy.min_wait)
             if isinstance(outcome, Accepted) and current != outcome.scheduler_id:
                 self._cancel_late_duplicate(result, outcome.scheduler_id, current)
 
@@ -278,6 +282,7 @@ class Submitter:
                 # The clock was ahead when the deadline was written.
                 fresh.last_submit_at = now + policy.call_timeout
                 return False
+            self._describe_search(jobs, job, submitted + policy.min_wait)
             self.failpoint("resolve.before-count")
             absent = fresh.absence_checks >= policy.min_lookups and now - submitted >= policy.min_wait
             if absent and jobs.get_for_update(job.pk).desired != "run":
@@ -285,6 +290,15 @@ class Submitter:
                 return False
         self.failpoint("resolve.after-count")
         return absent and self._may_begin(job.unix_uid)
+
+    def _describe_search(self, jobs: JobRepository, job: Job, until: datetime) -> None:
+        """State until when the scheduler is searched for a submission without an answer."""
+        row = jobs.get_for_update(job.pk)
+        data = {"cause": "the service ended before the answer", "until": minute_text(until)}
+        if row.condition == "unconfirmed":
+            data |= {"cause": (row.condition_data or {}).get("cause", "")}
+        if row.status == "submitting" and row.desired == "run":
+            jobs.set_condition(row, Condition("unconfirmed", data))
 
     def _begin(self, job: Job, attempt: Attempt, accepted: AcceptedSpec | None = None) -> None:
         job_id, attempt_id, expected = job.id, attempt.id, attempt.last_submit_at

@@ -111,6 +111,9 @@ class LocalScheduler:
             self._advance(lock)
             return [entry.tag for entry in self._queue.entries() if entry.tag == tag]
 
+    def recorded_answer(self, folder: Path, submission: str, uid: int | None = None) -> SubmitOutcome | None:
+        return None
+
     def own_entries(self) -> list[QueueEntry]:
         with self._locked() as lock:
             self._advance(lock)

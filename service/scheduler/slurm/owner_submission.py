@@ -1,5 +1,6 @@
 """Submission of an attempt to Slurm as its owner, and the ids that a submission leaves in the attempt's folder."""
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,10 +18,12 @@ from service.scheduler.base import (
     SubmitOutcome,
 )
 from service.scheduler.slurm.sbatch_output import parse_sbatch_output
+from service.scheduler.slurm.submit import ANSWER_FILE
 from trainyard.contract.layout import AttemptLayout
 
 _MAX_ENTRIES, _MAX_RECORDED = 1000, 20
 """Entries of an attempt's folder that are read, and submissions that are taken from it: a job may fill it."""
+_MAX_RECORD = 64 * 1024
 _MAX_OUTPUT = 4000
 """Characters of sbatch's output that are read: the helper's answer is the owner's word."""
 _SUBMITTER = "service.scheduler.slurm.submit:submit_request"
@@ -62,6 +65,21 @@ def recorded_ids(folder: Path, uid: int | None) -> list[str]:
         return []
     ids = (name.partition("_")[0] for name in names if name.endswith("_submission.sh"))
     return sorted((text for text in ids if _ID.fullmatch(text)), key=int)[:_MAX_RECORDED]
+
+
+def recorded_answer(folder: Path, submission: str, uid: int | None) -> SubmitOutcome | None:
+    """sbatch's answer to a submission, as the submitter left it in the attempt's folder; None if it left none."""
+    path = AttemptLayout(folder).submitit / ANSWER_FILE
+    try:
+        record = json.loads(files_of_attempt(folder, uid).read(path, 0, _MAX_RECORD))
+        if record["submission"] != submission:
+            return None
+        outcome = parse_sbatch_output(*_checked(record))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if isinstance(outcome, Ambiguous) or (isinstance(outcome, Accepted) and not _ID.fullmatch(outcome.scheduler_id)):
+        return None
+    return outcome
 
 
 def _checked(result: Mapping[str, Any]) -> tuple[int, str, str]:

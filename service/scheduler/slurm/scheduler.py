@@ -37,7 +37,7 @@ from service.scheduler.slurm.commands import (
     count_nothing,
     owner_environment,
 )
-from service.scheduler.slurm.owner_submission import recorded_ids, submit_as_owner
+from service.scheduler.slurm.owner_submission import recorded_answer, recorded_ids, submit_as_owner
 from service.scheduler.slurm.pending import count_ahead, describe_pending, needs_other_jobs
 from service.scheduler.slurm.sbatch_output import parse_forecast, parse_sbatch_output
 from service.scheduler.slurm.states import (
@@ -158,6 +158,7 @@ class SlurmScheduler:
         ours = clean_environment() if plan.uid is None else owner_environment()
         return {
             "folder": str(plan.folder),
+            "submission": plan.submission,
             "script": plan.script,
             "nodes": plan.nodes,
             "environment": {**plan.environment, **{name: ours[name] for name in ours if name.startswith("SLURM_")}},
@@ -279,6 +280,9 @@ class SlurmScheduler:
             self._records = self._commands.sacct(names=names) or []
             self._record_names, self._records_queried_at = frozenset(names), started
         return self._records
+
+    def recorded_answer(self, folder: Path, submission: str, uid: int | None = None) -> SubmitOutcome | None:
+        return recorded_answer(folder, submission, uid)
 
     def own_entries(self) -> list[QueueEntry]:
         if time.monotonic() - self._queue_queried_at >= _QUEUE_MAX_AGE_SECONDS:

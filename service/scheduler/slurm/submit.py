@@ -4,6 +4,7 @@ It is a process of its own because sbatch copies its caller's environment into t
 killed at its time limit. It returns `{"returncode", "stdout", "stderr"}`; the caller interprets them.
 """
 
+import json
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,14 +15,18 @@ from submitit import SlurmExecutor
 from submitit.core.utils import DelayedSubmission, FailedSubmissionError
 
 from service.scheduler.local.submit import ImportedCallable
-from trainyard.contract.layout import AttemptLayout
+from trainyard.contract.layout import AttemptLayout, write_atomic
+
+ANSWER_FILE = "sbatch.json"
+"""In the folder of submitit: the submission for which sbatch was called last, and its answer if it has come."""
 
 
 class PlannedExecutor(SlurmExecutor):
     """submitit's executor with a prepared script, and with sbatch's complete output."""
 
-    def __init__(self, folder: Path, script: str, nodes: int, limit_seconds: float) -> None:
+    def __init__(self, folder: Path, script: str, nodes: int, limit_seconds: float, submission: str) -> None:
         super().__init__(folder)
+        self._submission = submission
         self._script = script
         self._nodes = nodes
         self._limit_seconds = limit_seconds
@@ -41,6 +46,7 @@ class PlannedExecutor(SlurmExecutor):
         """
         file = Path(self.folder) / "batch.sh"
         file.write_text(self._make_submission_file_text(command, ""))
+        self._record()
         done = subprocess.run(
             self._make_submission_command(file),
             stdin=subprocess.DEVNULL,
@@ -50,10 +56,15 @@ class PlannedExecutor(SlurmExecutor):
         )
         stdout, stderr = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
         self.result = {"returncode": done.returncode, "stdout": stdout, "stderr": stderr}
+        self._record()
         job_id = self._get_job_id_from_submission_command(stdout)
         job = self.job_class(folder=self.folder, job_id=job_id, tasks=list(range(self._num_tasks())))
         job.paths.move_temporary_file(file, "submission_file", keep_as_symlink=True)
         return job
+
+    def _record(self) -> None:
+        """Write that sbatch is called, and then its answer: the service may end before it has read the answer."""
+        write_atomic(Path(self.folder) / ANSWER_FILE, json.dumps({"submission": self._submission, **self.result}))
 
 
 def submit(request: Mapping[str, Any], executor: PlannedExecutor) -> None:
@@ -81,7 +92,7 @@ def submit_request(request: Mapping[str, Any]) -> dict[str, Any]:
 def planned_executor(request: Mapping[str, Any]) -> PlannedExecutor:
     """The executor of one request."""
     folder = AttemptLayout(Path(request["folder"])).submitit
-    return PlannedExecutor(folder, request["script"], request["nodes"], request["limit_seconds"])
+    return PlannedExecutor(folder, request["script"], request["nodes"], request["limit_seconds"], request["submission"])
 
 
 def _write_call(folder: Path, function: ImportedCallable, argument: str) -> None:

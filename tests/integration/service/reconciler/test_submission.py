@@ -8,7 +8,7 @@ import pytest
 from service.core.errors import LeaseLostError
 from service.db.leader_lease import LeaderLease
 from service.reconciler.submission.pool import SubmitPool
-from service.scheduler.base import Ambiguous, LaunchPlan, Observation, Rejected, SubmitOutcome
+from service.scheduler.base import Accepted, Ambiguous, LaunchPlan, Observation, Postponed, Rejected, SubmitOutcome
 from tests.support.wait import wait_until
 from tests.support.world import FakeScheduler, World
 from trainyard.contract.layout import write_atomic
@@ -109,6 +109,40 @@ def test_crash_before_the_announcement_costs_no_wait(world: World) -> None:
     world.reconciler = world.new_reconciler("one")
     world.tick()
     assert (world.status(job), len(world.scheduler.submitted)) == ("pending", 1)
+
+
+@pytest.mark.parametrize("answer", [Accepted("4711"), Rejected("no such QOS"), Postponed("the queue is full")])
+def test_a_restarted_service_reads_the_answer_of_the_submitter(world: World, answer: SubmitOutcome) -> None:
+    world.scheduler.name = "slurm"
+    job = world.submit()
+    world.fail_at("submit.after-answer")
+    with pytest.raises(SystemExit):
+        world.tick()
+    (plan,) = world.scheduler.submitted
+    world.scheduler.states.clear()
+    world.scheduler.recorded[plan.submission] = answer
+    world.reconciler = world.new_reconciler("one")
+    world.tick()
+    resource = world.job(job)
+    expected = {Accepted: "pending", Rejected: "failed", Postponed: "submitting"}
+    assert resource["status"] == expected[type(answer)]
+    assert resource["attempt"]["scheduler_id"] == (answer.scheduler_id if isinstance(answer, Accepted) else None)
+    assert len(world.scheduler.submitted) == 1
+
+
+def test_a_search_for_a_submission_states_its_end(world: World) -> None:
+    world.scheduler.name = "slurm"
+    job = world.submit()
+    world.fail_at("submit.after-answer")
+    with pytest.raises(SystemExit):
+        world.tick()
+    world.scheduler.states.clear()
+    world.reconciler = world.new_reconciler("one")
+    world.tick()
+    condition = world.job(job)["condition"]
+    assert condition["code"] == "unconfirmed"
+    assert condition["data"]["cause"] == "the service ended before the answer"
+    assert condition["data"]["until"] in world.job(job)["status_message"]
 
 
 def test_unanswered_submission_is_awaited_to_its_deadline(world: World) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from service.scheduler.base import Accepted, Ambiguous, LaunchPlan, SubmitOutcome
+from service.scheduler.base import Accepted, Ambiguous, LaunchPlan, Rejected, SubmitOutcome
 from service.scheduler.slurm import submitters
 from service.scheduler.slurm.scheduler import SlurmScheduler
 from tests.support import local_service
@@ -44,7 +44,9 @@ class Cluster:
         folder = self.folder(name)
         folder.mkdir()
         environment = {"PATH": f"{self.programs}:{os.environ['PATH']}", "MY_FLAG": f"of {name}"}
-        return LaunchPlan(tag=f"ty-{name}", folder=folder, ranks=1, environment=environment, script="#!/bin/sh\n")
+        return LaunchPlan(
+            tag=f"ty-{name}", folder=folder, ranks=1, environment=environment, script="#!/bin/sh\n", submission="s1"
+        )
 
     def folder(self, name: str) -> Path:
         return self.root / name
@@ -83,6 +85,24 @@ def test_one_server_submits_each_attempt_with_its_own_environment(
         assert passed["MY_FLAG"] == f"of {name}"
 
 
+def test_the_answer_stays_in_the_folder_for_the_next_service(cluster: Cluster) -> None:
+    """The service may be killed before it has read what its submitter sends."""
+
+    def recorded(name: str, submission: str = "s1") -> SubmitOutcome | None:
+        return SlurmScheduler(submit_seconds=30).recorded_answer(cluster.folder(name), submission)
+
+    cluster.submit("a")
+    assert recorded("a") == Accepted("7")
+    assert recorded("a", "s2") is None, "the answer to an earlier submission"
+    refusal = "sbatch: error: Batch job submission failed: Requested partition configuration not available now"
+    refused = cluster.submit("b", f"echo '{refusal}' >&2; exit 1")
+    assert isinstance(refused, Rejected)
+    assert recorded("b") == refused
+    cluster.submit("c", LOST)
+    assert recorded("c") is None, "sbatch was called, and its answer is unknown"
+    assert recorded("d") is None
+
+
 def test_a_killed_server_is_replaced(cluster: Cluster) -> None:
     cluster.submit("a")
     first = cluster.server
@@ -118,7 +138,7 @@ def test_a_request_whose_service_is_gone_is_not_submitted(cluster: Cluster) -> N
     server, plan = cluster.server, cluster.plan("b")
     server.process.send_signal(signal.SIGSTOP)
     request = {"folder": str(plan.folder), "script": plan.script, "nodes": 1, "environment": dict(plan.environment)}
-    limits = {"target": "json:dumps", "limit_seconds": 30, "deadline": time.monotonic() + 60}
+    limits = {"submission": "s1", "target": "json:dumps", "limit_seconds": 30, "deadline": time.monotonic() + 60}
     ours, theirs = socket.socketpair()
     log = cluster.root / "log"
     with ours, theirs, log.open("wb") as file:
