@@ -79,11 +79,10 @@ class Preparation:
             run = RunLayout(self.settings.runs / job.id)
             folder = run.attempt(attempt.folder_name)
             document = self._document(job, attempt, accepted)
-            submission = hash_token(token)
-            plan = replace(self._plan(document, folder.root, job.unix_uid), submission=submission)
+            plan = replace(self._plan(document, folder.root, job.unix_uid), submission=hash_token(token))
             self.failpoint("prepare.before-announcement")
             announced = self.clock()
-            announce = partial(self._announce, job, attempt_id, submission, plan.script)
+            announce = partial(self._announce, job, attempt_id, plan.submission, plan.script)
             if not announce(expected, announced + call_timeout):
                 return Superseded()
             self.failpoint("prepare.after-announcement")

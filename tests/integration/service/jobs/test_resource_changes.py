@@ -31,8 +31,8 @@ def test_a_failed_job_continues_with_other_resources(world: World) -> None:
     assert world.scheduler.submitted[-1].time_limit_minutes == 30
     assert world.job(job)["spec"]["resources"]["time_limit_minutes"] == 30
     assert changes_of(world, job) == ["Resources changed by admin: time_limit_minutes: 5 -> 30"]
-    found = world.client.get("/v1/jobs", params={"where": "resources.time_limit_minutes = 30"}).json()["data"]
-    assert [each["id"] for each in found] == [job]
+    listed = world.client.get("/v1/jobs", params={"where": "resources.time_limit_minutes = 30"}).json()["data"]
+    assert [each["id"] for each in listed] == [job]
 
 
 def test_a_paused_job_resumes_with_the_default(world: World) -> None:
