@@ -151,7 +151,6 @@ class Reconciler:
         estimates_open = False
         with self._isolate_errors():
             self._cluster_poll.run_once()
-        with self._isolate_errors():
             estimates_open = self._start_estimates.run_once()
         maintenance = self._load_maintenance()
         entries = self._load(all_queued=maintenance.active or self._may_state_maintenance)
@@ -162,9 +161,10 @@ class Reconciler:
         self._failpoint("tick.after-load")
         state = self._observe(entries)
         self._failpoint("tick.after-observation")
+        self._failure_budget = _FAILURE_BUDGET_SECONDS
         with self._isolate_errors():
             self._orphans.run_once()
-        self._failure_budget = _FAILURE_BUDGET_SECONDS
+            self._call_scheduler(self._submitter.search_withdrawn)
         self._ingests.start_tick({entry.attempt.id for entry in entries if entry.attempt is not None})
         self._read_again()
         self._submitter.turns.start_tick()

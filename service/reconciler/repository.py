@@ -1,7 +1,7 @@
 """SQL of the reconciler alone: newest events, users of attempts, and what a restore concerns."""
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -52,6 +52,17 @@ def unread_attempts(session: Session) -> list[tuple[Job, Attempt]]:
         .join(Attempt, Attempt.job_pk == Job.pk)
         .where(Attempt.spool_unread, Attempt.ended_at.is_not(None), Job.deletion_requested_at.is_(None))
         .order_by(Attempt.job_pk, Attempt.execution)
+    )
+    return [(job, attempt) for job, attempt in session.execute(query)]
+
+
+def withdrawn_attempts(session: Session, since: datetime) -> list[tuple[Job, Attempt]]:
+    """Return the attempts that ended after a time without an answer of the scheduler, each with its job."""
+    query = (
+        sa.select(Job, Attempt)
+        .join(Attempt, Attempt.job_pk == Job.pk)
+        .where(Attempt.ended_at >= since, Attempt.scheduler_id.is_(None), Attempt.last_submit_at.is_not(None))
+        .order_by(Attempt.ended_at)
     )
     return [(job, attempt) for job, attempt in session.execute(query)]
 

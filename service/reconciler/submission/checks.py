@@ -1,10 +1,9 @@
 """Checks of a queued job before its submission: its accepted spec, or why it is rejected or has to wait."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any
 
 from service.as_owner.accounts import Accounts, UnknownAccountError, account_problem
 from service.cluster.repository import ClusterRepository
@@ -25,7 +24,6 @@ from service.specs.acceptance import AcceptedSpec, SpecAcceptance
 from service.specs.preflight import unavailable_resources
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.training_spec import parse_spec
-from trainyard.contract.wire.cluster import ClusterResource
 from trainyard.contract.wire.jobs import ConditionCode
 
 _CHANGE_FIELDS = "Change these fields and submit again; `trainyard cluster` shows the available resources."
@@ -39,6 +37,8 @@ _REDUCE_MEMORY = (
 class CheckedJob:
     """The result of the checks. Without problems and without a reason to wait, the job can be submitted."""
 
+    job: Job
+    """As it was loaded; a user may change its resources meanwhile."""
     accepted: AcceptedSpec
     resolved: bool = False
     """The spec was resolved just now, by the first cluster snapshot, and must be stored."""
@@ -48,8 +48,6 @@ class CheckedJob:
     """Why the job can never run here."""
     hint: str = ""
     """What the user can do about the problems."""
-    resources: Mapping[str, Any] = field(default_factory=dict)
-    """The resources in the stored spec, which a user may change meanwhile."""
 
 
 _UNKNOWN_ACCOUNT_WAIT = timedelta(minutes=10)
@@ -99,44 +97,38 @@ class SubmissionChecks:
             forced = jobs.last_event(job, PREFLIGHT_OVERRIDDEN, since=None) is not None
             cluster = ClusterRepository(session).resource(self.settings.backend, now)
             waiting = self._wait(jobs, job, now) if job.attempts else None
-        checked = self._check(job, cluster, now, forced=forced, waiting=waiting)
-        return replace(checked, resources=job.spec["resources"])
-
-    def _check(
-        self, job: Job, cluster: ClusterResource, now: datetime, *, forced: bool, waiting: Condition | None
-    ) -> CheckedJob:
         accepted = self.acceptance.stored(parse_spec(job.spec), cluster, job.created_by)
-        if (refused := self._check_account(job.unix_uid, accepted, now)) is not None:
+        if (refused := self._check_account(job, accepted, now)) is not None:
             return refused
         if accepted.site.accelerator is None:
-            return CheckedJob(accepted, waiting=Condition("not_checked", {"cause": MSG_UNKNOWN_ACCELERATOR}))
+            return CheckedJob(job, accepted, waiting=Condition("not_checked", {"cause": MSG_UNKNOWN_ACCELERATOR}))
         if job.attempts:
-            return CheckedJob(accepted, waiting=waiting)
+            return CheckedJob(job, accepted, waiting=waiting)
         resolved = self.settings.known_accelerator is None
         if resolved:
             try:
                 accepted = self.acceptance.resolve(accepted.spec, cluster, accepted.owner)
             except InvalidSpecError as error:
-                return CheckedJob(accepted, problems=error.problems, hint=_CHANGE_FIELDS)
+                return CheckedJob(job, accepted, problems=error.problems, hint=_CHANGE_FIELDS)
         problems = unavailable_resources(self.settings, accepted)
         check_memory = self.settings.slurm_preflight and not forced
         excess = self.planner.exceeds_memory(accepted) if check_memory else []
         hint = _REDUCE_MEMORY if excess else _CHANGE_FIELDS
-        return CheckedJob(accepted, resolved, problems=[*problems, *excess], hint=hint)
+        return CheckedJob(job, accepted, resolved, problems=[*problems, *excess], hint=hint)
 
-    def _check_account(self, uid: int | None, accepted: AcceptedSpec, now: datetime) -> CheckedJob | None:
+    def _check_account(self, job: Job, accepted: AcceptedSpec, now: datetime) -> CheckedJob | None:
         """Return the result for a job that cannot run as its account, or not yet."""
         try:
-            problem = account_problem(uid, self.accounts)
+            problem = account_problem(job.unix_uid, self.accounts)
         except UnknownAccountError as error:
             # A name service that does not answer looks like one without the account.
             since = self._unknown_since.setdefault(error.uid, now)
             if timedelta(0) <= now - since < _UNKNOWN_ACCOUNT_WAIT:
-                return CheckedJob(accepted, waiting=Condition("not_checked", {"cause": str(error)}))
+                return CheckedJob(job, accepted, waiting=Condition("not_checked", {"cause": str(error)}))
             problem = str(error)
         else:
-            self._unknown_since.pop(uid or 0, None)
-        return None if problem is None else CheckedJob(accepted, problems=[Problem(param="", message=problem)])
+            self._unknown_since.pop(job.unix_uid or 0, None)
+        return None if problem is None else CheckedJob(job, accepted, problems=[Problem(param="", message=problem)])
 
     def _wait(self, jobs: JobRepository, job: Job, now: datetime) -> Condition | None:
         """Return what a job that has run waits for; a retry by a user ends the wait."""

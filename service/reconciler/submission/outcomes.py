@@ -1,6 +1,7 @@
 """Recording the outcomes of submissions: each function is one transaction, fenced by the leader lease."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -13,10 +14,16 @@ from service.db.models import Attempt, Job
 from service.jobs.conditions import Condition, minute_text
 from service.jobs.repository import JobRepository
 from service.reconciler.submission.pool import Outcome
+from service.scheduler.backends import LookupPolicy
 from service.scheduler.base import Accepted, Ambiguous, Postponed, Rejected
 from trainyard.contract.wire.reports import Failure
 
 log = structlog.get_logger("submit")
+
+_CANCELLED = "Cancelled before the scheduler accepted it."
+_CANCELLED_UNANSWERED = (
+    "Cancelled. The scheduler has not answered the submission; if it has the job, it is removed from its queue."
+)
 
 
 def settle(outcome: Outcome, job: Job, attempt: Attempt) -> Outcome:
@@ -104,6 +111,11 @@ class OutcomeRecorder:
         min_wait: timedelta,
     ) -> None:
         now = self.clock()
+        if attempt.ended_at is not None:
+            log.info("answer after the end of the attempt", attempt=attempt.id, outcome=str(outcome))
+            if isinstance(outcome, Rejected):
+                attempt.last_submit_at = None
+            return
         match outcome:
             case Accepted(scheduler_id):
                 attempt.scheduler_id, attempt.submitted_at = scheduler_id, now
@@ -135,20 +147,51 @@ class OutcomeRecorder:
             job, attempt = jobs.get_for_update(job_pk), jobs.get_attempt(attempt_id)
             if attempt.scheduler_id is None:
                 attempt.last_submit_at = None
+            if attempt.ended_at is not None:
+                return
             jobs.set_condition(job, Condition("refused_for_now", {"cause": message}))
             self.failpoint("not-asked.before-commit")
 
-    def withdraw(self, jobs: JobRepository, job: Job, attempt: Attempt) -> None:
-        """End an attempt that the scheduler certainly does not have, because the job is to be paused or cancelled."""
+    def count_search(self, attempt_id: str, scheduler_ids: Sequence[str], policy: LookupPolicy) -> bool:
+        """Record a search for an attempt that has ended; return whether it was the last one.
+
+        Args:
+            scheduler_ids: What was found in the scheduler's queue and cancelled.
+        """
+        with self.lease.write() as session:
+            now = self.clock()
+            jobs = JobRepository(session, now)
+            attempt = jobs.get_attempt(attempt_id)
+            job = jobs.get_for_update(attempt.job_pk)
+            attempt.absence_checks += 1
+            submitted = attempt.last_submit_at or now
+            is_absent = attempt.absence_checks >= policy.min_lookups and now - submitted >= policy.min_wait
+            if scheduler_ids:
+                text = f"removed from the scheduler's queue, which had it after the end: {scheduler_ids[0]}"
+                jobs.add_event(job, "submitted", text)
+            if scheduler_ids or is_absent:
+                attempt.last_submit_at = None
+            return bool(scheduler_ids) or is_absent
+
+    def withdraw(self, jobs: JobRepository, job: Job, attempt: Attempt, *, is_certain: bool = True) -> None:
+        """End an attempt that the scheduler does not have, because the job is to be paused or cancelled.
+
+        Args:
+            is_certain: False: the scheduler may have received it, and its queue is searched afterwards.
+        """
         row, fresh = jobs.get_for_update(job.pk), jobs.get_attempt(attempt.id)
         if row.status not in ("submitting", "cancelling", "lost") or fresh.scheduler_id is not None:
             return
         fresh.ended_at = self.clock()
+        if is_certain:
+            fresh.last_submit_at = None
+        else:
+            row.open_spool = row.open_spool or fresh.number
         if row.desired == "cancelled":
             fresh.exit_reason = "user_cancelled"
             if row.status == "submitting":
                 jobs.transition(row, "cancelling", "Cancellation requested.")
-            jobs.finish(row, "user_cancelled", "Cancelled before the scheduler accepted it.")
+            jobs.finish(row, "user_cancelled", _CANCELLED if is_certain else _CANCELLED_UNANSWERED)
         else:
             fresh.exit_reason = "paused"
             jobs.transition(row, "queued", "Withdrawn before the scheduler accepted it.")

@@ -22,9 +22,10 @@ from service.core.untrusted_files import files_of_job
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
-from service.jobs.conditions import Condition, minute_text
+from service.jobs.conditions import Condition, has_message, minute_text
 from service.jobs.repository import JobRepository
 from service.planner.service import Planner
+from service.reconciler.repository import withdrawn_attempts
 from service.reconciler.run_dir import read_claimant
 from service.reconciler.submission.attempts import new_attempt
 from service.reconciler.submission.backoff import SubmitBackoff
@@ -50,6 +51,10 @@ from trainyard.contract.wire.reports import Failure
 log = structlog.get_logger("submit")
 
 _SLOW_SUBMISSION = timedelta(seconds=60)
+_CANCEL_WAIT = timedelta(seconds=10)
+"""How long a cancellation waits for the answer of a submission."""
+_WITHDRAWN_AGE = timedelta(days=1)
+"""How long the queue is searched at most for an attempt that ended without an answer."""
 
 
 @dataclass
@@ -72,6 +77,8 @@ class Submitter:
     owners: OwnerCalls | None = None
     """Set where jobs run as their owners."""
 
+    may_have_withdrawn: bool = True
+    """Whether attempts may have ended without an answer of the scheduler, which may have received them."""
     paused: bool = False
     """Whether nothing may be submitted now; what is in flight is recorded, and searches continue."""
 
@@ -113,18 +120,19 @@ class Submitter:
             return
         with self.turns.measure(user):
             checked = self._checks.check(job_pk)
+        closed = self._backoff.is_closed(refusal_group(checked.job))
+        waiting = Condition("refusals") if closed else checked.waiting
+        if waiting is not None and has_message(checked.job, waiting.message, waiting):
+            return
         with self.lease.write() as session:
             jobs = JobRepository(session, self.clock())
             job = jobs.get_for_update(job_pk)
             if job.status != "queued" or job.desired != "run" or not self._may_begin(job.unix_uid):
                 return
-            if job.spec["resources"] != checked.resources:
+            if job.spec["resources"] != checked.job.spec["resources"]:
                 return
-            if self._backoff.is_closed(refusal_group(job)):
-                jobs.set_condition(job, Condition("refusals"))
-                return
-            if checked.waiting is not None:
-                jobs.set_condition(job, checked.waiting)
+            if waiting is not None:
+                jobs.set_condition(job, waiting)
                 return
             if checked.resolved:
                 job.spec = dump_spec(checked.accepted.spec)
@@ -155,6 +163,11 @@ class Submitter:
         Raises:
             SchedulerUnavailableError: The lookup failed.
         """
+        if job.desired == "cancelled" and self._may_withdraw(attempt):
+            with self.lease.write() as session:
+                self._recorder.withdraw(JobRepository(session, self.clock()), job, attempt, is_certain=False)
+            self.may_have_withdrawn = True
+            return
         if self.pool.is_in_flight(attempt.id):
             if job.desired == "run" and job.condition != "slow_submit":
                 self._report_slow(attempt)
@@ -183,6 +196,38 @@ class Submitter:
             self._cancel_duplicates(job, attempt.tag, folder, current, scheduler_ids)
         elif self._confirmed_absent(job, attempt, policy, now):
             self._begin(job, attempt)
+
+    def _may_withdraw(self, attempt: Attempt) -> bool:
+        """Return whether the attempt of a cancelled job ends without an answer. Its worker could not claim it."""
+        if attempt.last_submit_at is None:
+            return False
+        called = attempt.last_submit_at - self._policy.call_timeout
+        return not self.pool.is_in_flight(attempt.id) or not timedelta(0) <= self.clock() - called < _CANCEL_WAIT
+
+    def search_withdrawn(self) -> None:
+        """Remove from the scheduler's queue what it received of attempts that ended without its answer.
+
+        Raises:
+            SchedulerUnavailableError: A lookup failed.
+        """
+        if not self.may_have_withdrawn:
+            return
+        now, policy = self.clock(), self._policy
+        with self.database.read() as session:
+            withdrawn = withdrawn_attempts(session, now - _WITHDRAWN_AGE)
+        for job, attempt in withdrawn:
+            last = self._last_lookup.get(attempt.id)
+            if self.pool.is_in_flight(attempt.id) or (
+                last is not None and timedelta(0) <= now - last < policy.interval
+            ):
+                continue
+            self._last_lookup[attempt.id] = now
+            folder = self._folder(job, attempt)
+            scheduler_ids = self.scheduler.find(attempt.tag, folder.root, (), job.unix_uid)
+            self._cancel_duplicates(job, attempt.tag, folder, None, scheduler_ids)
+            if self._recorder.count_search(attempt.id, scheduler_ids, policy):
+                self._last_lookup.pop(attempt.id, None)
+        self.may_have_withdrawn = bool(withdrawn)
 
     def adopt(self, job: Job, attempt: Attempt, scheduler_id: str) -> None:
         """Follow the scheduler job that has claimed the attempt, instead of a duplicate."""

@@ -81,11 +81,35 @@ def test_cancel_during_submission_leaves_no_scheduler_job(world: World, hanging:
     assert hanging.requested.wait(10)
     world.client.post(f"/v1/jobs/{job}/cancel")
     world.tick(2)
-    assert world.status(job) == "submitting", "what may have been queued is not called gone"
+    assert world.status(job) == "submitting", "the answer may come soon"
     hanging.go.set()
     wait_until(lambda: (world.tick(), bool(hanging.cancelled))[1], 10, "what was queued to be cancelled")
     hanging.set_states("ended")
     world.tick(2)
+    assert world.status(job) == "cancelled"
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_cancel_does_not_wait_for_sbatch(world: World, hanging: HangingScheduler, restarts: bool) -> None:
+    job = world.submit()
+    world.tick()
+    assert hanging.requested.wait(10)
+    world.client.post(f"/v1/jobs/{job}/cancel")
+    world.clock.advance(10)
+    world.tick()
+    assert world.status(job) == "cancelled"
+    assert world.job(job)["status_message"].endswith("is removed from its queue.")
+    if restarts:
+        world.reconciler = world.new_reconciler("one", SubmitPool(threads=2))
+    hanging.go.set()
+    wait_until(lambda: (world.tick(), bool(hanging.cancelled))[1], 10, "what was queued to be cancelled")
+    (plan,) = hanging.submitted
+    assert hanging.cancelled[0] == plan.tag
+    world.clock.advance(600)
+    for _ in range(4):
+        world.tick()
+        world.clock.advance(60)
+    assert not world.reconciler._submitter.may_have_withdrawn, "the search has an end"
     assert world.status(job) == "cancelled"
 
 
