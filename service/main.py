@@ -38,6 +38,7 @@ from service.maintenance.run_removal import RunRemoval
 from service.metrics import summaries
 from service.metrics.retention import cutoff, trim
 from service.metrics.summaries import BackFill, Summarizer
+from service.planner.process_pool import ProcessPool
 from service.reconciler.poll_loop import ChangeWatcher, ReconcileLoop
 from service.reconciler.reconciler import Reconciler
 from service.reconciler.submission.pool import SubmitPool
@@ -68,6 +69,8 @@ from trainyard.contract.spec.environment import ineffective_patterns
 from trainyard.contract.validation_messages import describe_error
 
 _CONCURRENT_SUBMISSIONS = 4
+_PROPOSAL_SECONDS = 60.0
+"""Time limit of one proposal of a search."""
 """Each mostly waits for sbatch; more of them would compete with the requests, and load slurmctld."""
 
 
@@ -297,7 +300,8 @@ def make_searcher(app_state: AppState, lease: LeaderLease, on_change: Callable[[
         lease=lease,
         clock=app_state.clock,
         accept=partial(accept_trial, app_state),
-        run_in_process=app_state.process_pool.run,
+        # No request waits for a proposal. The process ends with this one, whose end closes its pipe.
+        run_in_process=ProcessPool(size=1, seconds=_PROPOSAL_SECONDS).run,
         quotas=app_state.quotas,
         run_as=app_state.settings.run_as,
         failpoint=lambda label: app_state.failpoint(label),

@@ -147,7 +147,8 @@ class SnapshotLoader:
 
     def has_recent_heartbeat(self, attempt: Attempt) -> bool:
         """Return whether the worker sent a heartbeat in the last 30 seconds."""
-        return attempt.heartbeat_at is not None and self.clock() - attempt.heartbeat_at < _RECENT_HEARTBEAT
+        # A clock that was set back does not make a heartbeat recent for longer.
+        return attempt.heartbeat_at is not None and abs(self.clock() - attempt.heartbeat_at) < _RECENT_HEARTBEAT
 
     def _unclaimed(
         self, job: Job, attempt: Attempt, observation: Observation | None, *, ended: bool

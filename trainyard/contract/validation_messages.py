@@ -72,8 +72,28 @@ def describe_error(finding: Mapping[str, Any]) -> str:
     """Return the message for one item of `ValidationError.errors()`."""
     kind = finding["type"]
     if kind == "string_pattern_mismatch":
-        return PATTERN_MESSAGES.get(finding["ctx"]["pattern"], "contains a character that is not allowed")
+        pattern = finding["ctx"]["pattern"]
+        return PATTERN_MESSAGES.get(pattern) or _describe_mismatch(pattern, finding.get("input"))
     if kind in _TYPE_MESSAGES:
         return _TYPE_MESSAGES[kind]
     message = _MESSAGE_PREFIX.sub(lambda match: "must " if match[2] else "", finding["msg"])
     return (message[:1].lower() + message[1:]).replace(" after validation", "")
+
+
+_CHARACTERS = re.compile(r"\^\[(\^?)((?:\\.|[^\]])+)\](?:\{(\d+),(\d+)\}|[+*])\$")
+"""A pattern of one class of characters, maybe with limits of the length."""
+
+
+def _describe_mismatch(pattern: str, text: object) -> str:
+    """Return which character of a text a pattern does not allow, or which length, and what it allows."""
+    message = "contains a character that is not allowed"
+    parts = _CHARACTERS.fullmatch(pattern)
+    if parts is None or not isinstance(text, str):
+        return message
+    excludes, characters, low, high = parts.groups()
+    wrong = next((each for each in text if not re.fullmatch(f"[{excludes}{characters}]", each)), None)
+    if wrong is None:
+        return "must not be empty" if not text else f"must have {low} to {high} characters, not {len(text)}"
+    shown = f"`{wrong}`" if wrong.isprintable() else f"U+{ord(wrong):04X}"
+    allowed = " ".join(part.removeprefix("\\") for part in re.findall(r"\\.|.-.|.", characters))
+    return f"{message}: {shown}" + ("" if excludes else f"; allowed are {allowed}")

@@ -15,6 +15,10 @@ MAX_REJECTED = 10
 """Proposals without any job after which a search fails."""
 
 
+MAX_SAME_ERRORS = 3
+"""Trials that a final error ended, the same in all of them and before any result, after which a search fails."""
+
+
 @dataclass(frozen=True)
 class Trial:
     """One trial as the database has it."""
@@ -26,6 +30,8 @@ class Trial:
     """Of its job; None: the job was deleted, or the proposal was rejected."""
     reason: str | None = None
     rejected: bool = False
+    error: str = ""
+    """The final error that ended its job: it would end a retry too."""
     desired: str = "run"
     pause_at: int | None = None
     step: int = 0
@@ -88,6 +94,8 @@ def next_moves(plan: SearchPlan, trials: Sequence[Trial], gpu_seconds: float) ->
     proposals = max(0, min(left, free - len(promote)))
     if len(known) >= MAX_REJECTED and all(trial.rejected for trial in known):
         return NextMoves(state="failed", message=f"the first {len(known)} proposed specs were rejected")
+    if proposals and (error := common_error(known)):
+        return NextMoves(state="failed", message=f"{len(known)} jobs failed with the same error: {error}")
     is_idle = not any(trial.is_active for trial in known) and not _is_paused_by_user(known)
     if is_idle and not promote and not proposals and left <= 0:
         if not spent and (best := _to_complete(plan, known)) is not None:
@@ -96,6 +104,12 @@ def next_moves(plan: SearchPlan, trials: Sequence[Trial], gpu_seconds: float) ->
         why = f"max_gpu_hours ({limit:g}) is spent" if spent else f"all {len(known)} trials have ended"
         return NextMoves(record=record, stop=stop, state="finished", message=f"Finished: {why}.")
     return NextMoves(record=record, promote=promote, proposals=proposals)
+
+
+def common_error(trials: Sequence[Trial]) -> str:
+    """Return the final error that ended all trials so far; empty if there are few, or another end."""
+    errors = {trial.error for trial in trials}
+    return errors.pop() if len(errors) == 1 and len(trials) >= MAX_SAME_ERRORS else ""
 
 
 def promotable(plan: SearchPlan, trials: Sequence[Trial]) -> list[Trial]:

@@ -17,7 +17,13 @@ from sqlalchemy.orm import Session
 from service.auth.principals import Principal
 from service.auth.unix_users import job_account
 from service.core.clock import Clock
-from service.core.errors import LeaseLostError, ServiceError, TooManyRequestsError, UnavailableError
+from service.core.errors import (
+    InvalidRequestError,
+    LeaseLostError,
+    ServiceError,
+    TooManyRequestsError,
+    UnavailableError,
+)
 from service.core.failpoints import Failpoint, no_failpoint
 from service.core.settings import RunAs
 from service.db.engine import Database
@@ -125,7 +131,10 @@ class SweepSearcher:
     def _propose(self, state: SearchState) -> bool:
         """Store one more trial; return whether it was stored."""
         sweep = state.sweep
-        values = self.run_in_process(_OWNER, propose, state.plan, state.trials)
+        try:
+            values = self.run_in_process(_OWNER, propose, state.plan, state.trials)
+        except InvalidRequestError:
+            return self._wait(state, "the next proposal was not computed in time; the host of the service is busy")
         self.failpoint("search.after-proposal")
         principal, now = submitter_of(sweep), self.clock()
         try:
@@ -133,13 +142,13 @@ class SweepSearcher:
         except TooManyRequestsError:
             raise
         except ServiceError as error:
-            return self._wait(state, error)
+            return self._wait(state, error.message)
         try:
             return self._store(state, values, accepted, now)
         except (LeaseLostError, UnavailableError):
             raise
         except ServiceError as error:
-            return self._wait(state, error)
+            return self._wait(state, error.message)
 
     def _store(
         self, state: SearchState, values: dict[str, Any], accepted: AcceptedSpec | RejectedSpec, now: datetime
@@ -183,10 +192,10 @@ class SweepSearcher:
         record_warnings(jobs, job, accepted.warnings)
         return job
 
-    def _wait(self, state: SearchState, error: ServiceError) -> bool:
+    def _wait(self, state: SearchState, cause: str) -> bool:
         """Explain why no trial starts, and try again later."""
         self._blocked[state.sweep.id] = self.clock() + _RETRY
-        message = f"Waiting: {error.message}"
+        message = f"Waiting: {cause}"
         if state.sweep.message != message:
             with self.lease.write(is_change=False) as session:
                 SweepRepository(session).get_for_update(state.sweep.id).message = message

@@ -51,12 +51,18 @@ def trial_of(row: SweepTrial, job: Job | None, metric: str) -> Trial:
         bracket=row.bracket,
         status=job.status,
         reason=job.status_reason,
+        error=_final_error(job),
         desired=job.desired,
         pause_at=job.pause_at_step,
         step=job.last_checkpoint_step or 0,
         value=finite(job.latest.get(metric)),
         results=results,
     )
+
+
+def _final_error(job: Job) -> str:
+    failure = job.failure or {}
+    return str(failure.get("message", "")) if job.status == "failed" and failure.get("final") else ""
 
 
 def finite(value: Any) -> float | None:

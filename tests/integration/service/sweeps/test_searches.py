@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import IntegrityError
 
+from service.core.errors import InvalidRequestError
 from service.core.failpoints import no_failpoint
 from service.db.models import SweepTrial
 from tests.integration.service.sweeps.conftest import SEARCH_SPEC, SearchLab
@@ -42,6 +43,21 @@ def test_asha_pauses_at_rungs_and_continues_the_best(lab: SearchLab) -> None:
     job = lab.world.job(stopped["job_id"])
     assert (job["status"], job["status_reason"]) == ("cancelled", "stopped_early")
     assert "Stopped early at step" in job["status_message"]
+
+
+def test_a_search_on_a_busy_host_states_why_it_waits(lab: SearchLab) -> None:
+    made = lab.submit(algorithm="random", max_trials=2)
+    searcher = lab.world.new_searcher()
+
+    def too_slow(*_arguments: Any) -> None:
+        raise InvalidRequestError("takes too long", code="too_expensive")
+
+    searcher.run_in_process = too_slow
+    lab.world.reconciler.lease.acquire(lab.world.clock())
+    searcher.run_once()
+    message = lab.world.client.get(f"/v1/sweeps/{made['id']}").json()["message"]
+    assert message == "Waiting: the next proposal was not computed in time; the host of the service is busy"
+    assert lab.run()["state"] == "finished"
 
 
 _SPARE_KILLS = 4

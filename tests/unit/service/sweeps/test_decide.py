@@ -116,3 +116,22 @@ def test_hyperband_fills_its_brackets_by_their_shares() -> None:
     # (s_max + 1) / (s + 1) * eta^s for s = 3, 2, 1, 0: 27, 12, 6 and 4 of 49.
     assert counts == [37, 17, 8, 6]
     assert plan("hyperband").first_pause(3) is None
+
+
+def failed(number: int, error: str) -> Trial:
+    return Trial(number, {}, status="failed", reason="error", error=error)
+
+
+def test_a_search_ends_after_the_same_final_error_of_its_first_jobs() -> None:
+    trials = [failed(number, "there is no model /m") for number in range(3)]
+    moves = next_moves(plan("random"), trials, 0)
+    assert (moves.state, moves.proposals) == ("failed", 0)
+    assert moves.message == "3 jobs failed with the same error: there is no model /m"
+
+
+@pytest.mark.parametrize("other", [failed(2, "another"), failed(2, ""), RUNNING, paused(2, 0.5)])
+def test_a_search_goes_on_after_different_ends(other: Trial) -> None:
+    trials = [failed(0, "there is no model /m"), failed(1, "there is no model /m"), replace(other, number=2)]
+    moves = next_moves(plan("random"), trials, 0)
+    assert moves.state == "running"
+    assert moves.proposals > 0
