@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from trainyard.contract.base import Strict
+from trainyard.contract.base import Document
 from trainyard.contract.layout import DATA_CACHE
 
 _Root = Annotated[str, StringConstraints(max_length=4096)]
@@ -29,7 +29,7 @@ class OutsideRootsError(ValueError):
         self.problem = problem
 
 
-class AllowedRoots(Strict):
+class AllowedRoots(Document):
     """Allowed folders, and excluded files and folders below them. The deepest one that contains a path decides.
 
     Credentials are in files and folders whose names begin with a dot (`.ssh`, `.aws`, `.netrc`), so such a name is

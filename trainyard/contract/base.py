@@ -214,6 +214,15 @@ class Strict(_Model):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
+class Document(_Model):
+    """Base class of what the service and its workers send each other: frozen, and an unknown field is ignored.
+
+    After an upgrade or a rollback the other side is of another release; see `LaunchDocument.protocol`.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True, populate_by_name=True)
+
+
 class Resource(_Model):
     """Base class of responses: frozen, and an unknown field is ignored, so that an older client can read them."""
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 import trainyard.contract
 from tests.support.cpu_limit import at_most
-from trainyard.contract.base import Strict
+from trainyard.contract.base import Document, Strict
 from trainyard.contract.bounds import MAX_DEPTH, MAX_SPEC_VALUES, check_plain_data, parse_json
 from trainyard.contract.problems import MAX_PROBLEMS, SpecError
 from trainyard.contract.spec.training_spec import parse_spec
@@ -30,16 +30,18 @@ PLAIN_DATA = {
 _UNBOUNDED_PATTERN = re.compile(r"(?<!\\)[*+]|\{\d+,\}")
 
 
-def models(base: type[Strict]) -> Iterator[type[Strict]]:
+def models(base: type[BaseModel]) -> Iterator[type[BaseModel]]:
     for model in base.__subclasses__():
         yield model
         yield from models(model)
 
 
-def contract_models() -> list[type[Strict]]:
+def contract_models() -> list[type[BaseModel]]:
     for module in pkgutil.walk_packages(trainyard.contract.__path__, "trainyard.contract."):
         importlib.import_module(module.name)
-    unique = {model for model in models(Strict) if model.__module__.startswith("trainyard.")}
+    unique = {
+        model for base in (Strict, Document) for model in models(base) if model.__module__.startswith("trainyard.")
+    }
     return sorted(unique, key=lambda model: model.__name__)
 
 
@@ -75,7 +77,7 @@ def unbounded(schema: Any, path: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("model", contract_models(), ids=lambda model: model.__name__)
-def test_every_field_of_a_request_model_is_bounded(model: type[Strict]) -> None:
+def test_every_field_of_a_request_model_is_bounded(model: type[BaseModel]) -> None:
     fields = model.model_json_schema().get("properties", {})
     problems = [problem for name, schema in fields.items() for problem in unbounded(schema, f"{model.__name__}.{name}")]
     assert [problem for problem in problems if re.split(r"[:\[{]", problem)[0] not in PLAIN_DATA] == []

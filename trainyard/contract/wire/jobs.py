@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, StringConstraints, model_validator
 from pydantic.config import JsonDict
 
 from trainyard.contract.base import (
@@ -84,6 +84,8 @@ ConditionCode = Literal[
     "lost",
     "internal_error",
 ]
+
+_FieldName = Annotated[str, StringConstraints(max_length=64)]
 
 MAX_SHOWN_METRICS = 64
 """Metrics that one resource or stream event carries."""
@@ -243,7 +245,9 @@ class ResumeRequest(Strict):
 
     model_config = example(resources={"partition": "long"})
 
-    resources: dict[str, JsonValue] = Field(default_factory=dict, examples=[{"partition": "long"}])
+    resources: Annotated[dict[_FieldName, JsonValue], Field(max_length=32)] = Field(
+        default_factory=dict, examples=[{"partition": "long"}]
+    )
     """Fields of the spec's `resources` to change; null: the default. The new spec is checked like that of a new job."""
 
 

@@ -1,18 +1,25 @@
 """The launch document, `launch.json`: all that a worker needs about its attempt, except its token."""
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, ModelWrapValidatorHandler, StringConstraints, ValidationError, model_validator
 
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
-from trainyard.contract.base import NonNegativeInt, PositiveInt, Strict
+from trainyard.contract.base import Document, NonNegativeInt, PositiveInt
 from trainyard.contract.spec.containers import ContainerRuntime
 from trainyard.contract.spec.training_spec import TrainingSpec
+
+PROTOCOL = 1
+"""Raised by a change of these documents, or of the reports, that an older launcher must not ignore."""
+
+_UPDATE = "it is older than the service; install the release of the service on the nodes"
 
 Identifier = Annotated[str, StringConstraints(max_length=256)]
 
 
-class Origin(Strict):
+class Origin(Document):
     """The checkpoint of another job from which a run starts; its files are linked into the run's `origin`."""
 
     job_id: Identifier
@@ -28,7 +35,7 @@ class Origin(Strict):
     then added in another order, so that its numbers agree with the source's to rounding, not to the last digit."""
 
 
-class CurrentAttempt(Strict):
+class CurrentAttempt(Document):
     """`current.json`: the attempt that may write to the run directory. Replaced before each submission."""
 
     attempt_id: Identifier
@@ -37,9 +44,11 @@ class CurrentAttempt(Strict):
     """The attempt's first execution. Of two attempts, the one with the higher number is the later one."""
 
 
-class LaunchDocument(Strict):
+class LaunchDocument(Document):
     """Written by the service to the attempt's folder before submission; read by every launcher and rank."""
 
+    protocol: PositiveInt = PROTOCOL
+    """A launcher that knows only a lower one does not start."""
     job_id: Identifier
     attempt_id: Identifier
     attempt: PositiveInt
@@ -95,6 +104,23 @@ class LaunchDocument(Strict):
     spec: TrainingSpec
     """The resolved spec."""
 
+    @model_validator(mode="wrap")
+    @classmethod
+    def _of_another_release(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Refuse a later protocol, and leave out fields of a later spec that the job does not use."""
+        if not isinstance(values, dict):
+            return handler(values)
+        protocol = values.get("protocol", PROTOCOL)
+        if isinstance(protocol, int) and protocol > PROTOCOL:
+            raise ValueError(f"launch.json is of protocol {protocol}, but this worker knows {PROTOCOL}: {_UPDATE}")
+        try:
+            return handler(values)
+        except ValidationError as error:
+            unused = [each["loc"] for each in error.errors() if each["type"] == "extra_forbidden" and not each["input"]]
+            if not unused:
+                raise
+        return handler(_without(values, unused))
+
     @property
     def processes_per_node(self) -> int:
         """Number of processes that torchrun starts on each node: one for each rank, but one in total for `dp`."""
@@ -117,3 +143,14 @@ class LaunchDocument(Strict):
             # At least half of the time is left for training, also where the limit was not known at submission.
             return min(warning.lead_minutes * 60.0, limit_seconds / 2.0)
         return min(float(self.lead_seconds), max(15.0, limit_seconds / 10.0))
+
+
+def _without(values: dict[str, Any], paths: Sequence[tuple[int | str, ...]]) -> dict[str, Any]:
+    """Return a copy of a document without the fields at these paths."""
+    copied = deepcopy(values)
+    for path in paths:
+        node: Any = copied
+        for part in path[:-1]:
+            node = node[part]
+        del node[path[-1]]
+    return copied

@@ -8,13 +8,13 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from trainyard.contract.base import (
     EXAMPLE_TIME,
+    Document,
     Float,
     NonNegativeInt,
     PositiveInt,
     Resource,
     SanitizedText,
     Step,
-    Strict,
     Timestamp,
     example,
 )
@@ -42,7 +42,7 @@ def _check_path(path: str) -> str:
 MediaPath = Annotated[SanitizedText, StringConstraints(min_length=1, max_length=MAX_PATH), AfterValidator(_check_path)]
 
 
-class Histogram(Strict):
+class Histogram(Document):
     """How many values were between one edge and the next."""
 
     bins: Annotated[tuple[Float, ...], Field(min_length=2, max_length=MAX_BINS + 1)]
@@ -56,7 +56,7 @@ class Histogram(Strict):
         return self
 
 
-class MediaItem(Strict):
+class MediaItem(Document):
     """One medium at a step: a file of the job's artifacts, or a histogram."""
 
     key: MetricKey
@@ -82,7 +82,7 @@ class MediaItem(Strict):
         return self
 
 
-class MediaReport(Strict):
+class MediaReport(Document):
     """Media of one execution."""
 
     model_config = example(items=[{"key": "samples", "step": 10, "type": "image", "path": "images/10.png"}])

@@ -19,13 +19,13 @@ from trainyard.contract.base import (
     MAX_SAFE_INT,
     MAX_SPEC_SECRETS,
     AnyFloat,
+    Document,
     NonNegativeInt,
     PositiveInt,
     Resource,
     SanitizedText,
     SecretValue,
     Step,
-    Strict,
     Timestamp,
     VariableName,
     example,
@@ -81,7 +81,7 @@ filesystem was full or read-only. `node_failure`: a node was lost; no rank cause
 CONTINUE_REASONS: frozenset[str] = frozenset({"preempted", "time_limit"})
 
 
-class Claim(Strict):
+class Claim(Document):
     """The claim of node 0 to be the only run of its attempt."""
 
     model_config = example(scheduler_id="4711")
@@ -103,7 +103,7 @@ class Claim(Strict):
         return f"{self.nodes} ({self.host})"
 
 
-class ClaimGrant(Strict):
+class ClaimGrant(Document):
     """The claim is granted. A rejected claim is a 409."""
 
     execution: PositiveInt
@@ -134,14 +134,14 @@ class AppendedLog(Resource):
     """The offset of the next part."""
 
 
-class Heartbeat(Strict):
+class Heartbeat(Document):
     """A periodic sign of life of a node."""
 
     execution: PositiveInt
     node: NonNegativeInt = Field(default=0, examples=[0])
 
 
-class TraceRequest(Strict):
+class TraceRequest(Document):
     """A requested profiler trace of the next steps."""
 
     request: PositiveInt
@@ -150,7 +150,7 @@ class TraceRequest(Strict):
     ranks: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1, max_length=64)]
 
 
-class HeartbeatReply(Strict):
+class HeartbeatReply(Document):
     """The current desired state."""
 
     stop: Literal["cancel", "pause"] | None = Field(default=None, examples=["pause"])
@@ -160,7 +160,7 @@ class HeartbeatReply(Strict):
     """Until the time limit ends the attempt, if the scheduler knows; an operator may have raised the limit."""
 
 
-class Point(Strict):
+class Point(Document):
     """The value of one metric at one step."""
 
     key: MetricKey
@@ -173,7 +173,7 @@ Phase = Literal["training", "evaluating", "saving", "exporting"]
 """What a run does after its start."""
 
 
-class Progress(Strict):
+class Progress(Document):
     """The progress of a run."""
 
     step: Step
@@ -210,7 +210,7 @@ MAX_RECORD = 2**36 - 1
 """Largest numbers of a spool and of a record in it. Both fit into one integer that every JSON parser reads exactly."""
 
 
-class SpoolRecords(Strict):
+class SpoolRecords(Document):
     """The records of a spool from which the points of a batch are."""
 
     model_config = example(records=[[7, 1]])
@@ -237,7 +237,7 @@ class SpoolRecords(Strict):
         return sum(points for _, points in self.records)
 
 
-class MetricsBatch(Strict):
+class MetricsBatch(Document):
     """Points of one execution; either all are stored or none."""
 
     model_config = example(points=[{"step": 10}])
@@ -269,7 +269,7 @@ class MetricsBatch(Strict):
 EventLevel = Literal["info", "warning", "error"]
 
 
-class WorkerEvent(Strict):
+class WorkerEvent(Document):
     """An event for the job's history."""
 
     sequence: NonNegativeInt
@@ -286,7 +286,7 @@ class WorkerEvent(Strict):
         return self
 
 
-class EventsBatch(Strict):
+class EventsBatch(Document):
     """Events of one execution."""
 
     model_config = example(events=[{"type": "note", "level": "info"}])
@@ -295,7 +295,7 @@ class EventsBatch(Strict):
     events: Annotated[tuple[WorkerEvent, ...], Field(max_length=MAX_EVENTS), FailFast()]
 
 
-class CheckpointReport(Strict):
+class CheckpointReport(Document):
     """A complete checkpoint, whose manifest is on disk."""
 
     model_config = example(metrics={"eval/loss": 0.25})
@@ -318,7 +318,7 @@ ParameterInt = Annotated[StrictInt, Field(ge=-MAX_SAFE_INT, le=MAX_SAFE_INT)]
 ParameterText = Annotated[SanitizedText, StringConstraints(max_length=MAX_PARAMETER_TEXT)]
 
 
-class ParametersReport(Strict):
+class ParametersReport(Document):
     """Parameters, tags and notes that a program gave to its tracker. Later values replace earlier ones."""
 
     model_config = example(parameters={"optimizer.lr": 0.0003, "model": "resnet"}, tags={"team": "nlp"})
@@ -334,7 +334,7 @@ class ParametersReport(Strict):
     """Tags that the program deleted; those in `tags` are set after it."""
 
 
-class Failure(Strict):
+class Failure(Document):
     """The first error of an execution."""
 
     rank: NonNegativeInt | None = None
@@ -361,7 +361,7 @@ class Failure(Strict):
         return f"{rank}{self.type}: {(self.message.strip().splitlines() or [''])[0]}"
 
 
-class FinishRecord(Strict):
+class FinishRecord(Document):
     """The exit record: the file `finish-<execution>.json`, and the body of the finish request."""
 
     execution: PositiveInt

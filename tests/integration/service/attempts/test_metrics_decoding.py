@@ -34,6 +34,5 @@ def test_invalid_batch_does_not_block_the_event_loop(world: World, monkeypatch: 
         return decode_batch(data, known_keys)
 
     monkeypatch.setattr(routes, "decode_batch", recorded)
-    unknown = {f"u{number}": 1 for number in range(100)}
-    answer = worker.post("metrics", {"execution": 1, "resumed_from_step": 0, **unknown})
+    answer = worker.post("metrics", {"execution": 0, "resumed_from_step": 0})
     assert (answer.status_code, loops) == (422, [True])
