@@ -33,7 +33,10 @@ def test_job_continues_after_the_time_limit(service: ServiceProcess, slurm: Slur
 
 
 @pytest.mark.fault_scenario(42)
-def test_job_uses_a_limit_that_an_operator_raised(service: ServiceProcess, slurm: SlurmLab, pace: Pace) -> None:
+@pytest.mark.parametrize("is_served", [True, False])
+def test_job_uses_a_limit_that_an_operator_raised(
+    service: ServiceProcess, slurm: SlurmLab, pace: Pace, is_served: bool
+) -> None:
     with service.client() as client:
         pace.set(SLOWLY)
         limited = {"partition": "gpu", "time_limit_minutes": 1}
@@ -42,6 +45,12 @@ def test_job_uses_a_limit_that_an_operator_raised(service: ServiceProcess, slurm
         (attempt,) = client.attempts(job.id)
         slurm.run("scontrol", "update", f"JobId={attempt.scheduler_id}", "TimeLimit=10")
         started, first = time.monotonic(), client.job(job.id).progress
+        if not is_served:
+            # The launcher queries Slurm itself.
+            service.kill()
+            time.sleep(60.0)
+            service.start()
+            service.client().close()
         assert first is not None
         # Without the longer limit it would have stopped after 45 s to save.
         wait_until(lambda: (client.job(job.id).progress or first).step > 400, 150, "more steps than fit into a minute")

@@ -1,10 +1,13 @@
 """Stop requests on their way to the ranks: from signals, from the service, and from the time limit."""
 
 import logging
+import re
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import FrameType
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
@@ -133,14 +136,48 @@ class SuspendDetector:
             self.poll()
 
 
+_TIME_LEFT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)", re.ASCII)
+"""As squeue prints it: `days-hours:minutes:seconds`, without the larger units that are 0."""
+_QUERY_SECONDS = 5.0
+
+
+def slurm_seconds_left(environ: Mapping[str, str]) -> float | None:
+    """Return the seconds until the end of the allocation as Slurm knows it; None if it does not answer."""
+    job_id = environ.get("SLURM_JOB_ID", "")
+    if not job_id.isdigit():
+        return None
+    command = ["squeue", "--noheader", "--format=%L", f"--jobs={job_id}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_QUERY_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        log.warning("the time limit cannot be queried: %s", error)
+        return None
+    parts = _TIME_LEFT.fullmatch(done.stdout.strip())
+    if parts is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in parts.groups())
+    return ((days * 24 + hours) * 60.0 + minutes) * 60.0 + seconds
+
+
 class TimeLimit:
     """When the allocation ends, and how long before that the ranks are requested to save."""
 
-    def __init__(self, seconds: float, lead: float, *, now: Callable[[], float] = time.monotonic) -> None:
-        """`seconds` from now until the end; infinite where no limit is known."""
+    def __init__(
+        self,
+        seconds: float,
+        lead: float,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        query: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        """`seconds` from now until the end; infinite where no limit is known. `query` returns those that the scheduler
+        knows; None if it does not answer."""
         self._now = now
         self._end = now() + seconds
         self._lead = lead
+        self._query = query
+        self._queried_end: float | None = None
+        """The end for which the scheduler was queried last."""
 
     @classmethod
     def of(
@@ -161,7 +198,7 @@ class TimeLimit:
         left = float(end) - wall if end.isdigit() else 0.0
         if left <= 0.0:
             left = (launch.limit_minutes or float("inf")) * 60.0
-        return cls(left, launch.lead_of(left), now=now)
+        return cls(left, launch.lead_of(left), now=now, query=partial(slurm_seconds_left, environ))
 
     def add_suspension(self, seconds: float) -> None:
         """Extend the limit: Slurm does not count the time in which the job was suspended."""
@@ -176,6 +213,14 @@ class TimeLimit:
 
     @property
     def near(self) -> bool:
+        """Whether the ranks are to save. Before that, the scheduler is queried once: while the service does not answer,
+        nobody else knows that an operator has raised the limit."""
+        if self._now() < self._end - self._lead:
+            return False
+        if self._queried_end != self._end:
+            self._queried_end = self._end
+            if (left := self._query()) is not None:
+                self.extend(left)
         return self._now() >= self._end - self._lead
 
     @property

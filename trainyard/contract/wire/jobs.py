@@ -243,11 +243,9 @@ class ProfileRequest(Strict):
 class ResumeRequest(Strict):
     """The body of `POST /v1/jobs/{id}/resume`."""
 
-    model_config = example(resources={"partition": "long"})
+    model_config = example()
 
-    resources: Annotated[dict[_FieldName, JsonValue], Field(max_length=32)] = Field(
-        default_factory=dict, examples=[{"partition": "long"}]
-    )
+    resources: Annotated[dict[_FieldName, JsonValue], Field(max_length=32)] = Field(default_factory=dict)
     """Fields of the spec's `resources` to change; null: the default. The new spec is checked like that of a new job."""
 
 

@@ -29,6 +29,8 @@ CROSS_CHECKED = {
     "submit_job",
     "make_plan",
     "resolve_job",
+    "resume_job",
+    "retry_job",
     "resolve_orphan",
     "profile_job",
     "enter_job",

@@ -19,7 +19,7 @@ from worker.core.errors import describe, is_out_of_memory, write_error
 from worker.core.processes import descendants, kill_remaining
 from worker.core.rank_exits import rank_exits_file
 from worker.launcher.exit_record import finalize
-from worker.launcher.stop_signals import StopRequest, SuspendDetector, TimeLimit
+from worker.launcher.stop_signals import StopRequest, SuspendDetector, TimeLimit, slurm_seconds_left
 
 SPEC = parse_spec(fill_template("mlp_parity", {}))
 ROOT = Path(__file__).parents[4]
@@ -201,6 +201,46 @@ class TestTimeLimit:
         assert limit.near
         clock[0] = 60.0
         assert limit.passed
+
+    def test_the_scheduler_is_queried_once_before_each_end(self):
+        clock, answers = [0.0], [300.0, 5.0]
+        queries = []
+
+        def query():
+            queries.append(clock[0])
+            return answers.pop(0)
+
+        limit = TimeLimit(100.0, 60.0, now=lambda: clock[0], query=query)
+        assert (limit.near, queries) == (False, [])
+        clock[0] = 41.0
+        assert not limit.near, "an operator has raised the limit"
+        clock[0] = 282.0
+        assert limit.near
+        assert limit.near
+        assert queries == [41.0, 282.0]
+
+    @pytest.mark.parametrize(
+        ("printed", "left"),
+        [
+            ("1-02:03:04", 93784.0),
+            ("2:00", 120.0),
+            ("1:00:00", 3600.0),
+            ("UNLIMITED", None),
+            ("INVALID", None),
+            ("", None),
+        ],
+    )
+    def test_squeue_knows_the_time_left(self, tmp_path, monkeypatch, printed, left):
+        program = tmp_path / "squeue"
+        program.write_text(f'#!/bin/sh\n[ "$3" = --jobs=7 ] && echo "{printed}"\n')
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+        assert slurm_seconds_left({"SLURM_JOB_ID": "7"}) == left
+        assert slurm_seconds_left({}) is None
+
+    def test_a_node_without_squeue_knows_nothing(self, monkeypatch):
+        monkeypatch.setenv("PATH", "/nonexistent")
+        assert slurm_seconds_left({"SLURM_JOB_ID": "7"}) is None
 
     def test_a_raised_limit_is_used_and_an_earlier_end_is_ignored(self):
         clock = [500.0]
