@@ -5,15 +5,18 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import structlog
+from sqlalchemy.orm import Session
 
+from service.cluster.repository import NodeFaultRepository
 from service.core.clock import Clock
 from service.core.failpoints import Failpoint, no_failpoint
 from service.db.leader_lease import LeaderLease
-from service.db.models import Attempt, Job
+from service.db.models import Attempt, Job, NodeFault
 from service.db.paging import PageRequest
 from service.jobs.conditions import has_message
 from service.jobs.repository import JobRepository
 from service.reconciler.decide import Decision
+from service.reconciler.node_exclusion import Fault
 from service.reconciler.repository import repeated_steps
 from service.reconciler.snapshot import restarts
 from trainyard.contract.wire.jobs import TERMINAL, JobStatus
@@ -22,6 +25,8 @@ from trainyard.contract.wire.reports import FinishRecord
 STEPS_REPEATED = "steps_repeated"
 MAX_NAMED = 20
 """Metrics that the event names."""
+_MAX_WORDS = 1000
+"""Characters of Slurm's words that are stored with the fault of a node."""
 
 log = structlog.get_logger("reconciler")
 
@@ -40,14 +45,14 @@ class DecisionWriter:
         attempt: Attempt | None,
         decision: Decision,
         exit_record: FinishRecord | None = None,
-        failed_node: str | None = None,
+        fault: Fault | None = None,
         scheduler_end: str = "",
     ) -> None:
         """Apply a decision, unless the job has changed since it was loaded or the rows already say the same.
 
         Args:
             exit_record: Of an attempt that ends; read from disk if the worker could not send it.
-            failed_node: The node that made it fail.
+            fault: Which node made it fail, and how.
             scheduler_end: The scheduler's own report of the end.
 
         Raises:
@@ -66,7 +71,9 @@ class DecisionWriter:
                 row = jobs.get_attempt(attempt.id)
                 _end_attempt(fresh, row, decision, restarts(jobs, row, exit_record), end)
                 _add_repeats(jobs, fresh, repeated_steps(session, fresh.pk, row.executions))
-                row.failed_node, row.scheduler_end = failed_node, scheduler_end or None
+                row.scheduler_end = scheduler_end or None
+                if fault is not None:
+                    _add_fault(session, fresh, row, fault, now)
                 if exit_record is None:
                     fresh.open_spool = row.number
                 elif row.finish is None:
@@ -114,6 +121,29 @@ def _end_attempt(job: Job, attempt: Attempt, decision: Decision, restart_count: 
     job.failure = decision.failure.model_dump(mode="json") if decision.failure else None
     attempt.ended_at = ended_at
     attempt.exit_reason = decision.exit_reason
+
+
+def _add_fault(session: Session, job: Job, attempt: Attempt, fault: Fault, now: datetime) -> None:
+    """Record that a node made the attempt fail. If all jobs avoid the node from now on, notify the administrators."""
+    attempt.failed_node = fault.node
+    faults = NodeFaultRepository(session, now)
+    before = {node.name for node in faults.exclusions(attempt.scheduler).nodes}
+    faults.add(
+        NodeFault(
+            attempt_id=attempt.id,
+            node=fault.node,
+            job_id=job.id,
+            created_by=job.created_by,
+            attempt=attempt.number,
+            kind=fault.kind,
+            message=fault.message[:_MAX_WORDS],
+            created_at=now,
+        )
+    )
+    session.flush()
+    for node in faults.exclusions(attempt.scheduler).nodes:
+        if node.name not in before:
+            log.warning("all jobs avoid a node", node=node.name, cause=node.cause, until=node.until)
 
 
 def _add_repeats(jobs: JobRepository, job: Job, executions: Mapping[int, Sequence[tuple[str, int]]]) -> None:

@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from service.scheduler.base import Observation
+from trainyard.contract.wire.cluster import FaultKind
 from trainyard.contract.wire.reports import FinishRecord
 
 MAX_EXCLUDED = 8
@@ -54,6 +56,38 @@ def failed_node(
     if observation.ended_as != "node_failure" and not is_attributed:
         return None
     return observation.nodes[0] if _NODE.fullmatch(observation.nodes[0]) else None
+
+
+@dataclass(frozen=True)
+class Fault:
+    """That a node made an attempt fail."""
+
+    node: str
+    kind: FaultKind
+    message: str
+
+
+def node_fault(
+    exit_record: FinishRecord | None,
+    observation: Observation,
+    excluded: Sequence[str] = (),
+    startup_error: str = "",
+    stalled_before: Collection[str] = (),
+) -> Fault | None:
+    """Return which node made the attempt fail and how; None if `failed_node` finds none. The arguments are the same."""
+    node = failed_node(exit_record, observation, excluded, startup_error, stalled_before)
+    if node is None:
+        return None
+    if exit_record is not None and exit_record.failure is not None and observation.ended_as != "node_failure":
+        kind: FaultKind = "stalled" if exit_record.reason == "stalled" else "reported"
+        return Fault(node, kind, exit_record.failure.message)
+    if observation.ended_as == "node_failure":
+        return Fault(node, "node_failure", observation.message)
+    if observation.prolog_failed:
+        return Fault(node, "prolog_failed", observation.message)
+    if observation.ended_as == "launch_failed":
+        return Fault(node, "launch_failed", observation.message)
+    return Fault(node, "not_started", f"{startup_error} ({observation.message})")
 
 
 def stalled_host(exit_record: FinishRecord | None) -> str | None:

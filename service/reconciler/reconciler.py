@@ -26,7 +26,7 @@ from service.reconciler.adoption import Adoption
 from service.reconciler.apply import DecisionWriter
 from service.reconciler.cluster_poll import ClusterPoll
 from service.reconciler.decide import NO_CHANGE, Decision, decide
-from service.reconciler.node_exclusion import failed_node
+from service.reconciler.node_exclusion import node_fault
 from service.reconciler.orphans import OrphanScan
 from service.reconciler.quota import blocked_jobs, quota_entry
 from service.reconciler.repository import unread_attempts
@@ -296,8 +296,8 @@ class Reconciler:
             self._failpoint("tick.after-cancel")
         if decision != NO_CHANGE:
             startup_error, stalled = snapshot.unclaimed.startup_error, snapshot.stalled_hosts
-            node = failed_node(exit_record, observation, attempt.excluded_nodes, startup_error, stalled)
-            self._decisions.apply(job, attempt, decision, exit_record, node, observation.message)
+            fault = node_fault(exit_record, observation, attempt.excluded_nodes, startup_error, stalled)
+            self._decisions.apply(job, attempt, decision, exit_record, fault, observation.message)
             self._failpoint("tick.after-apply")
 
     def _ingest_late_reports(self, job: Job) -> bool:

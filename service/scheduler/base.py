@@ -7,6 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
+from pydantic import Field
+
 from trainyard.contract.wire.cluster import ClusterSnapshot
 
 SUBMITTER_MARGIN_SECONDS = 10.0
@@ -131,6 +133,13 @@ class Observation:
         """Whether the processes may still run although the attempt is not in the queue: a node that lost contact to
         Slurm fails the job there, not on the node."""
         return self.state == "absent" or (self.state == "ended" and self.ended_as in ("node_failure", "dropped"))
+
+
+class ClusterReport(ClusterSnapshot):
+    """A cluster snapshot with what only the service needs."""
+
+    members: dict[str, list[str]] = Field(default_factory=dict)
+    """The names of the nodes of each partition."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from service.reconciler.node_exclusion import MAX_EXCLUDED, failed_node, next_excluded
+from service.reconciler.node_exclusion import MAX_EXCLUDED, Fault, failed_node, next_excluded, node_fault
 from service.scheduler.base import Observation
 from trainyard.contract.wire.reports import Failure, FinishRecord
 
@@ -48,6 +48,31 @@ def test_a_job_that_did_not_launch_is_evidence_of_its_node() -> None:
     for observation in (launch, prolog):
         assert failed_node(None, observation) == "n1"
         assert failed_node(None, observation, ["n2", "n3"]) is None, "then the job is probably at fault"
+
+
+@pytest.mark.parametrize(
+    ("record", "observation", "error", "kind"),
+    [
+        (None, ended(ended_as="launch_failed"), "", "launch_failed"),
+        (None, ended(ended_as="cancelled", prolog_failed=True), "", "prolog_failed"),
+        (None, ended(ended_as="failed"), "/opt/python: not found", "not_started"),
+        (None, ended(), "", "node_failure"),
+        (finish("n1"), ended(ended_as="failed"), "", "reported"),
+        (finish("n1"), ended(), "", "node_failure"),
+    ],
+)
+def test_how_a_node_failed_an_attempt(
+    record: FinishRecord | None, observation: Observation, error: str, kind: str
+) -> None:
+    fault = node_fault(record, observation, startup_error=error)
+    assert isinstance(fault, Fault)
+    assert (fault.node, fault.kind) == ("n1", kind)
+    assert ("gone" if kind == "reported" else "Slurm: NODE_FAIL") in fault.message
+
+
+@pytest.mark.parametrize("ended_as", ["completed", "failed", "out_of_memory", "cancelled", "preempted", "time_limit"])
+def test_other_ends_are_no_fault_of_a_node(ended_as: Any) -> None:
+    assert node_fault(None, ended(ended_as=ended_as)) is None
 
 
 @pytest.mark.parametrize(

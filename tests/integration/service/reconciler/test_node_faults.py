@@ -1,0 +1,171 @@
+"""What the service remembers of nodes over all jobs: two jobs that do not start on a node exclude it for all."""
+
+import json
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from service.scheduler.base import ClusterReport, EndedAs, Observation, Rejected
+from tests.support.world import World
+from trainyard.contract.wire.cluster import PartitionResource
+
+pytestmark = pytest.mark.databases("sqlite")
+
+NODES = ["n1", "n2", "n3", "n4"]
+LAUNCH_FAILED = "Slurm: FAILED, exit code 0:53"
+
+
+@pytest.fixture
+def world(world: World) -> World:
+    """Return a service on a Slurm with one partition of four nodes."""
+    world.settings.backend = world.scheduler.name = "slurm"
+    world.scheduler.nodes = ClusterReport(
+        partitions=[PartitionResource(name="gpu", default=True, nodes={"idle": 4})], members={"gpu": NODES}
+    )
+    world.reconciler = world.new_reconciler("one")
+    return world
+
+
+def end(world: World, job: str, node: str, ended_as: EndedAs = "launch_failed", message: str = LAUNCH_FAILED) -> None:
+    """End the job's attempt, which has not started."""
+    tag = world.launch_document(job).tag
+    world.scheduler.states[tag] = Observation("ended", message, (node,), ended_as=ended_as)
+    world.tick()
+
+
+def fail_to_start(world: World, node: str, jobs: int = 2) -> list[str]:
+    """Submit jobs whose first attempt fails to start on a node, all at once."""
+    ids = [world.submit() for _ in range(jobs)]
+    world.tick()
+    for job in ids:
+        end(world, job, node)
+    return ids
+
+
+def excluded(world: World) -> list[str]:
+    return [node["node"] for node in world.client.get("/v1/cluster").json()["excluded_nodes"]]
+
+
+def avoided(world: World) -> list[str]:
+    """Return the nodes that a new job avoids."""
+    job = world.submit()
+    world.tick()
+    return list(world.launch_document(job).excluded_nodes)
+
+
+def events(world: World, job: str) -> list[dict[str, Any]]:
+    return [
+        event
+        for event in world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]
+        if event["type"].startswith("node_ex")
+    ]
+
+
+@pytest.mark.databases("sqlite", "postgres")
+def test_new_attempts_of_all_jobs_avoid_a_node_where_two_jobs_did_not_start(world: World) -> None:
+    first, second = fail_to_start(world, "n2")
+    job = world.submit()
+    world.tick()
+    assert world.launch_document(job).excluded_nodes == ("n2",)
+    (event,) = events(world, job)
+    assert event["message"] == (
+        "Attempt 1 avoids n2 (Slurm could not launch jobs there), as all jobs do now; `trainyard cluster` shows until "
+        "when"
+    )
+    assert event["data"] == {"nodes": ["n2"], "attempt": 1}
+    (shown,) = world.client.get("/v1/cluster").json()["excluded_nodes"]
+    assert (shown["node"], shown["partitions"], shown["jobs"]) == ("n2", ["gpu"], 2)
+    assert [(fault["job_id"], fault["message"]) for fault in shown["faults"]] == [
+        (second, LAUNCH_FAILED),
+        (first, LAUNCH_FAILED),
+    ]
+    world.clock.advance(30 * 60)
+    assert avoided(world) == []
+    assert excluded(world) == []
+
+
+def test_faults_of_one_job_exclude_no_node(world: World) -> None:
+    (job,) = fail_to_start(world, "n2", jobs=1)
+    assert avoided(world) == []
+    world.tick()
+    assert world.launch_document(job).excluded_nodes == ("n2",), "its own next attempt still avoids the node"
+
+
+@pytest.mark.parametrize("ended_as", ["failed", "out_of_memory", "preempted", "time_limit", "cancelled"])
+def test_other_ends_exclude_no_node(world: World, ended_as: EndedAs) -> None:
+    for job in [world.submit(), world.submit()]:
+        world.tick()
+        end(world, job, "n2", ended_as, "Slurm: ...")
+    assert avoided(world) == []
+
+
+def test_a_programs_own_error_excludes_no_node(world: World) -> None:
+    for _ in range(2):
+        job = world.submit(restart={"max_retries": 0})
+        worker = world.start(job)
+        assert worker.finish("error", failure={"type": "ValueError", "message": "bad"}).status_code == 200
+        end(world, job, "n2", "failed", "Slurm: FAILED, exit code 1:0")
+        assert world.status(job) == "failed"
+    assert avoided(world) == []
+
+
+def test_a_fault_of_the_site_excludes_a_quarter_of_the_partition(world: World) -> None:
+    for node in NODES:
+        fail_to_start(world, node)
+    assert excluded(world) == ["n4"], "the newest faults win"
+    assert avoided(world) == ["n4"]
+    warning = world.client.get("/v1/cluster").json()["node_warning"]
+    assert "The limit is reached: n3, n2, n1 would be excluded too" in warning
+    assert "the cause is probably the site" in warning
+
+
+def test_no_node_is_excluded_before_the_partitions_are_known(world: World) -> None:
+    world.scheduler.nodes = ClusterReport()
+    fail_to_start(world, "n2")
+    assert avoided(world) == []
+
+
+def test_a_rejection_lifts_the_exclusions_of_the_cluster(world: World) -> None:
+    fail_to_start(world, "n2")
+    world.tick()
+    world.scheduler.outcome = Rejected("Requested node configuration is not available")
+    job = world.submit(resources={"exclude": "n1"})
+    world.tick()
+    assert world.status(job) == "submitting"
+    world.scheduler.outcome = None
+    world.tick(2)
+    assert world.status(job) == "pending"
+    assert [event["type"] for event in events(world, job)] == ["node_exclusion_lifted", "node_excluded"]
+    assert world.launch_document(job).excluded_nodes == ()
+
+
+def test_exclusions_of_the_cluster_are_not_kept_as_those_of_the_job(world: World) -> None:
+    fail_to_start(world, "n2")
+    job = world.submit()
+    world.tick()
+    end(world, job, "n3")
+    world.clock.advance(31 * 60)
+    world.tick()
+    assert list(world.launch_document(job).excluded_nodes) == ["n3"]
+
+
+def test_faults_are_kept_for_a_day(world: World) -> None:
+    fail_to_start(world, "n2")
+    world.clock.advance(86_401)
+    (job,) = fail_to_start(world, "n3", jobs=1)
+    query = "SELECT job_id FROM node_faults"
+    with world.database.read() as session:
+        assert [row.job_id for row in session.execute(sa.text(query))] == [job]
+
+
+def test_many_nodes_with_long_names_fit_into_the_batch_script(world: World) -> None:
+    names = [f"{number:02}-{'n' * 60}" for number in range(64)]
+    world.scheduler.nodes = ClusterReport(
+        partitions=[PartitionResource(name="gpu", default=True, nodes={"idle": 64})], members={"gpu": names}
+    )
+    for name in names[:16]:
+        fail_to_start(world, name)
+    assert len(excluded(world)) == 16
+    assert avoided(world) == excluded(world)[:6], "those with the newest faults"
+    assert json.dumps(world.client.get("/v1/cluster").json()["node_warning"]).count("16 nodes") == 1
