@@ -53,7 +53,7 @@ class Exclusions:
 
     nodes: tuple[ExcludedNode, ...] = ()
     """Those with the newest faults first."""
-    kept: tuple[str, ...] = ()
+    retained: tuple[str, ...] = ()
     """Nodes that are equally bad, but stay in use because too many of their partitions' nodes are excluded."""
     failing: tuple[str, ...] = ()
     """The nodes where attempts failed to start within `SITE_WINDOW`."""
@@ -66,12 +66,12 @@ class Exclusions:
     def warning(self) -> str | None:
         """What an administrator should know beside the excluded nodes."""
         parts = []
-        if self.kept:
+        if self.retained:
             parts.append(
-                f"The limit is reached: {', '.join(self.kept)} would be excluded too, but at most a quarter of the "
+                f"The limit is reached: {', '.join(self.retained)} would be excluded too, but at most a quarter of the "
                 "nodes of a partition is, and never its only node."
             )
-        if len(self.failing) >= SITE_NODES or self.kept:
+        if len(self.failing) >= SITE_NODES or self.retained:
             parts.append(
                 f"Attempts did not start on {len(self.failing)} nodes within {SITE_WINDOW.seconds // 60} minutes: the "
                 "cause is probably the site, such as the shared filesystem, and not single nodes."
@@ -103,7 +103,7 @@ def exclusions(faults: Iterable[NodeFault], members: Mapping[str, Collection[str
     failing = [name for name, own in launches.items() if now - own[0].created_at < SITE_WINDOW]
     return Exclusions(
         nodes=tuple(node for node in placed if node.partitions),
-        kept=tuple(node.name for node in placed if not node.partitions),
+        retained=tuple(node.name for node in placed if not node.partitions),
         failing=tuple(sorted(failing)),
     )
 

@@ -73,15 +73,17 @@ class NodeFaultRepository:
         members = ClusterRepository(self._session).members(backend) if faults else {}
         return exclusions(faults, members, self._now)
 
-    def include(self, node: str, backend: str) -> None:
-        """Let jobs use an excluded node again: its faults are forgotten.
+    def include(self, node: str) -> None:
+        """Let jobs use a node again: its faults are forgotten.
 
         Raises:
-            NotFoundError: the node is not excluded.
+            NotFoundError: the node has none.
         """
-        if node not in {one.name for one in self.exclusions(backend).nodes}:
-            raise NotFoundError(f"node {node!r} is not excluded", code="excluded_node_not_found", param="node")
-        self._session.execute(sa.delete(NodeFault).where(NodeFault.node == node))
+        faults = self._session.scalars(sa.select(NodeFault).where(NodeFault.node == node)).all()
+        if not faults:
+            raise NotFoundError(f"no attempt failed on a node {node!r} today", code="node_not_found", param="node")
+        for fault in faults:
+            self._session.delete(fault)
 
 
 class MaintenanceRepository:

@@ -8,12 +8,14 @@ import structlog
 from sqlalchemy.orm import Session
 
 from service.cluster.repository import NodeFaultRepository
+from service.cluster.schemas import excluded_node_resource
 from service.core.clock import Clock
 from service.core.failpoints import Failpoint, no_failpoint
 from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job, NodeFault
 from service.db.paging import PageRequest
 from service.jobs.conditions import has_message
+from service.jobs.outbox import enqueue_excluded_node
 from service.jobs.repository import JobRepository
 from service.reconciler.decide import Decision
 from service.reconciler.node_exclusion import Fault
@@ -69,11 +71,9 @@ class DecisionWriter:
             end = _end_time(attempt, exit_record, now)
             if decision.ended and attempt is not None:
                 row = jobs.get_attempt(attempt.id)
-                _end_attempt(fresh, row, decision, restarts(jobs, row, exit_record), end)
+                _end_attempt(fresh, row, decision, restarts(jobs, row, exit_record), end, scheduler_end)
                 _add_repeats(jobs, fresh, repeated_steps(session, fresh.pk, row.executions))
-                row.scheduler_end = scheduler_end or None
-                if fault is not None:
-                    _add_fault(session, fresh, row, fault, now)
+                _add_fault(session, fresh, row, fault, now)
                 if exit_record is None:
                     fresh.open_spool = row.number
                 elif row.finish is None:
@@ -110,7 +110,9 @@ def _changes_nothing(job: Job, attempt: Attempt, decision: Decision) -> bool:
     return message is None or has_message(job, message, decision.condition)
 
 
-def _end_attempt(job: Job, attempt: Attempt, decision: Decision, restart_count: int, ended_at: datetime) -> None:
+def _end_attempt(
+    job: Job, attempt: Attempt, decision: Decision, restart_count: int, ended_at: datetime, scheduler_end: str
+) -> None:
     """Record the end of an attempt and what it used up.
 
     Args:
@@ -121,10 +123,13 @@ def _end_attempt(job: Job, attempt: Attempt, decision: Decision, restart_count: 
     job.failure = decision.failure.model_dump(mode="json") if decision.failure else None
     attempt.ended_at = ended_at
     attempt.exit_reason = decision.exit_reason
+    attempt.scheduler_end = scheduler_end or None
 
 
-def _add_fault(session: Session, job: Job, attempt: Attempt, fault: Fault, now: datetime) -> None:
-    """Record that a node made the attempt fail. If all jobs avoid the node from now on, notify the administrators."""
+def _add_fault(session: Session, job: Job, attempt: Attempt, fault: Fault | None, now: datetime) -> None:
+    """Record which node made the attempt fail, if one did. If all jobs avoid it from now on, notify administrators."""
+    if fault is None:
+        return
     attempt.failed_node = fault.node
     faults = NodeFaultRepository(session, now)
     before = {node.name for node in faults.exclusions(attempt.scheduler).nodes}
@@ -143,7 +148,8 @@ def _add_fault(session: Session, job: Job, attempt: Attempt, fault: Fault, now: 
     session.flush()
     for node in faults.exclusions(attempt.scheduler).nodes:
         if node.name not in before:
-            log.warning("all jobs avoid a node", node=node.name, cause=node.cause, until=node.until)
+            log.warning("all jobs avoid a node", node=node.name, cause=node.cause, until=node.until.isoformat())
+            enqueue_excluded_node(session, excluded_node_resource(node).model_dump(mode="json"), now)
 
 
 def _add_repeats(jobs: JobRepository, job: Job, executions: Mapping[int, Sequence[tuple[str, int]]]) -> None:

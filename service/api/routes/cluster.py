@@ -33,9 +33,9 @@ def get_cluster(app_state: AppStateDep, _user: UserDep, now: NowDep) -> ClusterR
 
 @router.delete("/excluded-nodes/{node}", status_code=204, operation_id="include_node")
 def include_node(app_state: AppStateDep, _admin: AdminDep, now: NowDep, node: NodeName) -> None:
-    """Let jobs use an excluded node again, such as after its repair. Two further faults exclude it again."""
+    """Let jobs use an excluded node again, such as after its repair. Faults of two further jobs exclude it again."""
     with app_state.database.write() as session:
-        NodeFaultRepository(session, now).include(node, app_state.settings.backend)
+        NodeFaultRepository(session, now).include(node)
 
 
 @maintenance_router.get("", operation_id="get_maintenance")

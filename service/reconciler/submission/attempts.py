@@ -17,7 +17,7 @@ from trainyard.contract.layout import attempt_folder_name
 from trainyard.contract.spec.sections import Resources
 from trainyard.contract.spec.training_spec import TrainingSpec
 
-MAX_NAMED = 5
+_MAX_NAMED = 5
 """Nodes that the event of an attempt explains; it lists all."""
 _MAX_CHARS = 400
 
@@ -66,19 +66,21 @@ def new_attempt(
             level="warning",
             data={"node": previous.failed_node, "attempt": previous.number},
         )
-    if named := [node for node in avoided if node.name in attempt.cluster_exclusions]:
-        jobs.add_event(
-            job,
-            "node_excluded",
-            f"attempt {attempt.number} avoids {', '.join(f'{node.name} ({node.cause})' for node in named[:MAX_NAMED])}"
-            f"{', ...' if len(named) > MAX_NAMED else ''}, as all jobs do now; `trainyard cluster` shows until when",
-            level="warning",
-            data={"nodes": attempt.cluster_exclusions, "attempt": attempt.number},
-        )
+    if attempt.cluster_exclusions:
+        _explain_avoided(jobs, job, attempt, avoided)
     job.attempts += 1
     job.next_execution += restarts + 1
     job.attempt_id = attempt_id
     return attempt
+
+
+def _explain_avoided(jobs: JobRepository, job: Job, attempt: Attempt, avoided: Sequence[ExcludedNode]) -> None:
+    """Add an event about the nodes that all jobs avoid, and this attempt with them."""
+    causes = [f"{node.name} ({node.cause})" for node in avoided if node.name in attempt.cluster_exclusions]
+    named = ", ".join([*causes[:_MAX_NAMED], *(["..."] if len(causes) > _MAX_NAMED else [])])
+    message = f"attempt {attempt.number} avoids {named}, as all jobs do now; `trainyard cluster` shows until when"
+    data = {"nodes": attempt.cluster_exclusions, "attempt": attempt.number}
+    jobs.add_event(job, "node_excluded", message, level="warning", data=data)
 
 
 def nodes_to_avoid(session: Session, resources: Resources, backend: str, now: datetime) -> list[ExcludedNode]:

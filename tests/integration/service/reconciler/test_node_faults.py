@@ -6,6 +6,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from service.cluster.repository import NodeFaultRepository
+from service.cluster.schemas import excluded_node_resource
+from service.db.models import Delivery, NodeFault
+from service.db.visibility import jobs_of
 from service.scheduler.base import ClusterReport, EndedAs, Observation, Rejected
 from tests.support.world import World
 from trainyard.contract.wire.cluster import PartitionResource
@@ -140,7 +144,7 @@ def test_a_rejection_lifts_the_exclusions_of_the_cluster(world: World) -> None:
     assert world.launch_document(job).excluded_nodes == ()
 
 
-def test_exclusions_of_the_cluster_are_not_kept_as_those_of_the_job(world: World) -> None:
+def test_exclusions_of_the_cluster_do_not_become_those_of_the_job(world: World) -> None:
     fail_to_start(world, "n2")
     job = world.submit()
     world.tick()
@@ -150,22 +154,69 @@ def test_exclusions_of_the_cluster_are_not_kept_as_those_of_the_job(world: World
     assert list(world.launch_document(job).excluded_nodes) == ["n3"]
 
 
-def test_faults_are_kept_for_a_day(world: World) -> None:
+def test_faults_are_stored_for_a_day(world: World) -> None:
     fail_to_start(world, "n2")
     world.clock.advance(86_401)
     (job,) = fail_to_start(world, "n3", jobs=1)
-    query = "SELECT job_id FROM node_faults"
     with world.database.read() as session:
-        assert [row.job_id for row in session.execute(sa.text(query))] == [job]
+        assert session.scalars(sa.select(NodeFault.job_id)).all() == [job]
 
 
 def test_many_nodes_with_long_names_fit_into_the_batch_script(world: World) -> None:
-    names = [f"{number:02}-{'n' * 60}" for number in range(64)]
+    names = [f"{number:02}-{'n' * 60}" for number in range(32)]
     world.scheduler.nodes = ClusterReport(
-        partitions=[PartitionResource(name="gpu", default=True, nodes={"idle": 64})], members={"gpu": names}
+        partitions=[PartitionResource(name="gpu", default=True, nodes={"idle": 32})], members={"gpu": names}
     )
-    for name in names[:16]:
+    for name in names[:7]:
         fail_to_start(world, name)
-    assert len(excluded(world)) == 16
+    assert len(excluded(world)) == 7
     assert avoided(world) == excluded(world)[:6], "those with the newest faults"
-    assert json.dumps(world.client.get("/v1/cluster").json()["node_warning"]).count("16 nodes") == 1
+
+
+def test_an_administrator_lets_jobs_use_a_node_again(world: World) -> None:
+    fail_to_start(world, "n2")
+    path = "/v1/cluster/excluded-nodes/n2"
+    assert world.new_user("user", "ada").delete(path).status_code == 403
+    assert excluded(world) == ["n2"]
+    assert world.client.delete(path).status_code == 204
+    assert (excluded(world), avoided(world)) == ([], [])
+    (entry,) = world.client.get("/v1/audit?action=include_node&outcome=done").json()["data"]
+    assert (entry["actor"], entry["target"]) == ("admin", "n2")
+    assert world.client.delete(path).json()["error"]["code"] == "node_not_found"
+    fail_to_start(world, "n2", jobs=1)
+    assert avoided(world) == [], "its earlier faults are forgotten"
+
+
+def test_an_owner_sees_the_faults_of_their_own_jobs_alone(world: World) -> None:
+    fail_to_start(world, "n2")
+    with jobs_of("ada"), world.database.read() as session:
+        (node,) = NodeFaultRepository(session, world.clock()).exclusions("slurm").nodes
+    assert (len(node.faults), excluded_node_resource(node, "ada").faults) == (2, [])
+    assert len(excluded_node_resource(node, "admin").faults) == 2
+
+
+def test_webhooks_of_administrators_learn_of_an_excluded_node(world: World) -> None:
+    world.app_state.resolver = lambda host, port, owner: ["93.184.216.34"]
+    clients = {"admin": world.client, "ada": world.new_user("user", "ada")}
+    bodies = {"all": {"jobs": "all", "statuses": ["failed"]}, "own": {"jobs": "own", "statuses": ["failed"]}}
+    hooks = {
+        (user, jobs): client.post("/v1/webhooks", json={"url": "https://example.org/hook", **body}).json()["id"]
+        for user, client in clients.items()
+        for jobs, body in bodies.items()
+    }
+    fail_to_start(world, "n2", jobs=3)
+    for (user, jobs), hook in hooks.items():
+        rows = world.client.get(f"/v1/webhooks/{hook}/deliveries").json()["data"]
+        types = [row["type"] for row in rows]
+        assert types == (["cluster.node_excluded"] if (user, jobs) == ("admin", "all") else []), (user, jobs)
+    with world.database.read() as session:
+        (body,) = session.scalars(sa.select(Delivery.body))
+    assert json.loads(body)["node"]["node"] == "n2"
+
+
+def test_metrics_count_the_nodes(world: World) -> None:
+    fail_to_start(world, "n1")
+    fail_to_start(world, "n2")
+    text = world.client.get("/metrics").text
+    assert 'trainyard_failing_nodes{state="excluded"} 1.0' in text
+    assert 'trainyard_failing_nodes{state="in_use"} 1.0' in text

@@ -66,7 +66,7 @@ def test_a_quarter_of_a_partition_is_excluded_at_most(nodes: int, most: int) -> 
     faults = [fault(name, job, number) for number, name in enumerate(members["gpu"][:20]) for job in "ab"]
     decided = exclusions(faults, members, NOW)
     assert names(decided) == members["gpu"][: min(most, 20)], "the newest faults win"
-    assert sorted((*names(decided), *decided.kept)) == sorted(members["gpu"][:20])
+    assert sorted((*names(decided), *decided.retained)) == sorted(members["gpu"][:20])
 
 
 def test_a_node_stays_in_use_in_a_partition_where_it_is_alone() -> None:
