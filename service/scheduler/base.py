@@ -225,3 +225,16 @@ class Forecaster(Protocol):
             SchedulerUnavailableError: nothing was learned.
         """
         ...
+
+
+@runtime_checkable
+class QueueEditor(Protocol):
+    """A scheduler that can exclude nodes from what is pending in its queue."""
+
+    def exclude_nodes(self, jobs: Sequence[SubmittedJob], nodes: Sequence[str]) -> None:
+        """Replace the excluded nodes of pending jobs of one Unix account; those that have started are left alone.
+
+        Raises:
+            SchedulerUnavailableError: the request may not have arrived.
+        """
+        ...

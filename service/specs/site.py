@@ -27,7 +27,7 @@ def _accelerator(resources: Resources, cluster: ClusterResource) -> Accelerator 
         return "cuda"
     if cluster.taken_at is None:
         return None
-    has_gpus = any(shape.gpus for partition in partitions_of(resources, cluster) for shape in partition.shapes)
+    has_gpus = any(shape.gpus for partition in _partitions(resources, cluster) for shape in partition.shapes)
     return "cuda" if has_gpus else "cpu"
 
 
@@ -36,13 +36,12 @@ def _partition_limit(resources: Resources, cluster: ClusterResource) -> int | No
     if resources.qos is not None:
         return None
     limits = (
-        partition.default_time_minutes or partition.time_limit_minutes
-        for partition in partitions_of(resources, cluster)
+        partition.default_time_minutes or partition.time_limit_minutes for partition in _partitions(resources, cluster)
     )
     return min((limit for limit in limits if limit), default=None)
 
 
-def partitions_of(resources: Resources, cluster: ClusterResource) -> list[PartitionResource]:
+def _partitions(resources: Resources, cluster: ClusterResource) -> list[PartitionResource]:
     """Return the partitions where the job may run: the named ones, else the default.
 
     If there is no such partition, a plugin of the site may choose any, so all are returned.
@@ -50,3 +49,8 @@ def partitions_of(resources: Resources, cluster: ClusterResource) -> list[Partit
     names = resources.partition.split(",") if resources.partition else []
     matching = [one for one in cluster.partitions if (one.name in names if names else one.default)]
     return matching or list(cluster.partitions)
+
+
+def partition_names(resources: Resources, cluster: ClusterResource) -> set[str]:
+    """Return the names of the partitions where a job with these resources may run."""
+    return {partition.name for partition in _partitions(resources, cluster)}

@@ -12,7 +12,7 @@ from service.core.ids import new_attempt_id, scheduler_tag
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
 from service.reconciler.node_exclusion import next_excluded
-from service.specs.site import partitions_of
+from service.specs.site import partition_names
 from trainyard.contract.layout import attempt_folder_name
 from trainyard.contract.spec.sections import Resources
 from trainyard.contract.spec.training_spec import TrainingSpec
@@ -55,7 +55,7 @@ def new_attempt(
         absence_checks=0,
         checkpoint_step=newest_step(job),
         excluded_nodes=next_excluded(previous.excluded_nodes, previous.failed_node) if previous else [],
-        cluster_exclusions=_fitting([node.name for node in avoided]),
+        cluster_exclusions=fitting([node.name for node in avoided]),
     )
     if previous is not None and previous.failed_node in attempt.excluded_nodes:
         jobs.add_event(
@@ -67,14 +67,14 @@ def new_attempt(
             data={"node": previous.failed_node, "attempt": previous.number},
         )
     if attempt.cluster_exclusions:
-        _explain_avoided(jobs, job, attempt, avoided)
+        explain_avoided(jobs, job, attempt, avoided)
     job.attempts += 1
     job.next_execution += restarts + 1
     job.attempt_id = attempt_id
     return attempt
 
 
-def _explain_avoided(jobs: JobRepository, job: Job, attempt: Attempt, avoided: Sequence[ExcludedNode]) -> None:
+def explain_avoided(jobs: JobRepository, job: Job, attempt: Attempt, avoided: Sequence[ExcludedNode]) -> None:
     """Add an event about the nodes that all jobs avoid, and this attempt with them."""
     causes = [f"{node.name} ({node.cause})" for node in avoided if node.name in attempt.cluster_exclusions]
     named = ", ".join([*causes[:_MAX_NAMED], *(["..."] if len(causes) > _MAX_NAMED else [])])
@@ -88,11 +88,10 @@ def nodes_to_avoid(session: Session, resources: Resources, backend: str, now: da
     excluded = NodeFaultRepository(session, now).exclusions(backend)
     if not excluded.nodes:
         return []
-    cluster = ClusterRepository(session).resource(backend, now)
-    return excluded.within({partition.name for partition in partitions_of(resources, cluster)})
+    return excluded.within(partition_names(resources, ClusterRepository(session).resource(backend, now)))
 
 
-def _fitting(names: Sequence[str]) -> list[str]:
+def fitting(names: Sequence[str]) -> list[str]:
     """Return as many of the names as the option `exclude` of the batch script has room for."""
     ends = accumulate(len(name) + 1 for name in names)
     return [name for name, end in zip(names, ends, strict=True) if end <= _MAX_CHARS]

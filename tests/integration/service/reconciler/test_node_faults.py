@@ -1,6 +1,8 @@
 """What the service remembers of nodes over all jobs: two jobs that do not start on a node exclude it for all."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -10,8 +12,15 @@ from service.cluster.repository import NodeFaultRepository
 from service.cluster.schemas import excluded_node_resource
 from service.db.models import Delivery, NodeFault
 from service.db.visibility import jobs_of
-from service.scheduler.base import ClusterReport, EndedAs, Observation, Rejected
-from tests.support.world import World
+from service.scheduler.base import (
+    ClusterReport,
+    EndedAs,
+    Observation,
+    Rejected,
+    SchedulerUnavailableError,
+    SubmittedJob,
+)
+from tests.support.world import FakeScheduler, World
 from trainyard.contract.wire.cluster import PartitionResource
 
 pytestmark = pytest.mark.databases("sqlite")
@@ -29,6 +38,29 @@ def world(world: World) -> World:
     )
     world.reconciler = world.new_reconciler("one")
     return world
+
+
+@dataclass
+class EditingScheduler(FakeScheduler):
+    """A scheduler that changes the excluded nodes of pending jobs."""
+
+    edits: list[tuple[list[str], list[str]]] = field(default_factory=list)
+    """The tags and the nodes of each request."""
+    refuses_edits: bool = False
+
+    def exclude_nodes(self, jobs: Sequence[SubmittedJob], nodes: Sequence[str]) -> None:
+        if self.refuses_edits:
+            raise SchedulerUnavailableError("scontrol: it does not answer")
+        self.edits.append(([job.tag for job in jobs], list(nodes)))
+
+
+@pytest.fixture
+def queue(world: World) -> EditingScheduler:
+    """Return the scheduler of the world, whose queue can be changed."""
+    scheduler = EditingScheduler("slurm", nodes=world.scheduler.nodes)
+    world.scheduler = scheduler
+    world.reconciler = world.new_reconciler("one")
+    return scheduler
 
 
 def end(world: World, job: str, node: str, ended_as: EndedAs = "launch_failed", message: str = LAUNCH_FAILED) -> None:
@@ -87,6 +119,50 @@ def test_new_attempts_of_all_jobs_avoid_a_node_where_two_jobs_did_not_start(worl
     world.clock.advance(30 * 60)
     assert avoided(world) == []
     assert excluded(world) == []
+
+
+def test_pending_attempts_avoid_the_node_until_its_exclusion_ends(world: World, queue: EditingScheduler) -> None:
+    waiting = [world.submit(), world.submit(), world.submit(resources={"exclude": "n[3-4]"})]
+    fail_to_start(world, "n2")
+    tags = [world.launch_document(job).tag for job in waiting]
+    requested = {frozenset(edited): nodes for edited, nodes in queue.edits}
+    assert requested == {frozenset(tags[:2]): ["n2"], frozenset(tags[2:]): ["n[3-4]", "n2"]}
+    assert [event["data"]["nodes"] for job in waiting for event in events(world, job)] == [["n2"]] * 3
+    world.tick(3)
+    assert len(queue.edits) == 2, "each change is requested once"
+    queue.edits.clear()
+    late = world.submit()
+    world.tick(2)
+    assert queue.edits == [], "a later attempt has the exclusion from its beginning"
+    world.reconciler = world.new_reconciler("one")
+    world.tick(2)
+    assert queue.edits == [], "a restart changes nothing"
+    world.client.delete("/v1/cluster/excluded-nodes/n2")
+    world.tick(2)
+    changed = {tag: nodes for tags, nodes in queue.edits for tag in tags}
+    assert [changed[world.launch_document(job).tag] for job in [*waiting, late]] == [[], [], ["n[3-4]"], []]
+
+
+def test_lifted_exclusion_does_not_come_back(world: World, queue: EditingScheduler) -> None:
+    fail_to_start(world, "n2")
+    queue.outcome = Rejected("Requested node configuration is not available")
+    job = world.submit()
+    world.tick()
+    queue.outcome = None
+    world.tick(3)
+    assert world.status(job) == "pending"
+    assert [tag for tags, _ in queue.edits for tag in tags if tag == world.launch_document(job).tag] == []
+
+
+def test_change_of_the_queue_is_repeated_a_minute_after_a_failure(world: World, queue: EditingScheduler) -> None:
+    queue.refuses_edits = True
+    job = world.submit()
+    fail_to_start(world, "n2")
+    queue.refuses_edits = False
+    world.tick(50)
+    assert (queue.edits, events(world, job)) == ([], [])
+    world.tick(20)
+    assert queue.edits == [([world.launch_document(job).tag], ["n2"])]
 
 
 def test_faults_of_one_job_exclude_no_node(world: World) -> None:
