@@ -334,6 +334,10 @@ class ParametersReport(Strict):
     """Tags that the program deleted; those in `tags` are set after it."""
 
 
+NODE_NOT_READY = "NodeNotReady"
+"""`Failure.type` of an attempt whose ranks were not started, because a check of `Failure.node` failed."""
+
+
 class Failure(Strict):
     """The first error of an execution."""
 

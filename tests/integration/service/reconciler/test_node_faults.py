@@ -190,6 +190,18 @@ def test_a_programs_own_error_excludes_no_node(world: World) -> None:
     assert avoided(world) == []
 
 
+def test_failed_checks_of_the_launcher_exclude_the_node_and_fail_no_job(world: World) -> None:
+    failure = {"type": "NodeNotReady", "message": "did not start on node n2: no driver", "node": "n2"}
+    for _ in range(2):
+        job = world.submit(restart={"max_retries": 0})
+        worker = world.start(job)
+        assert worker.finish("node_failure", failure=failure).status_code == 200
+        end(world, job, "n[1-2]", "completed", "Slurm: COMPLETED")
+        assert world.status(job) == "queued"
+        assert "Cause: did not start on node n2: no driver" in world.job(job)["status_message"]
+    assert excluded(world) == ["n2"]
+
+
 def test_a_fault_of_the_site_excludes_a_quarter_of_the_partition(world: World) -> None:
     for node in NODES:
         fail_to_start(world, node)

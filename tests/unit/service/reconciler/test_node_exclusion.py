@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from service.reconciler.node_exclusion import MAX_EXCLUDED, Fault, failed_node, next_excluded, node_fault
+from service.reconciler.node_exclusion import MAX_EXCLUDED, Fault, failed_node, is_listed, next_excluded, node_fault
 from service.scheduler.base import Observation
-from trainyard.contract.wire.reports import Failure, FinishRecord
+from trainyard.contract.wire.reports import NODE_NOT_READY, Failure, FinishRecord
 
 
 def finish(node: str | None) -> FinishRecord:
@@ -68,6 +68,33 @@ def test_how_a_node_failed_an_attempt(
     assert isinstance(fault, Fault)
     assert (fault.node, fault.kind) == ("n1", kind)
     assert ("gone" if kind == "reported" else "Slurm: NODE_FAIL") in fault.message
+
+
+def test_a_check_of_the_launcher_counts_for_nodes_of_the_allocation_alone() -> None:
+    failure = Failure(type=NODE_NOT_READY, message="did not start on node n2: no driver", node="n2")
+    record = FinishRecord(execution=1, reason="node_failure", failure=failure, time=datetime(2026, 1, 1, tzinfo=UTC))
+    for nodes, kind in ((("n[1-4]",), "not_started"), (("n1",), "reported")):
+        assert node_fault(record, ended(ended_as="completed", nodes=nodes)) == Fault("n2", kind, failure.message)
+
+
+@pytest.mark.parametrize(
+    ("node", "nodes", "listed"),
+    [
+        ("n1", "n1", True),
+        ("n1", "n10", False),
+        ("gpu5", "n[1-3,7],gpu5", True),
+        ("n7", "n[1-3,7],gpu5", True),
+        ("n4", "n[1-3,7],gpu5", False),
+        ("n08", "n[07-12]", True),
+        ("n8", "n[07-12]", False),
+        ("n10", "n[8-12]", True),
+        ("r2-n9", "r[1-2]-n[1-9],x", True),
+        ("r3-n9", "r[1-2]-n[1-9],x", False),
+        ("n.1", "n+1", False),
+    ],
+)
+def test_node_lists_of_slurm(node: str, nodes: str, listed: bool) -> None:
+    assert is_listed(node, nodes) is listed
 
 
 @pytest.mark.parametrize("ended_as", ["completed", "failed", "out_of_memory", "cancelled", "preempted", "time_limit"])
