@@ -27,7 +27,7 @@ from trainyard.contract.wire.reports import FinishRecord
 STEPS_REPEATED = "steps_repeated"
 MAX_NAMED = 20
 """Metrics that the event names."""
-_MAX_WORDS = 1000
+_MAX_MESSAGE = 1000
 """Characters of Slurm's words that are stored with the fault of a node."""
 
 log = structlog.get_logger("reconciler")
@@ -141,7 +141,7 @@ def _add_fault(session: Session, job: Job, attempt: Attempt, fault: Fault | None
             created_by=job.created_by,
             attempt=attempt.number,
             kind=fault.kind,
-            message=fault.message[:_MAX_WORDS],
+            message=fault.message[:_MAX_MESSAGE],
             created_at=now,
         )
     )

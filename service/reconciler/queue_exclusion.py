@@ -1,11 +1,11 @@
 """Pending attempts avoid the nodes that all jobs avoid, too: most of a queue was submitted before the first fault."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
-import sqlalchemy as sa
 import structlog
 from sqlalchemy.orm import Session
 
@@ -16,6 +16,7 @@ from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
+from service.reconciler.repository import jobs_of_attempts, pending_attempt_ids
 from service.reconciler.submission.attempts import explain_avoided, fitting
 from service.scheduler.base import QueueEditor, Scheduler, SchedulerUnavailableError, SubmittedJob
 from service.specs.site import partition_names
@@ -27,6 +28,9 @@ log = structlog.get_logger("queue-exclusion")
 _RETRY = timedelta(seconds=60)
 _MAX_JOBS = 200
 """Jobs of one call of the scheduler, and of one tick."""
+
+
+_Group = tuple[int | None, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class _Change:
     """What its spec, and its own earlier attempts, exclude."""
 
     @property
-    def group(self) -> tuple[int | None, tuple[str, ...]]:
+    def group(self) -> _Group:
         """The Unix account and the nodes, with which one call of the scheduler changes several attempts."""
         return self.job.unix_uid, tuple(dict.fromkeys([*self.fixed, *self.cluster_exclusions]))
 
@@ -58,6 +62,7 @@ class QueueExclusion:
     _state: Exclusions | None = field(default=None, init=False)
     _examined: set[str] = field(default_factory=set, init=False)
     """The attempts that agree with `_state`. Empty after a restart."""
+    _failures: Counter[_Group] = field(default_factory=Counter, init=False)
     _next_try: datetime | None = field(default=None, init=False)
 
     def run_once(self) -> None:
@@ -72,28 +77,29 @@ class QueueExclusion:
             return
         with self.database.read() as session:
             changes = self._changes(session, now)
-        try:
-            for group in dict.fromkeys(change.group for change in changes):
+        # A group that Slurm refuses does not keep the others from being changed.
+        for group in sorted({change.group for change in changes}, key=self._failures.__getitem__):
+            try:
                 self._apply(self.scheduler, [change for change in changes if change.group == group], group[1])
-            self._next_try = None
-        except SchedulerUnavailableError as error:
-            log.warning("excluded nodes of pending jobs could not be changed", error=str(error))
-            self._next_try = now + _RETRY
+            except SchedulerUnavailableError as error:
+                log.warning("excluded nodes of pending jobs could not be changed", error=str(error))
+                self._failures[group] += 1
+                self._next_try = now + _RETRY
+                return
 
     def _changes(self, session: Session, now: datetime) -> list[_Change]:
         backend = self.scheduler.name
         excluded = NodeFaultRepository(session, now).exclusions(backend)
         if self._state is None or _places(excluded) != _places(self._state):
-            self._state, self._examined = excluded, set()
-        pending = _pending_ids(session)
+            self._state, self._examined, self._failures = excluded, set(), Counter()
+        pending = pending_attempt_ids(session)
         self._examined &= pending
         ids = sorted(pending - self._examined)[:_MAX_JOBS]
         if not ids:
             return []
         cluster = ClusterRepository(session).resource(backend, now)
-        query = sa.select(Job, Attempt).join(Attempt, Attempt.id == Job.attempt_id).where(Attempt.id.in_(ids))
         changes = []
-        for job, attempt in session.execute(query):
+        for job, attempt in jobs_of_attempts(session, ids):
             resources = parse_spec(job.spec).resources
             avoided = excluded.within(partition_names(resources, cluster)) if excluded.nodes else []
             fixed = (*([resources.exclude] if resources.exclude else []), *attempt.excluded_nodes)
@@ -123,16 +129,11 @@ def _places(excluded: Exclusions) -> set[tuple[str, tuple[str, ...]]]:
     return {(node.name, node.partitions) for node in excluded.nodes}
 
 
-def _pending_ids(session: Session) -> set[str]:
-    query = sa.select(Attempt.id).join(Job, Job.attempt_id == Attempt.id).where(Job.status == "pending")
-    return set(session.scalars(query.where(Attempt.claimed_at.is_(None), Attempt.scheduler_id.is_not(None))))
-
-
 def _change(job: Job, attempt: Attempt, avoided: Sequence[ExcludedNode], fixed: tuple[str, ...]) -> _Change | None:
     """Return what is to be changed. An attempt that was made later than the exclusion had it from its beginning, unless
     the scheduler refused it."""
     names = {node.name for node in avoided}
     stays = [name for name in attempt.cluster_exclusions if name in names]
     new = [node for node in avoided if node.since > attempt.created_at and node.name not in (*stays, *fixed)]
-    wanted = fitting([*stays, *(node.name for node in new)])
-    return _Change(job, attempt, wanted, new, fixed) if wanted != attempt.cluster_exclusions else None
+    expected = fitting([*stays, *(node.name for node in new)])
+    return _Change(job, attempt, expected, new, fixed) if expected != attempt.cluster_exclusions else None

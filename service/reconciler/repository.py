@@ -56,6 +56,18 @@ def unread_attempts(session: Session) -> list[tuple[Job, Attempt]]:
     return [(job, attempt) for job, attempt in session.execute(query)]
 
 
+def pending_attempt_ids(session: Session) -> set[str]:
+    """Return the attempts that are in the scheduler's queue and have not started."""
+    query = sa.select(Attempt.id).join(Job, Job.attempt_id == Attempt.id).where(Job.status == "pending")
+    return set(session.scalars(query.where(Attempt.claimed_at.is_(None), Attempt.scheduler_id.is_not(None))))
+
+
+def jobs_of_attempts(session: Session, ids: Sequence[str]) -> list[tuple[Job, Attempt]]:
+    """Return attempts, each with its job."""
+    query = sa.select(Job, Attempt).join(Job, Job.pk == Attempt.job_pk).where(Attempt.id.in_(ids))
+    return [(job, attempt) for job, attempt in session.execute(query)]
+
+
 def job_ids(session: Session) -> set[str]:
     """Return the ids of all jobs, those that are being deleted included."""
     return set(session.scalars(sa.select(Job.id)))

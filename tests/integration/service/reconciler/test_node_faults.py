@@ -46,10 +46,11 @@ class EditingScheduler(FakeScheduler):
 
     edits: list[tuple[list[str], list[str]]] = field(default_factory=list)
     """The tags and the nodes of each request."""
-    refuses_edits: bool = False
+    refused: tuple[str, ...] = ()
+    """The nodes in a request that it refuses."""
 
     def exclude_nodes(self, jobs: Sequence[SubmittedJob], nodes: Sequence[str]) -> None:
-        if self.refuses_edits:
+        if set(self.refused) & set(nodes):
             raise SchedulerUnavailableError("scontrol: it does not answer")
         self.edits.append(([job.tag for job in jobs], list(nodes)))
 
@@ -99,7 +100,7 @@ def events(world: World, job: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.databases("sqlite", "postgres")
-def test_new_attempts_of_all_jobs_avoid_a_node_where_two_jobs_did_not_start(world: World) -> None:
+def test_all_jobs_avoid_a_node_where_two_jobs_did_not_start(world: World) -> None:
     first, second = fail_to_start(world, "n2")
     job = world.submit()
     world.tick()
@@ -155,14 +156,23 @@ def test_lifted_exclusion_does_not_come_back(world: World, queue: EditingSchedul
 
 
 def test_change_of_the_queue_is_repeated_a_minute_after_a_failure(world: World, queue: EditingScheduler) -> None:
-    queue.refuses_edits = True
+    queue.refused = ("n2",)
     job = world.submit()
     fail_to_start(world, "n2")
-    queue.refuses_edits = False
+    queue.refused = ()
     world.tick(50)
     assert (queue.edits, events(world, job)) == ([], [])
     world.tick(20)
     assert queue.edits == [([world.launch_document(job).tag], ["n2"])]
+
+
+def test_refused_change_does_not_prevent_the_others(world: World, queue: EditingScheduler) -> None:
+    queue.refused = ("n1",)
+    jobs = [world.submit(resources={"exclude": "n1"}), world.submit(), world.submit(resources={"exclude": "n3"})]
+    fail_to_start(world, "n2")
+    world.tick(120)
+    tags = [world.launch_document(job).tag for job in jobs]
+    assert sorted(queue.edits) == sorted([([tags[1]], ["n2"]), ([tags[2]], ["n3", "n2"])])
 
 
 def test_faults_of_one_job_exclude_no_node(world: World) -> None:
