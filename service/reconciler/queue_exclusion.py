@@ -92,7 +92,7 @@ class QueueExclusion:
         excluded = NodeFaultRepository(session, now).exclusions(backend)
         if self._state is None or _places(excluded) != _places(self._state):
             self._state, self._examined, self._failures = excluded, set(), Counter()
-        pending = pending_attempt_ids(session)
+        pending = pending_attempt_ids(session, with_exclusions=not excluded.nodes)
         self._examined &= pending
         ids = sorted(pending - self._examined)[:_MAX_JOBS]
         if not ids:
@@ -101,7 +101,7 @@ class QueueExclusion:
         changes = []
         for job, attempt in jobs_of_attempts(session, ids):
             resources = parse_spec(job.spec).resources
-            avoided = excluded.within(partition_names(resources, cluster)) if excluded.nodes else []
+            avoided = excluded.within(partition_names(resources, cluster))
             fixed = (*([resources.exclude] if resources.exclude else []), *attempt.excluded_nodes)
             if (change := _change(job, attempt, avoided, fixed)) is not None:
                 changes.append(change)

@@ -56,9 +56,15 @@ def unread_attempts(session: Session) -> list[tuple[Job, Attempt]]:
     return [(job, attempt) for job, attempt in session.execute(query)]
 
 
-def pending_attempt_ids(session: Session) -> set[str]:
-    """Return the attempts that are in the scheduler's queue and have not started."""
+def pending_attempt_ids(session: Session, *, with_exclusions: bool) -> set[str]:
+    """Return the attempts that are in the scheduler's queue and have not started.
+
+    Args:
+        with_exclusions: Only those that avoid nodes because all jobs do.
+    """
     query = sa.select(Attempt.id).join(Job, Job.attempt_id == Attempt.id).where(Job.status == "pending")
+    if with_exclusions:
+        query = query.where(sa.cast(Attempt.cluster_exclusions, sa.Text) != "[]")
     return set(session.scalars(query.where(Attempt.claimed_at.is_(None), Attempt.scheduler_id.is_not(None))))
 
 

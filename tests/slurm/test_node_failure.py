@@ -90,6 +90,7 @@ def node_without(slurm: SlurmLab, node: str, folder: Path) -> Iterator[None]:
         wait_until(lambda: "idle" in slurm.run("sinfo", "-hNn", node, "-o", "%T"), 60, f"{node} to be idle")
 
 
+@pytest.mark.fault_scenario(59)
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_node_without_the_runs_fails_few_of_many_jobs(service: ServiceProcess, slurm: SlurmLab, tmp_path: Path) -> None:

@@ -122,6 +122,7 @@ def test_all_jobs_avoid_a_node_where_two_jobs_did_not_start(world: World) -> Non
     assert excluded(world) == []
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_pending_attempts_avoid_the_node_until_its_exclusion_ends(world: World, queue: EditingScheduler) -> None:
     waiting = [world.submit(), world.submit(), world.submit(resources={"exclude": "n[3-4]"})]
     fail_to_start(world, "n2")
