@@ -56,6 +56,21 @@ def unread_attempts(session: Session) -> list[tuple[Job, Attempt]]:
     return [(job, attempt) for job, attempt in session.execute(query)]
 
 
+def job_ids(session: Session) -> set[str]:
+    """Return the ids of all jobs, those that are being deleted included."""
+    return set(session.scalars(sa.select(Job.id)))
+
+
+def find_job(session: Session, job_id: str) -> Job | None:
+    return session.scalar(sa.select(Job).where(Job.id == job_id))
+
+
+def known_tags(session: Session, tags: Sequence[str]) -> set[str]:
+    """Return those of the tags that an attempt has."""
+    chunks = [tags[start : start + 500] for start in range(0, len(tags), 500)]
+    return {tag for chunk in chunks for tag in session.scalars(sa.select(Attempt.tag).where(Attempt.tag.in_(chunk)))}
+
+
 def pending_attempt_ids(session: Session, *, with_exclusions: bool) -> set[str]:
     """Return the attempts that are in the scheduler's queue and have not started.
 
@@ -72,21 +87,6 @@ def jobs_of_attempts(session: Session, ids: Sequence[str]) -> list[tuple[Job, At
     """Return attempts, each with its job."""
     query = sa.select(Job, Attempt).join(Job, Job.pk == Attempt.job_pk).where(Attempt.id.in_(ids))
     return [(job, attempt) for job, attempt in session.execute(query)]
-
-
-def job_ids(session: Session) -> set[str]:
-    """Return the ids of all jobs, those that are being deleted included."""
-    return set(session.scalars(sa.select(Job.id)))
-
-
-def find_job(session: Session, job_id: str) -> Job | None:
-    return session.scalar(sa.select(Job).where(Job.id == job_id))
-
-
-def known_tags(session: Session, tags: Sequence[str]) -> set[str]:
-    """Return those of the tags that an attempt has."""
-    chunks = [tags[start : start + 500] for start in range(0, len(tags), 500)]
-    return {tag for chunk in chunks for tag in session.scalars(sa.select(Attempt.tag).where(Attempt.tag.in_(chunk)))}
 
 
 def repeated_steps(session: Session, job_pk: int, executions: range) -> dict[int, list[tuple[str, int]]]:
