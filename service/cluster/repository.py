@@ -1,14 +1,19 @@
-"""All SQL about the cluster's snapshot and the maintenance mode."""
+"""All SQL about the cluster's snapshot, the faults of nodes and the maintenance mode."""
 
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from service.cluster.exclusions import WINDOW, Exclusions, exclusions
+from service.core.errors import NotFoundError
 from service.db.engine import Database
-from service.db.models import Cluster, MaintenanceMode
+from service.db.models import Cluster, MaintenanceMode, NodeFault
 from trainyard.contract.wire.cluster import ClusterResource, ClusterSnapshot, MaintenanceResource
+
+_MAX_FAULT_AGE = timedelta(days=1)
 
 
 class ClusterRepository:
@@ -41,6 +46,44 @@ class ClusterRepository:
         return ClusterResource.model_validate(
             {**row.snapshot, "backend": backend, "taken_at": row.taken_at, "age_seconds": age, "error": row.error}
         )
+
+    def members(self, backend: str) -> Mapping[str, Sequence[str]]:
+        """Return the nodes of each partition, as of the newest snapshot."""
+        row = self._session.get(Cluster, backend)
+        nodes: Mapping[str, Sequence[str]] = row.snapshot.get("members", {}) if row else {}
+        return nodes
+
+
+class NodeFaultRepository:
+    """The faults of nodes over all jobs, within one session."""
+
+    def __init__(self, session: Session, now: datetime):
+        self._session = session
+        self._now = now
+
+    def add(self, fault: NodeFault) -> None:
+        """Store a fault; delete those that are older than a day."""
+        self._session.execute(sa.delete(NodeFault).where(NodeFault.created_at < self._now - _MAX_FAULT_AGE))
+        self._session.add(fault)
+
+    def exclusions(self, backend: str) -> Exclusions:
+        """Return the nodes that all jobs avoid now."""
+        recent = sa.select(NodeFault).where(NodeFault.created_at > self._now - 2 * WINDOW)
+        faults = self._session.scalars(recent.order_by(NodeFault.created_at, NodeFault.attempt_id)).all()
+        members = ClusterRepository(self._session).members(backend) if faults else {}
+        return exclusions(faults, members, self._now)
+
+    def include(self, node: str) -> None:
+        """Let jobs use a node again: its faults are forgotten.
+
+        Raises:
+            NotFoundError: the node has none.
+        """
+        faults = self._session.scalars(sa.select(NodeFault).where(NodeFault.node == node)).all()
+        if not faults:
+            raise NotFoundError(f"no attempt failed on a node {node!r} today", code="node_not_found", param="node")
+        for fault in faults:
+            self._session.delete(fault)
 
 
 class MaintenanceRepository:

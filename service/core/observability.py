@@ -83,6 +83,12 @@ class ServiceMetrics:
         self._orphans = Gauge(
             "trainyard_orphans", "Queue entries and run directories without a job.", ("where",), registry=self.registry
         )
+        self._failing_nodes = Gauge(
+            "trainyard_failing_nodes",
+            "Nodes where several jobs did not start: excluded, or in use because the limit is reached.",
+            ("state",),
+            registry=self.registry,
+        )
 
     def _counter(self, name: str, help_: str, *labels: str) -> Counter:
         return Counter(f"trainyard_{name}_total", help_, labels, registry=self.registry)
@@ -122,7 +128,12 @@ class ServiceMetrics:
         self._in_flight.set(count)
 
     def render(
-        self, jobs: dict[str, int], unanswered: int, cluster_age: float | None, orphans: Mapping[str, int]
+        self,
+        jobs: dict[str, int],
+        unanswered: int,
+        cluster_age: float | None,
+        orphans: Mapping[str, int],
+        failing_nodes: Mapping[str, int],
     ) -> bytes:
         """Return the exposition text with the current number of jobs by status."""
         self._jobs.clear()
@@ -131,5 +142,7 @@ class ServiceMetrics:
         self._unanswered.set(unanswered)
         for where, number in orphans.items():
             self._orphans.labels(where).set(number)
+        for state, number in failing_nodes.items():
+            self._failing_nodes.labels(state).set(number)
         self._cluster_age.set(float("nan") if cluster_age is None else cluster_age)
         return generate_latest(self.registry)

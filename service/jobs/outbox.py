@@ -34,6 +34,14 @@ def enqueue_alert(session: Session, job: Job, event: Event, now: datetime) -> No
             )
 
 
+def enqueue_excluded_node(session: Session, node: dict[str, Any], now: datetime) -> None:
+    """Write a delivery about a node that all jobs avoid, for each enabled webhook of an administrator for all jobs."""
+    tokens = TokenRepository(session)
+    for webhook in _enabled(session):
+        if webhook.jobs == "all" and tokens.submitter_role(webhook.created_by, now) == "admin":
+            enqueue_delivery(session, webhook, "cluster.node_excluded", now, {"node": node})
+
+
 def _enabled(session: Session) -> Sequence[Webhook]:
     return session.scalars(sa.select(Webhook).where(Webhook.disabled_at.is_(None))).all()
 

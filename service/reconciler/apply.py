@@ -5,15 +5,20 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import structlog
+from sqlalchemy.orm import Session
 
+from service.cluster.repository import NodeFaultRepository
+from service.cluster.schemas import excluded_node_resource
 from service.core.clock import Clock
 from service.core.failpoints import Failpoint, no_failpoint
 from service.db.leader_lease import LeaderLease
-from service.db.models import Attempt, Job
+from service.db.models import Attempt, Job, NodeFault
 from service.db.paging import PageRequest
 from service.jobs.conditions import has_message
+from service.jobs.outbox import enqueue_excluded_node
 from service.jobs.repository import JobRepository
 from service.reconciler.decide import Decision
+from service.reconciler.node_exclusion import Fault
 from service.reconciler.repository import repeated_steps
 from service.reconciler.snapshot import restarts
 from trainyard.contract.wire.jobs import TERMINAL, JobStatus
@@ -22,6 +27,8 @@ from trainyard.contract.wire.reports import FinishRecord
 STEPS_REPEATED = "steps_repeated"
 MAX_NAMED = 20
 """Metrics that the event names."""
+_MAX_MESSAGE = 1000
+"""Characters of Slurm's words that are stored with the fault of a node."""
 
 log = structlog.get_logger("reconciler")
 
@@ -40,14 +47,14 @@ class DecisionWriter:
         attempt: Attempt | None,
         decision: Decision,
         exit_record: FinishRecord | None = None,
-        failed_node: str | None = None,
+        fault: Fault | None = None,
         scheduler_end: str = "",
     ) -> None:
         """Apply a decision, unless the job has changed since it was loaded or the rows already say the same.
 
         Args:
             exit_record: Of an attempt that ends; read from disk if the worker could not send it.
-            failed_node: The node that made it fail.
+            fault: Which node made it fail, and how.
             scheduler_end: The scheduler's own report of the end.
 
         Raises:
@@ -64,9 +71,9 @@ class DecisionWriter:
             end = _end_time(attempt, exit_record, now)
             if decision.ended and attempt is not None:
                 row = jobs.get_attempt(attempt.id)
-                _end_attempt(fresh, row, decision, restarts(jobs, row, exit_record), end)
+                _end_attempt(fresh, row, decision, restarts(jobs, row, exit_record), end, scheduler_end)
                 _add_repeats(jobs, fresh, repeated_steps(session, fresh.pk, row.executions))
-                row.failed_node, row.scheduler_end = failed_node, scheduler_end or None
+                _add_fault(session, fresh, row, fault, now)
                 if exit_record is None:
                     fresh.open_spool = row.number
                 elif row.finish is None:
@@ -103,7 +110,9 @@ def _changes_nothing(job: Job, attempt: Attempt, decision: Decision) -> bool:
     return message is None or has_message(job, message, decision.condition)
 
 
-def _end_attempt(job: Job, attempt: Attempt, decision: Decision, restart_count: int, ended_at: datetime) -> None:
+def _end_attempt(
+    job: Job, attempt: Attempt, decision: Decision, restart_count: int, ended_at: datetime, scheduler_end: str
+) -> None:
     """Record the end of an attempt and what it used up.
 
     Args:
@@ -114,6 +123,33 @@ def _end_attempt(job: Job, attempt: Attempt, decision: Decision, restart_count: 
     job.failure = decision.failure.model_dump(mode="json") if decision.failure else None
     attempt.ended_at = ended_at
     attempt.exit_reason = decision.exit_reason
+    attempt.scheduler_end = scheduler_end or None
+
+
+def _add_fault(session: Session, job: Job, attempt: Attempt, fault: Fault | None, now: datetime) -> None:
+    """Record which node made the attempt fail, if one did. If all jobs avoid it from now on, notify administrators."""
+    if fault is None:
+        return
+    attempt.failed_node = fault.node
+    faults = NodeFaultRepository(session, now)
+    before = {node.name for node in faults.exclusions(attempt.scheduler).nodes}
+    faults.add(
+        NodeFault(
+            attempt_id=attempt.id,
+            node=fault.node,
+            job_id=job.id,
+            created_by=job.created_by,
+            attempt=attempt.number,
+            kind=fault.kind,
+            message=fault.message[:_MAX_MESSAGE],
+            created_at=now,
+        )
+    )
+    session.flush()
+    for node in faults.exclusions(attempt.scheduler).nodes:
+        if node.name not in before:
+            log.warning("all jobs avoid a node", node=node.name, cause=node.cause, until=node.until.isoformat())
+            enqueue_excluded_node(session, excluded_node_resource(node).model_dump(mode="json"), now)
 
 
 def _add_repeats(jobs: JobRepository, job: Job, executions: Mapping[int, Sequence[tuple[str, int]]]) -> None:

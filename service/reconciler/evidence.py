@@ -1,9 +1,11 @@
 """What is known about an attempt, and what follows about the reason of its end. Pure functions."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
 
+from service.db.models import Job
 from service.reconciler.run_dir import UnclaimedAttempt
 from service.scheduler.base import EndedAs, Observation
 from trainyard.contract.wire.jobs import ConditionCode, Desired, JobStatus
@@ -148,3 +150,11 @@ def startup_error_of(snapshot: JobSnapshot, exit_reason: ExitReason) -> str:
     node_failed = snapshot.observation is not None and snapshot.observation.ended_as == "node_failure"
     explained = exit_reason != "node_failure" or snapshot.exit_record is not None or node_failed
     return "" if explained else snapshot.unclaimed.startup_error
+
+
+def with_job_names(observation: Observation, job_names: Mapping[str, str], job: Job) -> Observation:
+    """Return a job's observation with names in place of tags in its message; for owners, without those of others."""
+    message = observation.message
+    for tag in observation.blocked_by:
+        message = message.replace(tag, job_names.get(tag, tag) if job.unix_uid is None else "another job")
+    return replace(observation, message=message) if message != observation.message else observation

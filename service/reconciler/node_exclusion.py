@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from service.scheduler.base import Observation
-from trainyard.contract.wire.reports import FinishRecord
+from trainyard.contract.wire.cluster import FaultKind
+from trainyard.contract.wire.reports import NODE_NOT_READY, FinishRecord
 
 MAX_EXCLUDED = 8
 """The most nodes that an attempt excludes; beyond it the oldest exclusion ends."""
@@ -17,6 +19,8 @@ _SHARED = re.compile(
     r"launch\.json|/attempts/|No space left|quota exceeded|Read-only file system|Stale file handle", re.IGNORECASE
 )
 """Startup errors that come from the shared filesystem, so that no node is at fault."""
+_PART = re.compile(r"(?:[^,\[\]]|\[[^\]]*\])+")
+"""A part of a node list: a comma within brackets does not end it."""
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -54,6 +58,61 @@ def failed_node(
     if observation.ended_as != "node_failure" and not is_attributed:
         return None
     return observation.nodes[0] if _NODE.fullmatch(observation.nodes[0]) else None
+
+
+@dataclass(frozen=True)
+class Fault:
+    """That a node made an attempt fail."""
+
+    node: str
+    kind: FaultKind
+    message: str
+
+
+def node_fault(
+    exit_record: FinishRecord | None,
+    observation: Observation,
+    excluded: Sequence[str] = (),
+    startup_error: str = "",
+    stalled_before: Collection[str] = (),
+) -> Fault | None:
+    """Return which node made the attempt fail and how; None if `failed_node` finds none. The arguments are the same."""
+    node = failed_node(exit_record, observation, excluded, startup_error, stalled_before)
+    if node is None:
+        return None
+    if exit_record is not None and exit_record.failure is not None and observation.ended_as != "node_failure":
+        failure, kind = exit_record.failure, _reported_kind(exit_record)
+        if failure.type == NODE_NOT_READY and any(is_listed(node, names) for names in observation.nodes):
+            kind = "not_started"
+        return Fault(node, kind, failure.message)
+    if observation.ended_as == "node_failure":
+        return Fault(node, "node_failure", observation.message)
+    if observation.prolog_failed:
+        return Fault(node, "prolog_failed", observation.message)
+    if observation.ended_as == "launch_failed":
+        return Fault(node, "launch_failed", observation.message)
+    return Fault(node, "not_started", f"{startup_error} ({observation.message})")
+
+
+def _reported_kind(exit_record: FinishRecord) -> FaultKind:
+    return "stalled" if exit_record.reason == "stalled" else "reported"
+
+
+def is_listed(node: str, node_list: str) -> bool:
+    """Return whether a node is in a node list of Slurm, such as `n[1-3,7],gpu5`."""
+    for part in _PART.findall(node_list):
+        pieces = re.split(r"\[([^\]]*)\]", part)
+        pattern = "".join(r"(\d+)" if number % 2 else re.escape(text) for number, text in enumerate(pieces))
+        match = re.fullmatch(pattern, node)
+        if match and all(_in_ranges(digits, text) for digits, text in zip(match.groups(), pieces[1::2], strict=True)):
+            return True
+    return False
+
+
+def _in_ranges(digits: str, ranges: str) -> bool:
+    """Return whether a number is one of `08-12,17`, with the leading zeros."""
+    bounds = [(low, high or low) for low, _, high in (each.partition("-") for each in ranges.split(","))]
+    return any(int(low) <= int(digits) <= int(high) and len(low) <= len(digits) <= len(high) for low, high in bounds)
 
 
 def stalled_host(exit_record: FinishRecord | None) -> str | None:

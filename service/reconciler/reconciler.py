@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 import structlog
@@ -26,8 +26,10 @@ from service.reconciler.adoption import Adoption
 from service.reconciler.apply import DecisionWriter
 from service.reconciler.cluster_poll import ClusterPoll
 from service.reconciler.decide import NO_CHANGE, Decision, decide
-from service.reconciler.node_exclusion import failed_node
+from service.reconciler.evidence import with_job_names
+from service.reconciler.node_exclusion import node_fault
 from service.reconciler.orphans import OrphanScan
+from service.reconciler.queue_exclusion import QueueExclusion
 from service.reconciler.quota import blocked_jobs, quota_entry
 from service.reconciler.repository import unread_attempts
 from service.reconciler.run_dir import read_claimant, read_exit_record
@@ -102,6 +104,7 @@ class Reconciler:
         self._failpoint = failpoint
         self._cluster_poll = ClusterPoll(database, clock, scheduler, lease)
         self._start_estimates = StartEstimates(database, clock, scheduler, lease)
+        self._queue_exclusion = QueueExclusion(database, clock, scheduler, lease, settings.runs)
         self._snapshots = SnapshotLoader(database, clock, settings, watching_since=clock())
         self._decisions = DecisionWriter(lease, clock, failpoint)
         self._ingests = SpoolIngests(database, settings.log_limit, metrics.ingested)
@@ -177,6 +180,9 @@ class Reconciler:
                     self._process_waiting(job, state)
                 else:
                     self._process_submitted(job, entry.attempt, state)
+        if state.observations is not None:
+            with self._isolate_errors():
+                self._queue_exclusion.run_once()
         self._submitter.collect()
         return estimates_open or any(entry.job.status in ACTIVE or entry.job.status == "queued" for entry in entries)
 
@@ -253,7 +259,7 @@ class Reconciler:
                 self._set_condition(job, Condition("cancel_pending"))
             self._call_scheduler(lambda: self._submitter.resolve(job, attempt, state.unconfirmed))
         elif observations is not None and attempt.tag in observations:
-            self._process_observed(job, attempt, _with_job_names(observations[attempt.tag], state.job_names, job))
+            self._process_observed(job, attempt, with_job_names(observations[attempt.tag], state.job_names, job))
         else:
             decision = decide(self._snapshots.load(job, attempt, None, None, ended=False))
             if decision != NO_CHANGE:
@@ -297,8 +303,8 @@ class Reconciler:
             self._failpoint("tick.after-cancel")
         if decision != NO_CHANGE:
             startup_error, stalled = snapshot.unclaimed.startup_error, snapshot.stalled_hosts
-            node = failed_node(exit_record, observation, attempt.excluded_nodes, startup_error, stalled)
-            self._decisions.apply(job, attempt, decision, exit_record, node, observation.message)
+            fault = node_fault(exit_record, observation, attempt.excluded_nodes, startup_error, stalled)
+            self._decisions.apply(job, attempt, decision, exit_record, fault, observation.message)
             self._failpoint("tick.after-apply")
 
     def _ingest_late_reports(self, job: Job) -> bool:
@@ -390,11 +396,3 @@ def _log_context(entry: _JobEntry) -> dict[str, str | None]:
     if entry.attempt is None:
         return {"job": entry.job.id}
     return {"job": entry.job.id, "attempt": entry.attempt.id, "scheduler_id": entry.attempt.scheduler_id}
-
-
-def _with_job_names(observation: Observation, job_names: Mapping[str, str], job: Job) -> Observation:
-    """Return a job's observation with names in place of tags in its message; for owners, without those of others."""
-    message = observation.message
-    for tag in observation.blocked_by:
-        message = message.replace(tag, job_names.get(tag, tag) if job.unix_uid is None else "another job")
-    return replace(observation, message=message) if message != observation.message else observation

@@ -82,6 +82,24 @@ def known_tags(session: Session, tags: Sequence[str]) -> set[str]:
     return {tag for chunk in chunks for tag in session.scalars(sa.select(Attempt.tag).where(Attempt.tag.in_(chunk)))}
 
 
+def pending_attempt_ids(session: Session, *, with_exclusions: bool) -> set[str]:
+    """Return the attempts that are in the scheduler's queue and have not started.
+
+    Args:
+        with_exclusions: Only those that avoid nodes because all jobs do.
+    """
+    query = sa.select(Attempt.id).join(Job, Job.attempt_id == Attempt.id).where(Job.status == "pending")
+    if with_exclusions:
+        query = query.where(sa.cast(Attempt.cluster_exclusions, sa.Text) != "[]")
+    return set(session.scalars(query.where(Attempt.claimed_at.is_(None), Attempt.scheduler_id.is_not(None))))
+
+
+def jobs_of_attempts(session: Session, ids: Sequence[str]) -> list[tuple[Job, Attempt]]:
+    """Return attempts, each with its job."""
+    query = sa.select(Job, Attempt).join(Job, Job.pk == Attempt.job_pk).where(Attempt.id.in_(ids))
+    return [(job, attempt) for job, attempt in session.execute(query)]
+
+
 def repeated_steps(session: Session, job_pk: int, executions: range) -> dict[int, list[tuple[str, int]]]:
     """Return how many values of each metric were replaced by a later one of the same step, by execution; most first."""
     total = sa.func.sum(CurveRevision.repeats)

@@ -7,6 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
+from pydantic import Field
+
 from trainyard.contract.wire.cluster import ClusterSnapshot
 
 SUBMITTER_MARGIN_SECONDS = 10.0
@@ -135,6 +137,13 @@ class Observation:
         return self.state == "absent" or (self.state == "ended" and self.ended_as in ("node_failure", "dropped"))
 
 
+class ClusterReport(ClusterSnapshot):
+    """A cluster snapshot with what only the service needs."""
+
+    members: dict[str, list[str]] = Field(default_factory=dict)
+    """The names of the nodes of each partition."""
+
+
 @dataclass(frozen=True)
 class Forecast:
     """What would happen to a batch script if it were submitted now."""
@@ -225,5 +234,18 @@ class Forecaster(Protocol):
 
         Raises:
             SchedulerUnavailableError: nothing was learned.
+        """
+        ...
+
+
+@runtime_checkable
+class QueueEditor(Protocol):
+    """A scheduler that can exclude nodes from what is pending in its queue."""
+
+    def exclude_nodes(self, jobs: Sequence[SubmittedJob], nodes: Sequence[str]) -> None:
+        """Replace the excluded nodes of pending jobs of one Unix account; those that have started are left alone.
+
+        Raises:
+            SchedulerUnavailableError: the request may not have arrived.
         """
         ...

@@ -49,3 +49,8 @@ def _partitions(resources: Resources, cluster: ClusterResource) -> list[Partitio
     names = resources.partition.split(",") if resources.partition else []
     matching = [one for one in cluster.partitions if (one.name in names if names else one.default)]
     return matching or list(cluster.partitions)
+
+
+def partition_names(resources: Resources, cluster: ClusterResource) -> set[str]:
+    """Return the names of the partitions where a job with these resources may run."""
+    return {partition.name for partition in _partitions(resources, cluster)}

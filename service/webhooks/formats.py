@@ -26,7 +26,11 @@ def message_body(body: str, form: str, service_url: str) -> str:
 
 
 def slack_text(event: Mapping[str, Any], service_url: str) -> str:
-    """Return an event as one line of Slack's markup: name, status, reason, runtime and a link to the job."""
+    """Return an event as one line of Slack's markup: name, status, reason, runtime and a link to the job or cluster."""
+    if isinstance(node := event.get("node"), Mapping):
+        cause = f"{_escaped(str(node['cause']))} ({node['jobs']} jobs)"
+        link = f"<{service_url.rstrip('/')}/cluster|cluster>"
+        return f"*{_escaped(str(node['node']))}* excluded until {_escaped(str(node['until']))}: {cause}. {link}"
     job = event.get("job")
     if not isinstance(job, Mapping):
         return f"Test of a webhook of {_escaped(service_url)}"

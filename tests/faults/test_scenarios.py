@@ -73,6 +73,7 @@ SCENARIOS = {
     56: "a fork has another number of GPUs",
     57: "GPU types of MIG",
     58: "options that name another cluster",
+    59: "a node lacks the shared filesystem and takes the whole queue",
 }
 """The scenarios. Their tests, in any folder, have the marker `@pytest.mark.fault_scenario(number)`."""
 

@@ -73,3 +73,43 @@ def test_failing_prolog_moves_the_job_to_another_node(service: ServiceProcess, s
         assert first.exit_reason == "node_failure"
         assert "Prolog error" in str(first.scheduler_end)
         assert second.nodes != first.nodes
+
+
+@contextmanager
+def node_without(slurm: SlurmLab, node: str, folder: Path) -> Iterator[None]:
+    """Let a node not see a folder, as if its filesystem were not mounted there."""
+    slurm.stop_node(node)
+    slurm.start_node(node, without=folder)
+    wait_until(lambda: "idle" in slurm.run("sinfo", "-hNn", node, "-o", "%T"), 60, f"{node} to be idle")
+    try:
+        yield
+    finally:
+        slurm.cancel_all()
+        slurm.stop_node(node)
+        slurm.start_node(node)
+        wait_until(lambda: "idle" in slurm.run("sinfo", "-hNn", node, "-o", "%T"), 60, f"{node} to be idle")
+
+
+@pytest.mark.fault_scenario(59)
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_node_without_the_runs_fails_few_of_many_jobs(service: ServiceProcess, slurm: SlurmLab, tmp_path: Path) -> None:
+    """All jobs are in Slurm's queue before the first one fails; the node would take one every half second."""
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "train.py").write_text("print('done')")
+    resources = {"options": {"exclusive": True}}
+    spec = {"version": 1, "task": "script", "argv": ["train.py"], "gpus": 1, "resources": resources}
+    with service.client() as client, node_without(slurm, "node2", service.runs_dir):
+        jobs = [client.submit(spec, code=code) for _ in range(10)]
+        wait_until(lambda: client.cluster().excluded_nodes, 60, "the node to be excluded")
+        (node,) = client.cluster().excluded_nodes
+        assert (node.node, node.cause) == ("node2", "Slurm could not launch jobs there")
+        for job in jobs:
+            done = wait_for_status(client, job.id, "succeeded", "failed", "cancelled", seconds=400)
+            assert done.status == "succeeded", done.status_message
+        failed = [attempt for job in jobs for attempt in client.attempts(job.id) if attempt.failed_node]
+        assert {attempt.failed_node for attempt in failed} == {"node2"}
+        assert len(failed) <= 5
+        client.include_node("node2")
+        assert client.cluster().excluded_nodes == []

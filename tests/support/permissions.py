@@ -75,7 +75,7 @@ RULES: Mapping[str, Rule] = {
     "revoke_own_token": Rule.READ,
     "create_sign_in_code": Rule.TOKEN,
     **dict.fromkeys(("resolve_lost_jobs", "link_unix_user"), Rule.ADMIN),
-    **dict.fromkeys(("set_maintenance", "get_doctor"), Rule.ADMIN),
+    **dict.fromkeys(("set_maintenance", "get_doctor", "include_node"), Rule.ADMIN),
     **dict.fromkeys(("put_code", "get_code", "has_code"), Rule.CODE),
     "enter_job": Rule.OWN_CODE,
     **dict.fromkeys(("claim_attempt", "send_heartbeat", "report_metrics", "report_events"), Rule.WORKER),

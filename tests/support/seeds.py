@@ -4,13 +4,14 @@ import hashlib
 import json
 import shutil
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
 from service.core.ids import new_id
-from service.db.models import Job, Orphan, StartEstimate
+from service.db.models import Job, NodeFault, Orphan, StartEstimate
 from service.scheduler.base import Observation
 from tests.support.world import SPEC, World
 
@@ -79,6 +80,7 @@ def seed(world: World) -> Seeds:
         folder.mkdir()
         shutil.copy(world.settings.runs / running / "spec.json", folder)
         session.add(Orphan(id=ORPHAN, job_id=ORPHAN, name="running", folder=str(folder), first_observed_at=now))
+        session.add_all(_node_fault(number, now) for number in range(VICTIMS + 1))
         session.flush()
         estimate_id = estimate.id
     return Seeds(
@@ -104,6 +106,7 @@ def seed(world: World) -> Seeds:
             "version": ["1"],
             "estimate_id": [estimate_id],
             "orphan_id": [ORPHAN],
+            "node": ["node0"],
         },
         special={
             "delete_job": {"job_id": deletable_jobs},
@@ -128,6 +131,7 @@ def seed(world: World) -> Seeds:
             "delete_model_version": {"model_name": models["unnamed"]},
             "delete_model_alias": {"model_name": models["renamed"]},
             "revoke_token": {"token_id": tokens[1:]},
+            "include_node": {"node": [f"node{number}" for number in range(1, VICTIMS + 1)]},
             "stream_job": {"job_id": [done]},
             "show_help_text": {"name": ["openai"]},
             **{name: {"job_id": [done]} for name in _SUCCEEDED_JOB_ROUTES},
@@ -184,6 +188,19 @@ def _cancelled(world: World) -> str:
     world.client.post(f"/v1/jobs/{job_id}/cancel")
     world.tick()
     return job_id
+
+
+def _node_fault(number: int, now: datetime) -> NodeFault:
+    return NodeFault(
+        attempt_id=f"attempt{number}",
+        node=f"node{number}",
+        job_id=ORPHAN,
+        created_by="admin",
+        attempt=1,
+        kind="launch_failed",
+        message="Slurm: FAILED, exit code 0:53",
+        created_at=now,
+    )
 
 
 def _webhook(world: World) -> str:

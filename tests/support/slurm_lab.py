@@ -84,8 +84,16 @@ class SlurmLab:
         """The folder that all nodes share, where `Variant.own_mounts` is set."""
         return self.root / "shared"
 
-    def start_node(self, node: str) -> None:
+    def start_node(self, node: str, *, without: Path | None = None) -> None:
+        """Start the daemon of a node.
+
+        Args:
+            without: A folder that the node does not see, as if its filesystem were not mounted there.
+        """
         daemon = ["slurmd", "-D", "-N", node]
+        if without is not None:
+            script = f'mount -t tmpfs none {without} && exec "$0" "$@"'
+            daemon = ["unshare", "--mount", "--propagation", "private", "bash", "-ec", script, *daemon]
         if self._variant.own_mounts:
             script = _MOUNT_AND_RUN.format(shared=self.shared, pid=self.root / f"mount-{node}.pid")
             daemon = ["unshare", "--mount", "--propagation", "private", "bash", "-ec", script, *daemon]

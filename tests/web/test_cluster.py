@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import Locator, Route, expect
 
 from tests.support.browser import Visit
 from tests.support.live_service import LiveService
@@ -41,6 +41,7 @@ def test_service_health_is_shown(visit: Visit) -> None:
     expect(page.locator("#checks")).to_have_text("database: gone")
 
 
+NOON = "2026-01-01T12:00:00.000Z"
 CLUSTER: dict[str, Any] = {
     "object": "cluster", "backend": "slurm", "taken_at": "2026-01-01T12:00:00.000Z", "age_seconds": 3.0, "error": None,
     "partitions": [], "nodes": {}, "gpus": [], "accounts": None, "enforced": [], "slots": None,
@@ -75,6 +76,31 @@ def test_partitions_are_rendered_from_the_api(visit: Visit) -> None:
     )
     expect(page.locator("#pools")).to_contain_text("a1005 of 12 free")
     expect(page.locator("#error")).to_contain_text("slurmctld does not answer")
+
+
+def test_excluded_nodes_are_shown_and_included_again(visit: Visit) -> None:
+    page = visit.page
+    fault = {"job_id": "job_1", "attempt": 1, "kind": "launch_failed", "message": "exit code 0:53", "created_at": NOON}
+    node = {
+        "node": "node2", "partitions": ["gpu"], "since": NOON, "until": NOON, "jobs": 2, "cause": "launches failed",
+        "faults": [fault], "drain_command": "scontrol update nodename=node2",
+    }  # fmt: skip
+    show(visit, excluded_nodes=[node], node_warning="The limit is reached.")
+    row = page.locator("#excluded tbody tr")
+    expect(row).to_contain_text("launches failed (2 jobs)job_1 exit code 0:53scontrol update", timeout=15_000)
+    expect(page.locator("#node-warning")).to_have_text("The limit is reached.")
+    deleted: list[str] = []
+
+    def delete(route: Route) -> None:
+        deleted.append(route.request.method)
+        page.unroute("**/v1/cluster")
+        page.route("**/v1/cluster", lambda again: again.fulfill(json=CLUSTER))
+        route.fulfill(status=204)
+
+    page.route("**/v1/cluster/excluded-nodes/node2", delete)
+    row.get_by_role("button", name="Use again").click()
+    expect(page.locator("#excluded-card")).to_be_hidden(timeout=15_000)
+    assert deleted == ["DELETE"]
 
 
 def test_unknown_free_gpus_are_not_shown_as_free(visit: Visit) -> None:

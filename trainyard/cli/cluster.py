@@ -1,6 +1,7 @@
 """`cluster`: partitions, nodes and GPUs, and how many are free."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated
 
 import typer
 
@@ -9,12 +10,21 @@ from trainyard.cli.output import format_duration, print_error, print_json, print
 from trainyard.contract.wire.cluster import AccountResource, ClusterResource, GpuCount, PartitionResource
 
 
-def cluster(ctx: typer.Context, as_json: JsonOption = False) -> None:
-    """Show partitions, their limits, and free nodes and GPUs.
+def cluster(
+    ctx: typer.Context,
+    include: Annotated[
+        str | None,
+        typer.Option(metavar="NODE", help="Let jobs use an excluded node again; requires an administrator's token."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show partitions, their limits, free nodes and GPUs, and the nodes that jobs avoid.
 
     Example: trainyard cluster
     """
     with make_client(ctx) as client:
+        if include is not None:
+            client.include_node(include)
         snapshot = client.cluster()
     if as_json:
         print_json(snapshot)
@@ -24,6 +34,8 @@ def cluster(ctx: typer.Context, as_json: JsonOption = False) -> None:
     if snapshot.partitions:
         headings = ("PARTITION", "STATE", "TIME LIMIT", "NODES PER JOB", "NODES", "GPUS FREE", "GROUPS")
         print_table(headings, [_row(partition) for partition in snapshot.partitions])
+    for line in _node_faults(snapshot):
+        print_line(line)
     if snapshot.error is not None:
         print_error(f"the last refresh failed: {snapshot.error}")
 
@@ -41,6 +53,18 @@ def _summary(snapshot: ClusterResource) -> Iterator[str]:
         yield f"GPUs free: {_gpus(snapshot.gpus)}"
     if snapshot.accounts:
         yield f"accounts: {', '.join(_account(account) for account in snapshot.accounts)}"
+
+
+def _node_faults(snapshot: ClusterResource) -> Iterator[str]:
+    for node in snapshot.excluded_nodes:
+        times = f"from {node.since:%H:%M} until {node.until:%H:%M} UTC"
+        yield f"excluded: {node.node} in {', '.join(node.partitions)}, {times}: {node.cause} ({node.jobs} jobs)"
+        for fault in node.faults:
+            yield f"  {fault.job_id}, attempt {fault.attempt}: {fault.message}"
+        yield f"  to take it out of service: {node.drain_command}"
+        yield f"  to let jobs use it again: trainyard cluster --include {node.node}"
+    if snapshot.node_warning is not None:
+        yield f"warning: {snapshot.node_warning}"
 
 
 def _row(partition: PartitionResource) -> tuple[str, ...]:

@@ -76,7 +76,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Run the service": {
         "serve": ("serve:serve", "Run the service on this machine."),
         "doctor": ("doctor:doctor", "Check the installation; each finding has a fix."),
-        "cluster": ("cluster:cluster", "Show partitions, their limits, and free nodes and GPUs."),
+        "cluster": (
+            "cluster:cluster",
+            "Show partitions, their limits, free nodes and GPUs, and the nodes that jobs avoid.",
+        ),
         "audit": ("audit:audit", "Show the audit log, newest first."),
         "resolve": ("control:resolve", "Settle a job that is lost or whose submission is unconfirmed."),
         "orphans": (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.spec.training_spec import TrainingSpec
-from trainyard.contract.wire.reports import ExitReason, Failure, FinishRecord, MetricsBatch
+from trainyard.contract.wire.reports import NODE_NOT_READY, ExitReason, Failure, FinishRecord, MetricsBatch
 from trainyard.contract.wire.spool import SpoolCorruptError, parse_spool
 from worker.core.errors import read_errors
 from worker.core.first_failure import find_first_failure
@@ -76,6 +76,14 @@ def rejected(layout: AttemptLayout, execution: int, message: str, *, type_: str 
     """Write the record of an execution that cannot run here, and would not in another attempt either."""
     failure = Failure(host=socket.gethostname(), type=type_, message=message, final=True)
     record = FinishRecord(execution=execution, reason="rejected", failure=failure, time=datetime.now(UTC))
+    return write_record(layout, record)
+
+
+def node_not_ready(layout: AttemptLayout, execution: int, node: str, problem: str) -> FinishRecord:
+    """Write the record of an execution that did not start because of its node; the next attempt avoids the node."""
+    message = f"did not start on node {node}: {problem}"
+    failure = Failure(host=socket.gethostname(), type=NODE_NOT_READY, message=message, node=node)
+    record = FinishRecord(execution=execution, reason="node_failure", failure=failure, time=datetime.now(UTC))
     return write_record(layout, record)
 
 

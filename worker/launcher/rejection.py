@@ -1,6 +1,7 @@
 """What a node checks and prepares before torchrun starts. A failed check ends the attempt before its ranks start."""
 
 import logging
+import os
 from collections.abc import Callable
 
 from trainyard.contract.layout import AttemptLayout
@@ -10,6 +11,7 @@ from worker.launcher import exit_record, torchrun
 from worker.launcher.claim import Claimed, missing_secrets
 from worker.launcher.code import prepare_code
 from worker.launcher.environment import prepare_environment
+from worker.launcher.node_check import node_problem
 from worker.launcher.nodes import Node
 
 log = logging.getLogger(__name__)
@@ -35,4 +37,9 @@ def reject_node(
     if reason := torchrun.unsupported(launch):
         log.error("%s", reason)
         return exit_record.rejected(layout, execution, reason)
+    # The local backend has no other machine.
+    name = os.environ.get("SLURMD_NODENAME")
+    if name and (problem := node_problem(launch, os.environ)) is not None:
+        log.error("%s", problem)
+        return exit_record.node_not_ready(layout, execution, name, problem)
     return prepare_environment(layout, launch, node, execution, interrupted)

@@ -1,21 +1,41 @@
 """Routes of the cluster, which only read what the reconciler has stored, and of the maintenance mode."""
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Path
 
 from service.api.dependencies import AdminDep, AppState, AppStateDep, NowDep, UserDep
 from service.api.json_body import JsonRoute, SlotRoute
-from service.cluster.repository import ClusterRepository, MaintenanceRepository
+from service.cluster.repository import ClusterRepository, MaintenanceRepository, NodeFaultRepository
+from service.cluster.schemas import excluded_node_resource
+from service.db.visibility import visible_owner
 from trainyard.contract.wire.cluster import ClusterResource, MaintenanceRequest, MaintenanceResource
 
 router = APIRouter(prefix="/v1/cluster", tags=["cluster"], route_class=SlotRoute)
 maintenance_router = APIRouter(prefix="/v1/maintenance", tags=["cluster"], route_class=JsonRoute)
 
+NodeName = Annotated[
+    str,
+    Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="Name of the node in Slurm.", examples=["node2"]),
+]
+
 
 @router.get("", operation_id="get_cluster")
 def get_cluster(app_state: AppStateDep, _user: UserDep, now: NowDep) -> ClusterResource:
-    """Get partitions, nodes by state and GPUs by type, as the scheduler last reported them."""
+    """Get partitions, nodes by state and GPUs by type, as the scheduler last reported them, and excluded nodes."""
+    backend = app_state.settings.backend
     with app_state.database.read() as session:
-        return ClusterRepository(session).resource(app_state.settings.backend, now)
+        cluster = ClusterRepository(session).resource(backend, now)
+        excluded = NodeFaultRepository(session, now).exclusions(backend)
+    shown = [excluded_node_resource(node, visible_owner()) for node in excluded.nodes]
+    return cluster.model_copy(update={"excluded_nodes": shown, "node_warning": excluded.warning})
+
+
+@router.delete("/excluded-nodes/{node}", status_code=204, operation_id="include_node")
+def include_node(app_state: AppStateDep, _admin: AdminDep, now: NowDep, node: NodeName) -> None:
+    """Let jobs use an excluded node again, such as after its repair. Faults of two further jobs exclude it again."""
+    with app_state.database.write() as session:
+        NodeFaultRepository(session, now).include(node)
 
 
 @maintenance_router.get("", operation_id="get_maintenance")

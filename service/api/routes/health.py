@@ -10,7 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from service.api.dependencies import AppState, AppStateDep
 from service.cluster.orphans import OrphanRepository
-from service.cluster.repository import ClusterRepository
+from service.cluster.repository import ClusterRepository, NodeFaultRepository
 from service.core.errors import ServiceError
 from service.jobs.repository import JobRepository
 from service.specs.preflight import STALE
@@ -66,7 +66,9 @@ def _render_metrics(app_state: AppState) -> bytes:
         unanswered = JobRepository(session, now).count_unconfirmed()
         cluster = ClusterRepository(session).resource(backend, now)
         orphans = OrphanRepository(session).counts()
-    return app_state.metrics.render(jobs, unanswered, cluster.age_seconds, orphans)
+        excluded = NodeFaultRepository(session, now).exclusions(backend)
+    failing = {"excluded": len(excluded.nodes), "in_use": len(excluded.retained)}
+    return app_state.metrics.render(jobs, unanswered, cluster.age_seconds, orphans, failing)
 
 
 def _database(app_state: AppState) -> str:

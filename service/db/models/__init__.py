@@ -2,7 +2,7 @@
 
 from service.db.models.auth import AuditEntry, SignInCode, SignInNonce, Token, UnixUser, WebSession
 from service.db.models.base import Base
-from service.db.models.cluster import Cluster, Lease, MaintenanceMode, Orphan, StartEstimate
+from service.db.models.cluster import Cluster, Lease, MaintenanceMode, NodeFault, Orphan, StartEstimate
 from service.db.models.files import DataFile, Upload
 from service.db.models.fine_tunes import FineTune
 from service.db.models.jobs import (
@@ -54,6 +54,7 @@ __all__ = [
     "Media",
     "MetricKey",
     "ModelVersion",
+    "NodeFault",
     "Orphan",
     "Point",
     "RegisteredModel",

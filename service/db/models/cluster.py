@@ -1,4 +1,4 @@
-"""Tables of the scheduler: leader lease, cluster snapshot, maintenance mode, start estimates and orphans."""
+"""Tables of the scheduler: leader lease, cluster snapshot, node faults, maintenance mode, start estimates, orphans."""
 
 from datetime import datetime
 from typing import Any
@@ -7,6 +7,7 @@ from sqlalchemy import Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.db.models.base import Base
+from service.db.types import PublicId
 
 
 class Lease(Base):
@@ -32,6 +33,27 @@ class Cluster(Base):
     snapshot: Mapped[dict[str, Any]]
     error: Mapped[str | None] = mapped_column(Text)
     """Error of the last query; None if it succeeded."""
+
+
+class NodeFault(Base):
+    """An attempt that a node made fail. Rows are deleted after a day, or when an administrator includes the node."""
+
+    __tablename__ = "node_faults"
+    __table_args__ = (Index(None, "created_at"),)
+
+    attempt_id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    node: Mapped[str] = mapped_column(String(64))
+    """By the scheduler's name."""
+    job_id: Mapped[str] = mapped_column(PublicId)
+    created_by: Mapped[str] = mapped_column(String(128))
+    """The owner of the job."""
+    attempt: Mapped[int]
+    """The number of the attempt."""
+    kind: Mapped[str] = mapped_column(String(16))
+    """As `trainyard.contract.wire.cluster.FaultKind`."""
+    message: Mapped[str] = mapped_column(Text)
+    """What Slurm, or the worker, said."""
+    created_at: Mapped[datetime]
 
 
 class MaintenanceMode(Base):

@@ -184,6 +184,8 @@ class Attempt(Base):
     """The node that made the attempt fail, by the scheduler's name."""
     excluded_nodes: Mapped[list[Any]] = mapped_column(default=list, server_default="[]")
     """Nodes that made earlier attempts fail; the scheduler must not use them for this one."""
+    cluster_exclusions: Mapped[list[Any]] = mapped_column(default=list, server_default="[]")
+    """Further nodes that it must not use, because attempts of several jobs did not start there."""
 
     @property
     def folder_name(self) -> str:

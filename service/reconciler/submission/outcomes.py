@@ -32,9 +32,13 @@ def settle(outcome: Outcome, job: Job, attempt: Attempt) -> Outcome:
     One that has run was acceptable. The site has changed since, and may change again; its user can change the request.
     A refusal that the exclusion of nodes may explain is left to the recorder, which lifts the exclusion.
     """
-    if isinstance(outcome, Rejected) and job.started_at is not None and not attempt.excluded_nodes:
+    if isinstance(outcome, Rejected) and job.started_at is not None and not _excluded(attempt):
         return Postponed(outcome.message)
     return outcome
+
+
+def _excluded(attempt: Attempt) -> list[str]:
+    return [*dict.fromkeys([*attempt.excluded_nodes, *attempt.cluster_exclusions])]
 
 
 def refusal_group(job: Job) -> str:
@@ -122,10 +126,10 @@ class OutcomeRecorder:
                 jobs.add_event(job, "submitted", note or f"Scheduler job: {scheduler_id}")
                 if job.status == "submitting":
                     jobs.transition(job, "pending", "Waiting for the scheduler to start the job.")
-            case Rejected(message, _) if attempt.excluded_nodes:
+            case Rejected(message, _) if excluded := _excluded(attempt):
                 # Without these nodes, the request may exceed what the cluster can ever provide.
-                names = ", ".join(attempt.excluded_nodes)
-                attempt.excluded_nodes, attempt.last_submit_at = [], None
+                names = ", ".join(excluded)
+                attempt.excluded_nodes, attempt.cluster_exclusions, attempt.last_submit_at = [], [], None
                 text = f"exclusion of {names} lifted, because the scheduler rejected the job: {message}"
                 jobs.add_event(job, "node_exclusion_lifted", text, level="warning")
             case Rejected(message, hint):

@@ -172,5 +172,5 @@ class Preparation:
             heartbeat_seconds=self.backend.heartbeat_seconds,
             origin=Origin.model_validate(job.origin) if job.origin else None,
             log_bytes=self.settings.log_disk_limit,
-            excluded_nodes=tuple(attempt.excluded_nodes),
+            excluded_nodes=tuple(dict.fromkeys([*attempt.excluded_nodes, *attempt.cluster_exclusions])),
         )

@@ -27,7 +27,7 @@ from service.jobs.repository import JobRepository
 from service.planner.service import Planner
 from service.reconciler.repository import withdrawn_attempts
 from service.reconciler.run_dir import read_claimant
-from service.reconciler.submission.attempts import new_attempt
+from service.reconciler.submission.attempts import new_attempt, nodes_to_avoid
 from service.reconciler.submission.backoff import SubmitBackoff
 from service.reconciler.submission.checks import CheckedJob, SubmissionChecks
 from service.reconciler.submission.outcomes import OutcomeRecorder, refusal_group, settle
@@ -140,14 +140,10 @@ class Submitter:
                 _reject(jobs, job, checked)
                 self.metrics.submission("refused")
                 return
-            attempt = new_attempt(
-                jobs,
-                job,
-                checked.accepted.spec,
-                instance=self.settings.instance,
-                scheduler=self.scheduler.name,
-                now=self.clock(),
-            )
+            now, spec, scheduler = self.clock(), checked.accepted.spec, self.scheduler.name
+            avoided = nodes_to_avoid(session, spec.resources, scheduler, now)
+            instance = self.settings.instance
+            attempt = new_attempt(jobs, job, spec, instance=instance, scheduler=scheduler, now=now, avoided=avoided)
             session.add(attempt)
             jobs.transition(job, "submitting", f"Submitting to the scheduler ({self.scheduler.name}).")
             self.failpoint("submit.before-intent")

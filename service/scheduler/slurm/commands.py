@@ -21,6 +21,8 @@ _SECONDS = 20.0
 """Slurm's commands time out after ten seconds by default."""
 _ENDED_JOB = ("Invalid job id specified", "already completing or completed")
 """What scancel states about a job that has ended or was forgotten: nothing is left to cancel."""
+_NOT_PENDING = (*_ENDED_JOB, "no longer pending execution")
+"""What scontrol states about a job that has started or ended: it is too late to change its nodes."""
 _NO_ACCOUNTING = "accounting storage is disabled"
 _UNKNOWN_COLUMN = "invalid"
 _MAX_REASON = 200
@@ -139,23 +141,40 @@ class SlurmCommands:
             uid: The Unix account that submitted the job; None: that of the service.
         """
         command = ["scancel", f"--name={name}", job]
-        if uid is None or self.owners is None:
-            self._run(command, harmless=_ENDED_JOB)
-            return
         try:
-            call = partial(self.owners.command, uid, command, owner_environment(), _SECONDS)
-            # It is called by the tick, which serves all owners.
-            status, _, errors = self.owners.briefly(uid, call)
+            self._run_as(uid, command, _ENDED_JOB)
         except AccountError as error:
             if os.geteuid() != 0:
                 raise SchedulerUnavailableError(str(error)) from None
             # Nobody can act as a deleted account, but root can cancel its jobs.
             self._run([command[0], f"--user={uid}", *command[1:]], harmless=_ENDED_JOB)
+
+    def exclude(self, jobs: Sequence[str], nodes: Sequence[str], uid: int | None = None) -> None:
+        """Replace the excluded nodes of pending jobs of one Unix account."""
+        command = ["scontrol", "update", f"jobid={','.join(jobs)}", f"excnodelist={','.join(nodes)}"]
+        try:
+            self._run_as(uid, command, _NOT_PENDING)
+        except AccountError as error:
+            raise SchedulerUnavailableError(str(error)) from None
+
+    def _run_as(self, uid: int | None, command: list[str], harmless: Sequence[str]) -> None:
+        """Run a command as a Unix account; None: that of the service.
+
+        Raises:
+            AccountError: nobody can act as the account.
+            SchedulerUnavailableError: the command failed.
+        """
+        if uid is None or self.owners is None:
+            self._run(command, harmless=harmless)
             return
+        try:
+            call = partial(self.owners.command, uid, command, owner_environment(), _SECONDS)
+            # It is called by the tick, which serves all owners.
+            status, _, errors = self.owners.briefly(uid, call)
         except OwnerCallError as error:
-            self.count("scancel", "failed")
-            raise SchedulerUnavailableError(f"scancel as uid {uid}: {error}") from None
-        self._check("scancel", status, errors[:_MAX_ERROR].strip(), _ENDED_JOB)
+            self.count(command[0], "failed")
+            raise SchedulerUnavailableError(f"{command[0]} as uid {uid}: {error}") from None
+        self._check(command[0], status, errors[:_MAX_ERROR].strip(), harmless)
 
     def test_only(self, script: str) -> tuple[int, str]:
         """The exit status and error output of `sbatch --test-only`, which submits nothing."""

@@ -305,6 +305,9 @@ class SlurmScheduler:
         recent = {id_: at for id_, at in self._cancel_times.items() if now - at < _CANCEL_INTERVAL_SECONDS}
         self._cancel_times = {**recent, job.scheduler_id: now}
 
+    def exclude_nodes(self, jobs: Sequence[SubmittedJob], nodes: Sequence[str]) -> None:
+        self._commands.exclude([job.scheduler_id for job in jobs], nodes, jobs[0].uid)
+
     def forecast(self, script: str) -> Forecast:
         return parse_forecast(*self._commands.test_only(script))
 

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trainyard.contract.wire.cluster import ClusterSnapshot, GpuCount, NodeShape, PartitionResource
+from service.scheduler.base import ClusterReport
+from trainyard.contract.wire.cluster import GpuCount, NodeShape, PartitionResource
 
 _COLUMN_WIDTHS = {
     "Partition": 80,
@@ -120,16 +121,17 @@ def _upper_bound(size: str) -> int | None:
     return int(last) if last.isdigit() else None
 
 
-def snapshot(lines: Sequence[NodeLine]) -> ClusterSnapshot:
+def snapshot(lines: Sequence[NodeLine]) -> ClusterReport:
     """The snapshot, with partitions sorted by name; the cluster's totals count each node once."""
     partitions: dict[str, list[NodeLine]] = {}
     for line in lines:
         partitions.setdefault(line.partition, []).append(line)
     nodes = {line.node: line for line in lines if line.node}
-    return ClusterSnapshot(
+    return ClusterReport(
         partitions=[_partition(partitions[name]) for name in sorted(partitions)],
         nodes=dict(sorted(Counter(line.state for line in nodes.values()).items())),
         gpus=_gpus(nodes.values()),
+        members={name: [one.node for one in partitions[name] if one.node] for name in sorted(partitions)},
     )
 
 

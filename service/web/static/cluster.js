@@ -2,7 +2,7 @@
 
 import { call, query } from "./api.js";
 import { bytes, count, duration, NOTHING } from "./format.js";
-import { byId, data, formatTimes, make, setText, showConnection } from "./page.js";
+import { byId, data, formatTimes, make, setText, showConnection, toast, toastError, visitor } from "./page.js";
 
 const REFRESH_INTERVAL = 5000;
 const MAX_PAGES = 5; // pages of 200 jobs; further jobs are not in the usage by user
@@ -43,8 +43,33 @@ function showCluster(cluster) {
   const pools = [...(cluster.slots ? [{ type: "Worker processes", ...cluster.slots }] : []), ...cluster.gpus];
   byId("no-pools").hidden = pools.length > 0;
   byId("pools").replaceChildren(...pools.map(poolItem));
+  showExcluded(cluster);
   byId("partitions-card").hidden = cluster.partitions.length === 0;
   byId("partitions").tBodies[0].replaceChildren(...cluster.partitions.map(partitionRow));
+}
+
+/** The nodes that new attempts avoid. The card stays while there is a warning about nodes. */
+function showExcluded(cluster) {
+  const nodes = cluster.excluded_nodes ?? [];
+  byId("excluded-card").hidden = nodes.length === 0 && !cluster.node_warning;
+  byId("excluded").tBodies[0].replaceChildren(...nodes.map(excludedRow));
+  byId("node-warning").hidden = !cluster.node_warning;
+  setText(byId("node-warning"), cluster.node_warning ?? "");
+  formatTimes(byId("excluded"));
+}
+
+function excludedRow(one) {
+  const faults = one.faults.map((fault) => make("div", {}, make("a", { href: `/jobs/${fault.job_id}`, class: "mono", text: fault.job_id }), ` ${fault.message}`));
+  const include = make("button", { type: "button", text: "Use again", onclick: () => includeNode(one.node).catch(toastError) });
+  return make("tr", {}, make("td", {}, make("strong", { text: one.node })), make("td", { text: one.partitions.join(", ") }),
+    make("td", {}, make("time", { datetime: one.until })), make("td", {}, `${one.cause} (${one.jobs} jobs)`, ...faults),
+    make("td", {}, make("code", { text: one.drain_command })), make("td", {}, visitor.role === "admin" ? include : null));
+}
+
+async function includeNode(node) {
+  await call(`/v1/cluster/excluded-nodes/${node}`, { method: "DELETE" });
+  toast(`Jobs use ${node} again. Faults of two further jobs exclude it again.`);
+  await readAll();
 }
 
 /** The state of the cluster in one sentence. */

@@ -56,7 +56,7 @@ function deliveryRow(delivery) {
   const subject = delivery.job_id ? make("a", { href: `/jobs/${delivery.job_id}`, class: "mono", text: delivery.job_id }) : null;
   return make("tr", {},
     make("td", {}, make("time", { datetime: delivery.created_at })),
-    make("td", {}, delivery.type === "test" ? "test " : "status of ", subject),
+    make("td", {}, subject ? "status of " : delivery.type === "test" ? "test" : "excluded node", subject),
     make("td", {}, make("span", { class: `chip ${tone}`, text: label })),
     make("td", { class: "right", text: count(delivery.attempts) }),
     make("td", { class: "answer", text: [delivery.answer_status, delivery.error].filter(Boolean).join(": ") }));

@@ -20,7 +20,7 @@ def offered() -> set[str]:
     metrics.submission("accepted")
     metrics.adoption("name")
     metrics.ingested("points", 1)
-    text = metrics.render({"running": 1}, 0, 1.0, {}).decode()
+    text = metrics.render({"running": 1}, 0, 1.0, {}, {}).decode()
     families = list(text_string_to_metric_families(text))
     samples = {sample.name for family in families for sample in family.samples}
     return samples | {family.name for family in families}
@@ -50,7 +50,7 @@ def test_dashboard_uses_exactly_the_existing_series() -> None:
 def test_counters_start_at_zero() -> None:
     metrics = ServiceMetrics()
     metrics.command("squeue", "ok")
-    text = metrics.render({}, 0, None, {}).decode()
+    text = metrics.render({}, 0, None, {}, {}).decode()
     assert 'trainyard_submissions_total{outcome="ambiguous"} 0.0' in text
     assert 'trainyard_adoptions_total{how="claim"} 0.0' in text
     assert 'trainyard_scheduler_commands_total{command="squeue",outcome="failed"} 0.0' in text

@@ -2,6 +2,8 @@
 
 import json
 
+import httpx
+
 ANSWER = {
     "object": "cluster",
     "backend": "slurm",
@@ -52,6 +54,45 @@ def test_missing_snapshot_is_reported(service, run):
 def test_failed_refresh_is_reported_with_its_reason(service, run):
     done = run_with(service, run, ANSWER | {"error": "sinfo ended with 1"})
     assert done.stderr == "the last refresh failed: sinfo ended with 1\n"
+
+
+EXCLUDED = {
+    "node": "node2",
+    "partitions": ["gpu"],
+    "since": "2026-01-02T03:04:05.000Z",
+    "until": "2026-01-02T03:44:05.000Z",
+    "jobs": 2,
+    "cause": "Slurm could not launch jobs there",
+    "faults": [
+        {
+            "job_id": "job_1",
+            "attempt": 3,
+            "kind": "launch_failed",
+            "message": "Slurm: FAILED, exit code 0:53",
+            "created_at": "2026-01-02T03:14:05.000Z",
+        }
+    ],
+    "drain_command": "scontrol update nodename=node2 state=drain reason=x",
+}
+
+
+def test_excluded_nodes_are_listed_with_what_to_do(service, run):
+    answer = ANSWER | {"excluded_nodes": [EXCLUDED], "node_warning": "The limit is reached."}
+    assert run_with(service, run, answer).stdout.splitlines()[-5:] == [
+        "excluded: node2 in gpu, from 03:04 until 03:44 UTC: Slurm could not launch jobs there (2 jobs)",
+        "  job_1, attempt 3: Slurm: FAILED, exit code 0:53",
+        "  to take it out of service: scontrol update nodename=node2 state=drain reason=x",
+        "  to let jobs use it again: trainyard cluster --include node2",
+        "warning: The limit is reached.",
+    ]
+
+
+def test_excluded_node_is_included_again(service, run):
+    service.on("GET", "/v1/cluster", ANSWER)
+    service.on("DELETE", "/v1/cluster/excluded-nodes/node2", httpx.Response(204))
+    done = run("cluster", "--include", "node2")
+    assert done.exit_code == 0, done.stderr
+    assert [request.method for request in service.requests] == ["DELETE", "GET"]
 
 
 def test_json(service, run):

@@ -12,6 +12,7 @@ from trainyard.client.request import (
     Request,
     force_param,
     model,
+    no_result,
     paged,
     segment,
     unpaged,
@@ -106,6 +107,11 @@ class AsyncServiceCalls(AsyncTransport):
     async def cluster(self) -> ClusterResource:
         """Return the service's newest snapshot of the cluster."""
         return await self._send(Request("GET", "/v1/cluster", model(ClusterResource)))
+
+    async def include_node(self, node: str) -> None:
+        """Let jobs use an excluded node of the cluster again. Administrators only."""
+        path = f"/v1/cluster/excluded-nodes/{segment(node, 'node')}"
+        await self._send(Request("DELETE", path, no_result))
 
     async def maintenance(self) -> MaintenanceResource:
         """Return whether the maintenance mode is active, since when and by whom."""

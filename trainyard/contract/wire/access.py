@@ -175,7 +175,7 @@ class DeliveryResource(Resource):
     """Equal for all attempts of a delivery, as in the header `webhook-id`, to detect duplicates."""
     webhook_id: str = Field(examples=["whk_01kdvdna00az9cxjnszk8v8abh"])
     type: str = Field(examples=["job.status"])
-    """`job.status`, `job.alert` or `test`."""
+    """`job.status`, `job.alert`, `cluster.node_excluded` or `test`."""
     job_id: str | None = Field(default=None, examples=[EXAMPLE_JOB])
     created_at: Timestamp
     state: Literal["waiting", "delivered", "given_up"] = Field(examples=["delivered"])

@@ -4,7 +4,16 @@ from typing import Literal
 
 from pydantic import Field, StrictBool
 
-from trainyard.contract.base import EXAMPLE_TIME, Resource, ShortText, Strict, Timestamp, example
+from trainyard.contract.base import (
+    EXAMPLE_JOB,
+    EXAMPLE_LATER,
+    EXAMPLE_TIME,
+    Resource,
+    ShortText,
+    Strict,
+    Timestamp,
+    example,
+)
 
 
 class GpuCount(Resource):
@@ -77,6 +86,41 @@ class ClusterSnapshot(Resource):
     """Local backend only."""
 
 
+FaultKind = Literal["launch_failed", "prolog_failed", "not_started", "node_failure", "stalled", "reported"]
+"""How a node made an attempt fail. `reported`: a worker named the node in its error. Only the first three, of several
+jobs, exclude a node."""
+
+
+class NodeFaultResource(Resource):
+    """An attempt that did not start on a node."""
+
+    job_id: str = Field(examples=[EXAMPLE_JOB])
+    attempt: int
+    """The number of the attempt."""
+    kind: FaultKind
+    message: str = Field(examples=["Slurm: FAILED, exit code 0:53"])
+    """What Slurm said, or the worker."""
+    created_at: Timestamp
+
+
+class ExcludedNodeResource(Resource):
+    """A node that new attempts of all jobs avoid, because attempts of several jobs did not start there."""
+
+    node: str = Field(examples=["node2"])
+    partitions: list[str] = Field(examples=[["gpu"]])
+    """Where it is excluded: at most a quarter of the nodes of a partition is."""
+    since: Timestamp
+    until: Timestamp = Field(examples=[EXAMPLE_LATER])
+    """Half an hour after the last fault."""
+    jobs: int
+    """Number of jobs that did not start there."""
+    cause: str = Field(examples=["Slurm could not launch jobs there"])
+    faults: list[NodeFaultResource] = Field(default_factory=list)
+    """The last faults, of the jobs that the caller may see."""
+    drain_command: str = Field(examples=["scontrol update nodename=node2 state=drain reason='2 jobs did not start'"])
+    """What takes the node out of service in Slurm."""
+
+
 class ClusterResource(ClusterSnapshot):
     """The newest snapshot; reading it does not query the scheduler."""
 
@@ -103,6 +147,10 @@ class ClusterResource(ClusterSnapshot):
     age_seconds: float | None = Field(default=None, examples=[12.5])
     error: str | None = None
     """Why the last refresh failed."""
+    excluded_nodes: list[ExcludedNodeResource] = Field(default_factory=list)
+    """The nodes that new attempts avoid, those with the newest faults first."""
+    node_warning: str | None = None
+    """Set if further nodes would be excluded, or if so many fail that the site is probably the cause."""
 
 
 class MaintenanceRequest(Strict):

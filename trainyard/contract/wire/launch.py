@@ -100,7 +100,7 @@ class LaunchDocument(Document):
     lead_seconds: PositiveInt = 180
     """Seconds before the time limit at which the ranks are requested to save, if the limit is long enough."""
     excluded_nodes: Annotated[tuple[Identifier, ...], Field(max_length=1000)] = ()
-    """Nodes on which earlier attempts failed; they are excluded from this attempt."""
+    """Nodes on which earlier attempts of this job, or of several jobs, failed; they are excluded from this attempt."""
     spec: TrainingSpec
     """The resolved spec."""
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from service.reconciler.node_exclusion import MAX_EXCLUDED, failed_node, next_excluded
+from service.reconciler.node_exclusion import MAX_EXCLUDED, Fault, failed_node, is_listed, next_excluded, node_fault
 from service.scheduler.base import Observation
-from trainyard.contract.wire.reports import Failure, FinishRecord
+from trainyard.contract.wire.reports import NODE_NOT_READY, Failure, FinishRecord
 
 
 def finish(node: str | None) -> FinishRecord:
@@ -48,6 +48,58 @@ def test_a_job_that_did_not_launch_is_evidence_of_its_node() -> None:
     for observation in (launch, prolog):
         assert failed_node(None, observation) == "n1"
         assert failed_node(None, observation, ["n2", "n3"]) is None, "then the job is probably at fault"
+
+
+@pytest.mark.parametrize(
+    ("record", "observation", "error", "kind"),
+    [
+        (None, ended(ended_as="launch_failed"), "", "launch_failed"),
+        (None, ended(ended_as="cancelled", prolog_failed=True), "", "prolog_failed"),
+        (None, ended(ended_as="failed"), "/opt/python: not found", "not_started"),
+        (None, ended(), "", "node_failure"),
+        (finish("n1"), ended(ended_as="failed"), "", "reported"),
+        (finish("n1"), ended(), "", "node_failure"),
+    ],
+)
+def test_how_a_node_failed_an_attempt(
+    record: FinishRecord | None, observation: Observation, error: str, kind: str
+) -> None:
+    fault = node_fault(record, observation, startup_error=error)
+    assert isinstance(fault, Fault)
+    assert (fault.node, fault.kind) == ("n1", kind)
+    assert ("gone" if kind == "reported" else "Slurm: NODE_FAIL") in fault.message
+
+
+def test_a_check_of_the_launcher_counts_for_nodes_of_the_allocation_alone() -> None:
+    failure = Failure(type=NODE_NOT_READY, message="did not start on node n2: no driver", node="n2")
+    record = FinishRecord(execution=1, reason="node_failure", failure=failure, time=datetime(2026, 1, 1, tzinfo=UTC))
+    for nodes, kind in ((("n[1-4]",), "not_started"), (("n1",), "reported")):
+        assert node_fault(record, ended(ended_as="completed", nodes=nodes)) == Fault("n2", kind, failure.message)
+
+
+@pytest.mark.parametrize(
+    ("node", "nodes", "listed"),
+    [
+        ("n1", "n1", True),
+        ("n1", "n10", False),
+        ("gpu5", "n[1-3,7],gpu5", True),
+        ("n7", "n[1-3,7],gpu5", True),
+        ("n4", "n[1-3,7],gpu5", False),
+        ("n08", "n[07-12]", True),
+        ("n8", "n[07-12]", False),
+        ("n10", "n[8-12]", True),
+        ("r2-n9", "r[1-2]-n[1-9],x", True),
+        ("r3-n9", "r[1-2]-n[1-9],x", False),
+        ("n.1", "n+1", False),
+    ],
+)
+def test_node_lists_of_slurm(node: str, nodes: str, listed: bool) -> None:
+    assert is_listed(node, nodes) is listed
+
+
+@pytest.mark.parametrize("ended_as", ["completed", "failed", "out_of_memory", "cancelled", "preempted", "time_limit"])
+def test_other_ends_are_no_fault_of_a_node(ended_as: Any) -> None:
+    assert node_fault(None, ended(ended_as=ended_as)) is None
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,14 @@ def test_alert_of_a_program_has_its_level_title_and_text() -> None:
     assert slack_text({"type": "job.alert", "job": JOB, "alert": alert}, "https://t") == expected
 
 
+def test_excluded_node_has_its_cause_and_a_link() -> None:
+    node = {"node": "node2", "until": "2026-01-01T01:00:00Z", "cause": "Slurm could not launch jobs there", "jobs": 2}
+    assert slack_text({"type": "cluster.node_excluded", "node": node}, "https://t") == (
+        "*node2* excluded until 2026-01-01T01:00:00Z: Slurm could not launch jobs there (2 jobs). "
+        "<https://t/cluster|cluster>"
+    )
+
+
 def test_names_make_no_markup_and_no_lines() -> None:
     text = slack_text({"job": {**JOB, "name": "<!here>*\n<http://evil|x>&", "status_message": "x" * 5000}}, "https://t")
     assert text.startswith("*&lt;!here&gt;\u2217 &lt;http://evil|x&gt;&amp;* failed")

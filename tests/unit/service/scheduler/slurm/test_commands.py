@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,24 @@ def test_cancelling_an_ended_job_is_no_failure_of_slurm(programs: Path, message:
     counted: list[tuple[str, str]] = []
     SlurmCommands(lambda name, outcome: counted.append((name, outcome))).scancel("7", "ty-x")
     assert counted == [("scancel", "ok")]
+
+
+@pytest.mark.parametrize(
+    ("message", "outcome"),
+    [
+        ("Job is no longer pending execution for job 1", "ok"),
+        ("Invalid job id specified for job 1", "ok"),
+        ("Invalid node name specified for job 1", "failed"),
+    ],
+)
+def test_nodes_of_a_job_that_has_started_are_not_changed(programs: Path, message: str, outcome: str) -> None:
+    program(programs, "scontrol", f"echo \"$@\" > {programs}/arguments; echo '{message}' >&2; exit 1")
+    counted: list[tuple[str, str]] = []
+    commands = SlurmCommands(lambda name, outcome: counted.append((name, outcome)))
+    with nullcontext() if outcome == "ok" else pytest.raises(SchedulerUnavailableError, match=message):
+        commands.exclude(["1", "2"], ["node[1-2]", "node4"])
+    assert counted == [("scontrol", outcome)]
+    assert (programs / "arguments").read_text() == "update jobid=1,2 excnodelist=node[1-2],node4\n"
 
 
 def test_an_old_release_is_queried_without_used_gpus(programs: Path) -> None:

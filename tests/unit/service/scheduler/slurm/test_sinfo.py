@@ -38,6 +38,7 @@ class TestWideFormat:
     def test_a_node_in_two_partitions_counts_once(self) -> None:
         cluster = snapshot(parse_wide(SLURM_22))
         assert cluster.nodes == {"idle": 1, "mixed": 1}
+        assert cluster.members["gpu"] == [*dict.fromkeys(line.node for line in parse_wide(SLURM_22))]
         assert [(gpu.type, gpu.total, gpu.free) for gpu in cluster.gpus] == [(None, 4, 3)]
 
     def test_partitions_with_their_limits(self) -> None:

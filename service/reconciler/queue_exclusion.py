@@ -1,0 +1,139 @@
+"""Pending attempts avoid the nodes that all jobs avoid, too: most of a queue was submitted before the first fault."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import structlog
+from sqlalchemy.orm import Session
+
+from service.cluster.exclusions import ExcludedNode, Exclusions
+from service.cluster.repository import ClusterRepository, NodeFaultRepository
+from service.core.clock import Clock
+from service.db.engine import Database
+from service.db.leader_lease import LeaderLease
+from service.db.models import Attempt, Job
+from service.jobs.repository import JobRepository
+from service.reconciler.repository import jobs_of_attempts, pending_attempt_ids
+from service.reconciler.submission.attempts import explain_avoided, fitting
+from service.scheduler.base import QueueEditor, Scheduler, SchedulerUnavailableError, SubmittedJob
+from service.specs.site import partition_names
+from trainyard.contract.layout import RunLayout
+from trainyard.contract.spec.training_spec import parse_spec
+
+log = structlog.get_logger("queue-exclusion")
+
+_RETRY = timedelta(seconds=60)
+_MAX_JOBS = 200
+"""Jobs of one call of the scheduler, and of one tick."""
+
+
+_Group = tuple[int | None, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class _Change:
+    """The excluded nodes that a pending attempt is to have."""
+
+    job: Job
+    attempt: Attempt
+    cluster_exclusions: list[str]
+    new: list[ExcludedNode]
+    fixed: tuple[str, ...]
+    """What its spec, and its own earlier attempts, exclude."""
+
+    @property
+    def group(self) -> _Group:
+        """The Unix account and the nodes, with which one call of the scheduler changes several attempts."""
+        return self.job.unix_uid, tuple(dict.fromkeys([*self.fixed, *self.cluster_exclusions]))
+
+
+@dataclass
+class QueueExclusion:
+    """Changes the excluded nodes of pending attempts when a node begins or ceases to be excluded for all jobs."""
+
+    database: Database
+    clock: Clock
+    scheduler: Scheduler
+    lease: LeaderLease
+    runs: Path
+    _state: Exclusions | None = field(default=None, init=False)
+    _examined: set[str] = field(default_factory=set, init=False)
+    """The attempts that agree with `_state`. Empty after a restart."""
+    _failures: Counter[_Group] = field(default_factory=Counter, init=False)
+    _next_try: datetime | None = field(default=None, init=False)
+
+    def run_once(self) -> None:
+        """Change up to `_MAX_JOBS` attempts; the next calls continue.
+
+        Raises:
+            UnavailableError: the database does not answer.
+            LeaseLostError: another service is the leader.
+        """
+        now = self.clock()
+        if not isinstance(self.scheduler, QueueEditor) or (self._next_try is not None and now < self._next_try):
+            return
+        with self.database.read() as session:
+            changes = self._changes(session, now)
+        # A group that Slurm refuses does not keep the others from being changed.
+        for group in sorted({change.group for change in changes}, key=self._failures.__getitem__):
+            try:
+                self._apply(self.scheduler, [change for change in changes if change.group == group], group[1])
+            except SchedulerUnavailableError as error:
+                log.warning("excluded nodes of pending jobs could not be changed", error=str(error))
+                self._failures[group] += 1
+                self._next_try = now + _RETRY
+                return
+
+    def _changes(self, session: Session, now: datetime) -> list[_Change]:
+        backend = self.scheduler.name
+        excluded = NodeFaultRepository(session, now).exclusions(backend)
+        if self._state is None or _places(excluded) != _places(self._state):
+            self._state, self._examined, self._failures = excluded, set(), Counter()
+        pending = pending_attempt_ids(session, with_exclusions=not excluded.nodes)
+        self._examined &= pending
+        ids = sorted(pending - self._examined)[:_MAX_JOBS]
+        if not ids:
+            return []
+        cluster = ClusterRepository(session).resource(backend, now)
+        changes = []
+        for job, attempt in jobs_of_attempts(session, ids):
+            resources = parse_spec(job.spec).resources
+            avoided = excluded.within(partition_names(resources, cluster))
+            fixed = (*([resources.exclude] if resources.exclude else []), *attempt.excluded_nodes)
+            if (change := _change(job, attempt, avoided, fixed)) is not None:
+                changes.append(change)
+            else:
+                self._examined.add(attempt.id)
+        return changes
+
+    def _apply(self, editor: QueueEditor, changes: Sequence[_Change], nodes: Sequence[str]) -> None:
+        editor.exclude_nodes([self._submitted(change.job, change.attempt) for change in changes], nodes)
+        with self.lease.write() as session:
+            jobs = JobRepository(session, self.clock())
+            for change in changes:
+                job, attempt = jobs.get_for_update(change.job.pk), jobs.get_attempt(change.attempt.id)
+                attempt.cluster_exclusions = change.cluster_exclusions
+                if change.new and job.attempt_id == attempt.id:
+                    explain_avoided(jobs, job, attempt, change.new)
+                self._examined.add(attempt.id)
+
+    def _submitted(self, job: Job, attempt: Attempt) -> SubmittedJob:
+        folder = RunLayout(self.runs / job.id).attempt(attempt.folder_name).root
+        return SubmittedJob(attempt.tag, str(attempt.scheduler_id), folder, job.unix_uid)
+
+
+def _places(excluded: Exclusions) -> set[tuple[str, tuple[str, ...]]]:
+    return {(node.name, node.partitions) for node in excluded.nodes}
+
+
+def _change(job: Job, attempt: Attempt, avoided: Sequence[ExcludedNode], fixed: tuple[str, ...]) -> _Change | None:
+    """Return what is to be changed. An attempt that was made later than the exclusion had it from its beginning, unless
+    the scheduler refused it."""
+    names = {node.name for node in avoided}
+    stays = [name for name in attempt.cluster_exclusions if name in names]
+    new = [node for node in avoided if node.since > attempt.created_at and node.name not in (*stays, *fixed)]
+    expected = fitting([*stays, *(node.name for node in new)])
+    return _Change(job, attempt, expected, new, fixed) if expected != attempt.cluster_exclusions else None
