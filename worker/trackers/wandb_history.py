@@ -92,6 +92,11 @@ class RunHistory:
         """The names of all metrics that the run has logged."""
         return self.earlier | self.used.keys()
 
+    @property
+    def on_axes(self) -> set[str]:
+        """The names whose values have the steps of another metric."""
+        return {name for name, metric in self.used.items() if metric is not None}
+
     def values(self, line: Mapping[str, Any], prefix: str) -> Iterator[TrackedValue]:
         """Yield the values of a history line. Images and other media are left out."""
         if self._offset is None:
