@@ -29,7 +29,7 @@ worker_rlimit_nofile 4096;
 events {{}}
 http {{
     default_type text/html;
-    log_format answers "$job $request_uri $status";
+    log_format answers "$setting $job $request_uri $status";
     access_log {folder}/answers.log answers;
     client_body_temp_path {folder}/body;
     proxy_temp_path {folder}/proxy;
@@ -43,6 +43,7 @@ http {{
     }}
     server {{
         listen 127.0.0.1:{port};
+        set $setting {setting};
         set $target {service};
         proxy_read_timeout 60s;
         location / {{
@@ -105,6 +106,7 @@ class Proxy:
             install("nginx", "nginx-light")
         self._folder, self._port, self._service, self._upstreams = folder, port, service, upstreams
         self._answers = folder / "answers.log"
+        self._setting = 0
         self._configuration = folder / "nginx.conf"
         self._write([], [])
         command = ["nginx", "-c", str(self._configuration), "-e", "stderr", "-g", "daemon off; user root;"]
@@ -116,12 +118,11 @@ class Proxy:
         self._process.send_signal(signal.SIGHUP)
 
     def await_reports(self, jobs: int) -> None:
-        """Wait until the next request with points of each job was answered."""
-        size = self._answers.stat().st_size
+        """Wait until a request with points of each job was answered as it is set. nginx applies a setting later."""
 
         def answered() -> bool:
-            matches = re.findall(r"^([1-9]\d*) \S+/metrics ", self._answers.read_text()[size:], re.MULTILINE)
-            return len(set(matches)) == jobs
+            pattern = rf"^{self._setting} ([1-9]\d*) \S+/metrics "
+            return len(set(re.findall(pattern, self._answers.read_text(), re.MULTILINE))) == jobs
 
         wait_until(answered, 90, "a report of every job to meet its fault")
 
@@ -134,10 +135,12 @@ class Proxy:
         self._process.wait(10)
 
     def _write(self, tokens: Sequence[str], directives: Sequence[str]) -> None:
+        self._setting += 1
         locations = [LOCATION.format(number=n, directives=text) for n, text in enumerate(directives, 1)]
         text = CONFIGURATION.format(
             folder=self._folder,
             port=self._port,
+            setting=self._setting,
             service=self._service,
             jobs="\n".join(f'"Bearer {token}" {number};' for number, token in enumerate(tokens, 1)),
             locations="".join(locations),
