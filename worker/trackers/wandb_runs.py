@@ -211,7 +211,7 @@ class WandbRun:
 
     def _update_metrics(self) -> None:
         """Apply the definitions of both sources: curves whose step metric has changed are written again."""
-        self._history.metrics = StepMetrics.parse(self._definitions) | self._streamed_metrics
+        self._history.metrics = StepMetrics.parse(self._definitions).with_preview(self._streamed_metrics)
         changed = self._history.changed()
         if changed and not self._write_again(changed):
             message = (
