@@ -1,8 +1,6 @@
 """Programs that report through their tracker, unchanged, with the real service and its local backend."""
 
 import re
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -319,14 +317,15 @@ def own_curves(tracker: str, code: Path, text: str, clients: Clients) -> tuple[C
     curves: Curves = {}
     latest: dict[str, float] = {}
     if tracker == "mlflow":
-        run_program(text, code, {"MLFLOW_TRACKING_URI": "sqlite:///own.db"}, clients)
-        with closing(sqlite3.connect(code / "own.db")) as opened:
-            for run, name, step, value in opened.execute(
-                "SELECT name, key, step, value FROM metrics JOIN runs USING (run_uuid) ORDER BY timestamp, value"
-            ):
-                curves.setdefault(stored_as(run, name), {})[step] = value
-            shown = opened.execute("SELECT name, key, value FROM latest_metrics JOIN runs USING (run_uuid)")
-            latest = {stored_as(run, name): value for run, name, value in shown}
+        run_program(text, code, {"MLFLOW_TRACKING_URI": "own", "MLFLOW_ALLOW_FILE_STORE": "true"}, clients)
+        for run in (code / "own").glob("*/*/metrics"):
+            (named,) = re.findall("^run_name: (.+)", (run.parent / "meta.yaml").read_text(), re.MULTILINE)
+            for path in run.rglob("*"):
+                lines = [line.split() for line in path.read_text().splitlines()]
+                points = sorted((int(time), float(value), int(step)) for time, value, step, *_ in lines)
+                name = stored_as(named, path.relative_to(run).as_posix())
+                curves[name] = {step: value for _, value, step in points}
+                latest[name] = curves[name][max(curves[name])]
     elif tracker == "wandb":
         for run in wandb_runs(code):
             # Here, an axis is drawn over itself.
