@@ -264,7 +264,7 @@ with mlflow.start_run(run_name="names"):
             mlflow.log_metric(name, number, step=1)
 """,
     "wandb": """
-import wandb
+import time, wandb
 
 for fold in range(5):
     with wandb.init(name=f"fold{fold}") as run:
@@ -276,6 +276,7 @@ with wandb.init(name="folds") as run:
         for epoch in range(6):
             value = fold * 10 + epoch
             run.log({"early": value, "late": value, "counted": value, "epoch": epoch, "batch": epoch * 100})
+    time.sleep(2.5)  # The points are stored before the definition.
     run.define_metric("late", step_metric="batch")
 with wandb.init(name="names") as run:
     run.log({name: number for number, name in enumerate(NAMES)}, step=1)
