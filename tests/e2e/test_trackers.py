@@ -4,8 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests.support.live import wait_for_status
+from tests.support.live import attempt_of, run_of, wait_for_status
+from tests.support.tracker_clients import CLIENTS_OF_DETAILS, Clients, import_folders, run_program, wandb_runs
 from tests.support.wait import wait_until
 from trainyard.client import Client
 from trainyard.demo import ServiceProcess
@@ -155,31 +157,6 @@ def test_wandb_program_is_live_and_replaces_points_after_a_resume(client: Client
     assert client.job(job.id).resource.parameters == {"lr": 3e-4, "depth": 2}
 
 
-FOLDS_PROGRAM = """
-import mlflow, wandb
-
-run = wandb.init()
-run.define_metric("wandb_loss", step_metric="epoch")
-for fold in range(5):
-    for step in range(10):
-        mlflow.log_metric("mlflow_loss", fold * 10 + step, step=step)
-        run.log({"wandb_loss": fold * 10 + step, "epoch": step})
-run.finish()
-"""
-
-
-def test_loops_over_folds_end_with_the_values_of_the_last_fold(client: Client, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(FOLDS_PROGRAM)
-    job = client.submit({"name": "folds", "task": "script", "argv": ["train.py"]}, code=tmp_path)
-    wait_for_status(client, job.id, "succeeded")
-    series = {one.key: dict(zip(one.steps, one.values, strict=True)) for one in client.metrics(job.id).series}
-    last = {step: 40.0 + step for step in range(10)}
-    assert (series["mlflow_loss"], series["wandb_loss"]) == (last, last)
-    (event,) = [one for one in client.events(job.id) if one.type == "steps_repeated"]
-    counts = {one["metric"]: one["count"] for one in event.data["repeats"]}
-    assert (counts["mlflow_loss"], counts["wandb_loss"]) == (40, 40)
-
-
 ODD_STEPS_PROGRAM = """
 import mlflow, wandb
 from torch.utils.tensorboard import SummaryWriter
@@ -258,32 +235,138 @@ def test_frameworks_report_through_their_trackers(client: Client, tmp_path: Path
 
 
 ODD_NAMES = ["λ", "μ", "acc@1", "acc#1", "a,b", "`q`", "loss (val)", "準確率", "😀", 'a"b', "a\\b", "50%"]
-NAMED = {
+"""MLflow's own server refuses some of them."""
+ALIKE_NAMES = ["\u00e9", "e\u0301", "\u00c5", "\u212b", "A\u030a", "\ufb01", "fi", "דיוק", "دقة", "\uff4c", "l"]
+"""Accents as a part of a letter and beside it, other forms of a letter, and text from right to left."""
+COMPARED = {
     "mlflow": """
-import mlflow
-for number, name in enumerate(NAMES):
-    mlflow.log_metric(name, number, step=1)
+import contextlib, inspect
+import mlflow, mlflow.pytorch, torch
+
+newer = "serialization_format" in inspect.signature(mlflow.pytorch.log_model).parameters
+form = {"serialization_format": "pickle"} if newer else {}
+for fold in range(5):
+    with mlflow.start_run(run_name=f"fold{fold}"):
+        for step in range(6):
+            mlflow.log_metric("loss", fold * 10 + step, step=step * 2)
+with mlflow.start_run(run_name="folds"):
+    for fold in range(5):
+        for step in range(6):
+            mlflow.log_metrics({"loss": fold * 10 + step, "acc": fold - step}, step=step)
+with mlflow.start_run(run_name="models"):
+    for epoch in range(4):
+        mlflow.log_metric("before", epoch / 2, step=epoch)
+        mlflow.pytorch.log_model(torch.nn.Linear(1, 1), name=f"m{epoch}", pip_requirements=[], **form)
+        mlflow.log_metric("after", epoch / 4, step=epoch)
+with mlflow.start_run(run_name="names"):
+    for number, name in enumerate(NAMES):
+        with contextlib.suppress(mlflow.MlflowException):
+            mlflow.log_metric(name, number, step=1)
 """,
     "wandb": """
-import wandb
-with wandb.init() as run:
+import time, wandb
+
+for fold in range(5):
+    with wandb.init(name=f"fold{fold}") as run:
+        for step in range(6):
+            run.log({"loss": fold * 10 + step}, step=step * 2)
+with wandb.init(name="folds") as run:
+    run.define_metric("early", step_metric="epoch")
+    for fold in range(5):
+        for epoch in range(6):
+            value = fold * 10 + epoch
+            run.log({"early": value, "late": value, "counted": value, "epoch": epoch, "batch": epoch * 100})
+    time.sleep(2.5)  # The points are stored before the definition.
+    run.define_metric("late", step_metric="batch")
+with wandb.init(name="names") as run:
     run.log({name: number for number, name in enumerate(NAMES)}, step=1)
 """,
     "tensorboard": """
 from torch.utils.tensorboard import SummaryWriter
-with SummaryWriter("logs") as writer:
+
+for fold in range(5):
+    with SummaryWriter(f"logs/fold{fold}") as writer:
+        for step in range(6):
+            writer.add_scalar("loss", fold * 10 + step, step * 2)
+with SummaryWriter("logs/names") as writer:
     for number, name in enumerate(NAMES):
         writer.add_scalar(name, number, 1)
 """,
+    "script": """
+from trainyard.script import report
+
+for fold in range(5):
+    for step in range(6):
+        report(step, {"loss": fold * 10 + step})
+report(1, {name: number for number, name in enumerate(NAMES)})
+""",
 }
+"""Loops over folds, models in a loop, axes that are defined before and after the points, and names."""
+REPEATED = {
+    "mlflow": {"folds/loss": 24, "folds/acc": 24},
+    "wandb": {"folds/early": 24, "folds/late": 24, "folds/epoch": 24, "folds/batch": 24},
+    "tensorboard": {},
+    "script": {"train/loss": 24},
+}
+"""How many values of a step a later one replaces."""
+Curves = dict[str, dict[int, float]]
+"""The value of each step, by metric."""
 
 
-@pytest.mark.parametrize("tracker", NAMED)
-def test_curves_have_the_names_that_the_program_logged(client: Client, tmp_path: Path, tracker: str) -> None:
-    (tmp_path / "train.py").write_text(f"NAMES = {ODD_NAMES!r}\n{NAMED[tracker]}")
-    job = client.submit({"name": f"odd-{tracker}", "task": "script", "argv": ["train.py"]}, code=tmp_path)
-    wait_for_status(client, job.id, "succeeded")
-    expected = {name: [float(number)] for number, name in enumerate(ODD_NAMES)}
-    assert {one.key: one.values for one in client.metrics(job.id).series} == expected
-    for name, values in expected.items():
-        assert [(one.key, one.values) for one in client.metrics(job.id, name).series] == [(name, values)]
+def own_curves(tracker: str, code: Path, text: str, clients: Clients) -> tuple[Curves, dict[str, float]]:
+    """Return the curves of the client's own files as its pages draw them, and the values that its tables show."""
+    curves: Curves = {}
+    latest: dict[str, float] = {}
+    if tracker == "mlflow":
+        run_program(text, code, {"MLFLOW_TRACKING_URI": "own", "MLFLOW_ALLOW_FILE_STORE": "true"}, clients)
+        for run in (code / "own").glob("*/*/metrics"):
+            (named,) = re.findall("^run_name: (.+)", (run.parent / "meta.yaml").read_text(), re.MULTILINE)
+            for path in run.rglob("*"):
+                lines = [line.split() for line in path.read_text().splitlines()]
+                points = sorted((int(time), float(value), int(step)) for time, value, step, *_ in lines)
+                name = stored_as(named, path.relative_to(run).as_posix())
+                curves[name] = {step: value for _, value, step in points}
+                latest[name] = curves[name][max(curves[name])]
+    elif tracker == "wandb":
+        for run in wandb_runs(code):
+            # Here, an axis is drawn over itself.
+            axes = run["axes"] | {axis: axis for axis in run["axes"].values()}
+            for line in run["lines"]:
+                for name in line.keys() - {"_step", "_runtime", "_timestamp"}:
+                    curves.setdefault(stored_as(run["name"], name), {})[line[axes.get(name, "_step")]] = line[name]
+            latest |= {stored_as(run["name"], name): value for name, value in run["summary"].items() if name[0] != "_"}
+    elif tracker == "tensorboard":
+        for folder in (code / "logs").iterdir():
+            events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+            for name in events.Tags()["scalars"]:
+                curves[stored_as(folder.name, name)] = {one.step: one.value for one in events.Scalars(name)}
+    else:
+        curves = {"train/loss": {step: 40.0 + step for step in range(6)}}
+        curves |= {f"train/{name}": {1: number} for number, name in enumerate(ODD_NAMES + ALIKE_NAMES)}
+    return curves, latest
+
+
+def stored_as(run: str, name: str) -> str:
+    return name if run == "fold0" else f"{run}/{name}"
+
+
+@pytest.mark.parametrize("tracker", COMPARED)
+@pytest.mark.parametrize("clients", CLIENTS_OF_DETAILS)
+def test_curves_are_those_of_the_client(
+    client: Client, runs: Path, tmp_path: Path, tracker: str, clients: Clients
+) -> None:
+    text = f"import sys\nsys.path[:0] = sys.argv[1:]\nNAMES = {ODD_NAMES + ALIKE_NAMES!r}\n{COMPARED[tracker]}"
+    (tmp_path / "train.py").write_text(text)
+    spec = {"name": f"compared-{tracker}", "task": "script", "argv": ["train.py", *import_folders(clients)]}
+    job = client.submit(spec, code=tmp_path).id
+    wait_for_status(client, job, "succeeded")
+    curves = {one.key: dict(zip(one.steps, one.values, strict=True)) for one in client.metrics(job).series}
+    own, latest = own_curves(tracker, attempt_of(run_of(runs, job), 1).code, text, clients)
+    logged = {stored_as("names", name): {1: number} for number, name in enumerate(ODD_NAMES + ALIKE_NAMES)}
+    assert curves == own | (logged if tracker == "mlflow" else {})
+    assert client.job(job).resource.metrics.items() >= latest.items()
+    counted = [one.data["repeats"] for one in client.events(job) if one.type == "steps_repeated"]
+    assert {one["metric"]: one["count"] for repeats in counted for one in repeats} == REPEATED[tracker]
+    for name, curve in own.items():
+        (read,) = client.metrics(job, name).series
+        assert (read.key, dict(zip(read.steps, read.values, strict=True))) == (name, curve)

@@ -1,5 +1,6 @@
 """Programs that report with the installed clients of trackers, and with the older ones of `make older-clients`."""
 
+import json
 import os
 import subprocess
 import sys
@@ -20,6 +21,30 @@ _OLDER = Path(sys.prefix) / "older"
 _LINES = Path(sys.prefix) / "client-lines"
 _REQUIREMENTS = Path(__file__).parents[1] / "older_clients.txt"
 _PINS = Path(__file__).parents[1] / "client_lines.txt"
+_READER = """
+import contextlib, json, pathlib
+from wandb.proto.wandb_internal_pb2 import Record
+from wandb.sdk.internal.datastore import DataStore
+
+runs = []
+for path in pathlib.Path().rglob("run-2*/run-*.wandb"):
+    store = DataStore()
+    store.open_for_scan(str(path))
+    run = {"name": "", "lines": [], "axes": {}, "summary": {}}
+    # A kill can leave a part of the last record.
+    with contextlib.suppress(AssertionError):
+        while (data := store.scan_data()) is not None:
+            record = Record.FromString(data)
+            run["name"] = record.run.display_name or run["name"]
+            if record.metric.step_metric:
+                run["axes"][record.metric.name] = record.metric.step_metric
+            if line := {(item.key or item.nested_key[0]): json.loads(item.value_json) for item in record.history.item}:
+                run["lines"].append(line)
+            run["summary"] |= {item.key: json.loads(item.value_json) for item in record.summary.update if item.key}
+    runs.append(run)
+print("RUNS", json.dumps(runs))
+"""
+"""Newer clients of W&B have no reader in Python."""
 
 
 def lines_of(package: str) -> list[Any]:
@@ -65,3 +90,10 @@ def version_of(clients: Clients, package: str) -> str:
         return clients.partition("==")[2]
     pins = dict(line.split("==") for line in _REQUIREMENTS.read_text().split("\n") if "==" in line)
     return pins[package].strip()
+
+
+def wandb_runs(folder: Path) -> list[dict[str, Any]]:
+    """Return what the client's own files below a folder have of each run: `name`, `lines`, `axes` and `summary`."""
+    printed = run_program(_READER, folder, {}, "older")
+    runs: list[dict[str, Any]] = json.loads(printed.partition("RUNS ")[2])
+    return runs

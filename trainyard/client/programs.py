@@ -30,6 +30,7 @@ class ProgramKeywords(TypedDict, total=False):
     code: str | Path
     include: Sequence[str | Path]
     env: Mapping[str, str]
+    secrets: Sequence[str]
     venv: str | Path | None
     active_venv: bool
     container: str | None
@@ -55,6 +56,7 @@ def run(command: str | Sequence[str], *, client: Client | None = None, **options
         code: the folder to upload; default: the current one.
         include: files and folders in it that are uploaded although git ignores them.
         env: environment variables.
+        secrets: names of secrets at the service, which become environment variables.
         venv: folder of a virtual environment on the nodes.
         active_venv: False ignores the virtual or conda environment that is active here.
         container: container image for the ranks.

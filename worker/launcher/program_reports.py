@@ -122,8 +122,9 @@ class ProgramReports:
         try:
             self._wandb.read_files()
             self._wandb.end_runs(running)
+            self._mlflow.end_runs(running)
         except OSError as error:
-            log.warning("what W&B's client reported cannot be stored: %s", error)
+            log.warning("what the program reported cannot be stored: %s", error)
 
     def _add_unread(self, remainder: RunFileRemainder) -> None:
         try:

@@ -91,6 +91,25 @@ class MlflowApi:
             raise TrackerError(404, "ENDPOINT_NOT_FOUND", message)
         return route(request.reporter, {**request.query, **request.json_object(_MAX_BODY)})
 
+    def end_runs(self, running: int) -> None:
+        """Count points without steps again by their times, if they came in another order, as of asynchronous logging.
+
+        Args:
+            running: The execution that goes on.
+
+        Raises:
+            OSError: They could not be written.
+        """
+        with self._log_lock:
+            for run_id, key, execution, points in self._histories.take_late(running):
+                prefix = self._runs[run_id].prefix
+                times = [_time({"timestamp": point.time}) for point in points]
+                values = [
+                    TrackedValue(prefix + key, point.value, None, time, prefix)
+                    for point, time in zip(points, times, strict=True)
+                ]
+                self._journal.rewrite(execution, "mlflow", values)
+
     def _index_image(self, reporter: Reporter, name: str) -> None:
         """Report an image of `log_image(key=, step=)`, which the client names in the path alone."""
         listed = self._artifacts.listed_path(name)

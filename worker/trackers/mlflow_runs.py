@@ -134,9 +134,11 @@ class _History:
     def point(self, index: int) -> MetricPoint:
         return MetricPoint(self.values[index], self.steps[index], self.times[index])
 
-    def append(self, execution: int, point: MetricPoint) -> None:
+    def append(self, execution: int, point: MetricPoint) -> bool:
+        """Add a point; return whether the execution has logged one with a later time."""
         if execution != self._execution:
             self._execution, self._begin, self._newest = execution, len(self), None
+        is_late = len(self) > self._begin and point.time < self.times[-1]
         self._is_ordered = self._is_ordered and (not self.times or self.times[-1] <= point.time)
         if self._identities is not None:
             self._identities.add(_identity(point))
@@ -145,6 +147,13 @@ class _History:
         self.values.append(point.value)
         self.steps.append(point.step)
         self.times.append(point.time)
+        return is_late
+
+    def by_time(self) -> tuple[int, list[MetricPoint]]:
+        """Return the newest execution and its points in the order of their times, or none if they have steps."""
+        points = [self.point(index) for index in range(self._begin, len(self))]
+        are_counted = not any(point.step for point in points)
+        return self._execution, sorted(points, key=lambda point: point.time) if are_counted else []
 
     def __contains__(self, point: MetricPoint) -> bool:
         if not self._is_ordered:
@@ -183,6 +192,8 @@ class PointHistories:
         self._size = 0
         self._histories: dict[tuple[str, str], _History | None] = {}
         """By run and metric; None: forgotten."""
+        self._late: set[tuple[str, str]] = set()
+        """Those to which points have come that a point with a later time precedes."""
 
     def has(self, run_id: str, key: str, point: MetricPoint) -> bool | None:
         """Return whether a point is among those of its metric; None if they were forgotten."""
@@ -208,7 +219,8 @@ class PointHistories:
             history = self._histories[run_id, key]
             if history is None:
                 return
-            history.append(execution, point)
+            if history.append(execution, point):
+                self._late.add((run_id, key))
             self._size += 1
             if self._size > self._limit:
                 self._forget_longest()
@@ -218,6 +230,21 @@ class PointHistories:
         length, name = max(histories)
         self._histories[name] = None
         self._size -= length + _HISTORY_COST
+
+    def take_late(self, running: int) -> list[tuple[str, str, int, list[MetricPoint]]]:
+        """Return run, metric, execution and points by time of metrics without steps whose points came in another order.
+
+        Each is returned once, when its execution is not the running one any more.
+        """
+        taken = []
+        with self._lock:
+            for run_id, key in list(self._late):
+                history = self._histories[run_id, key]
+                execution, points = history.by_time() if history else (0, [])
+                if execution != running:
+                    self._late.remove((run_id, key))
+                    taken.append((run_id, key, execution, points))
+        return [one for one in taken if one[3]]
 
     def read(self, run_id: str, key: str, start: int, end: int) -> tuple[list[MetricPoint], bool]:
         """Return the points of a metric from one position to another, and whether more follow.

@@ -54,7 +54,7 @@ def tracker_variables(base: Mapping[str, str], execution: int, job_page: str | N
             # Those of another server, which the client would send instead of the token.
             variables |= {"MLFLOW_TRACKING_USERNAME": "trainyard", "MLFLOW_TRACKING_PASSWORD": token}
     if not _OWN_WANDB & base.keys():
-        # By default the client sends every 15 seconds, writes blocks of its file as often (from 0.27 on; before, only
+        # By default the client sends every 15 seconds, writes blocks of its file as often (from 0.31 on; before, only
         # full ones), and loses the rest when it is killed. It takes parts of a second for the default.
         intervals = {name: base.get(name, "1") for name in _WANDB_INTERVALS}
         variables |= {"WANDB_BASE_URL": url, "WANDB_API_KEY": token} | intervals

@@ -175,9 +175,9 @@ def update_values(values: Document, message: bytes) -> None:
 
 
 def parse_definition(message: bytes) -> Mapping[str, str]:
-    """Return a metric definition in the form of the configuration: 1 is the name, 2 a pattern, 4 the step metric."""
+    """Return a metric definition in the form that `StepMetrics.parse` takes."""
     with contextlib.suppress(MalformedMessageError):
-        return {str(number): text(value) for number, value in fields(message) if number in (1, 2, 4)}
+        return {str(number): text(value) for number, value in fields(message) if number in (1, 2, 4, 9)}
     return {}
 
 

@@ -33,25 +33,27 @@ def parse_config(text: object) -> tuple[dict[str, Any], "StepMetrics"]:
 class StepMetrics:
     """Which metric gives the step of others: `run.define_metric("*", step_metric="train/global_step")`."""
 
-    of_name: Mapping[str, str] = field(default_factory=dict)
+    of_name: Mapping[str, str | None] = field(default_factory=dict)
+    """None: the metric is defined without one, and no pattern applies to it."""
     of_pattern: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, defined: object) -> "StepMetrics":
         """Read the list of metric definitions of a configuration, whose keys are the numbers of protobuf fields.
 
-        1 is the name of a metric, 2 a pattern of names, 4 the name of the step metric, and 5 its position in the list,
-        from 1 (MetricRecord in `wandb_internal.proto`).
+        1 is the name of a metric, 2 a pattern of names, 4 the name of the step metric, 5 its position in the list,
+        from 1, and 9 is there if the definition replaces the one before (MetricRecord in `wandb_internal.proto`).
         """
         records = [one for one in defined if isinstance(one, dict)] if isinstance(defined, list) else []
-        names: dict[str, str] = {}
+        names: dict[str, str | None] = {}
         patterns: dict[str, str] = {}
         for record in records:
             step, position = record.get("4"), record.get("5")
             if isinstance(position, int) and 1 <= position <= len(records):
                 step = records[position - 1].get("1")
-            if isinstance(step, str) and isinstance(record.get("1"), str):
-                names[record["1"]] = step
+            if isinstance(record.get("1"), str):
+                before = None if record.get("9") else names.get(record["1"])
+                names[record["1"]] = step if isinstance(step, str) else before
             elif isinstance(step, str) and isinstance(record.get("2"), str):
                 patterns[record["2"]] = step
         return cls(names, patterns)
@@ -63,11 +65,17 @@ class StepMetrics:
     def __or__(self, other: "StepMetrics") -> "StepMetrics":
         return StepMetrics({**self.of_name, **other.of_name}, {**self.of_pattern, **other.of_pattern})
 
+    def with_preview(self, streamed: "StepMetrics") -> "StepMetrics":
+        """Return the definitions of a file with those of the stream, which may be newer, or lack the newest."""
+        axes = {name: step for name, step in streamed.of_name.items() if step is not None or name not in self.of_name}
+        return self | StepMetrics(axes, streamed.of_pattern)
+
     def step_metric(self, name: str) -> str | None:
         """Return the metric that gives the step of a metric, or is one; None: W&B's own count of calls."""
-        exact = name if name in self.of_name.values() else self.of_name.get(name)
-        if exact is not None:
-            return exact
+        if name in self.of_name.values() or name in self.of_pattern.values():
+            return name
+        if name in self.of_name:
+            return self.of_name[name]
         return next((step for glob, step in self.of_pattern.items() if fnmatch.fnmatchcase(name, glob)), None)
 
 
@@ -91,6 +99,11 @@ class RunHistory:
     def names(self) -> frozenset[str]:
         """The names of all metrics that the run has logged."""
         return self.earlier | self.used.keys()
+
+    @property
+    def on_axes(self) -> set[str]:
+        """The names whose values have the steps of another metric."""
+        return {name for name, metric in self.used.items() if metric is not None}
 
     def values(self, line: Mapping[str, Any], prefix: str) -> Iterator[TrackedValue]:
         """Yield the values of a history line. Images and other media are left out."""

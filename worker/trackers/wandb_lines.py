@@ -43,6 +43,10 @@ class RunLines:
                 unknown[step] = line
         return unknown
 
+    def are_late(self, new: Iterable[int]) -> bool:
+        """Return whether a stored line follows one of the new lines: where an axis repeats, the last value counts."""
+        return bool(self._stored) and any(0 <= step < self._stored[-1] for step in new)
+
     def add(self, lines: dict[int, Document]) -> None:
         """Take lines of the stream as stored."""
         self._note(lines)

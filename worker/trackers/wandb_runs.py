@@ -103,12 +103,15 @@ class WandbRun:
             first: The position of the first line in the client's history.
         """
         new = self.lines.new(lines, first)
+        is_late = self.lines.are_late(new)
         self._log(new.values())
         self.lines.add(new)
+        if is_late:
+            self._write_again(self._history.on_axes)
 
     def define(self, metrics: StepMetrics) -> None:
-        """Take the definitions that the client has sent."""
-        self._streamed_metrics = metrics
+        """Take the definitions that the client has sent. It sends those of before again, and removes none."""
+        self._streamed_metrics |= metrics
         self._update_metrics()
 
     def describe(self, parameters: Document, tags: Document, notes: Document) -> None:
@@ -186,9 +189,12 @@ class WandbRun:
 
     def _store_from_file(self, file: RunFile, lines: list[Document], end: int, *, ended: bool = False) -> None:
         new = self.lines.new(lines)
+        is_late = self.lines.are_late(new)
         self._log(new.values())
         self.lines.add_from_file(lines, new)
         file.accept(end, ended=ended)
+        if is_late:
+            self._write_again(self._history.on_axes)
 
     def _log(self, lines: Iterable[Document]) -> None:
         lines = list(lines)
@@ -205,22 +211,25 @@ class WandbRun:
 
     def _update_metrics(self) -> None:
         """Apply the definitions of both sources: curves whose step metric has changed are written again."""
-        self._history.metrics = StepMetrics.parse(self._definitions) | self._streamed_metrics
+        self._history.metrics = StepMetrics.parse(self._definitions).with_preview(self._streamed_metrics)
         changed = self._history.changed()
-        if not changed:
-            return
-        lines = self.lines.all_stored()
-        if lines is None:
+        if changed and not self._write_again(changed):
             message = (
                 f"a step metric was defined after more than {MAX_LINES} lines of W&B's history; "
                 "the earlier points keep their steps: define it before the first call of `log`"
             )
             self._journal.state_once(self.execution, "wandb_late_definition", message)
             self._history.forget(changed)
-            return
+
+    def _write_again(self, metrics: Iterable[str]) -> bool:
+        """Write the curves of metrics again, in the order of the client; return False if not all lines are known."""
+        lines = self.lines.all_stored()
+        if lines is None:
+            return False
         values = [value for line in lines for value in self._history.values(line, self.prefix)]
-        names = {self.prefix + name for name in changed}
+        names = {self.prefix + name for name in metrics}
         self._journal.rewrite(self.execution, TRACKER, (value for value in values if value.name in names))
+        return True
 
     def _unknown(self, kind: str, values: Document) -> dict[str, Any]:
         known = self._described.get(kind, {})

@@ -1,6 +1,5 @@
 """Planned stops and kills of programs that report to a tracker: the spool has the points of the client's own file."""
 
-import json
 import os
 import random
 import signal
@@ -12,7 +11,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.integration.worker.harness import FakeService, Run, finish_of, store_code, wait_for
-from tests.support.tracker_clients import CLIENTS_OF_DETAILS, Clients, import_folders, run_program
+from tests.support.tracker_clients import CLIENTS_OF_DETAILS, Clients, import_folders, wandb_runs
 from tests.support.tracker_spool import points
 from trainyard.contract.layout import AttemptLayout
 
@@ -39,30 +38,12 @@ if end == "kill of the client":
 while True:
     time.sleep(0.1)
 """
-READER = """
-import contextlib, json, os
-from wandb.proto.wandb_internal_pb2 import Record
-from wandb.sdk.internal.datastore import DataStore
-
-store = DataStore()
-store.open_for_scan(os.environ["FILE"])
-lines = {}
-# A kill can leave a part of the last record.
-with contextlib.suppress(AssertionError):
-    while (data := store.scan_data()) is not None:
-        items = {(item.key or item.nested_key[0]): item.value_json for item in Record.FromString(data).history.item}
-        if items:
-            lines[items["_step"]] = json.loads(items["loss"])
-print(json.dumps(lines))
-"""
-"""Newer clients have no reader in Python."""
 
 
 def lines_of(attempt: AttemptLayout) -> dict[int, float]:
     """Return the losses in the client's file by the client's own step, as the client itself reads it."""
-    (path,) = attempt.root.rglob("run-2*/run-*.wandb")
-    printed = run_program(READER, attempt.root, {"FILE": str(path)}, "older")
-    return {int(step): loss for step, loss in json.loads(printed).items()}
+    (run,) = wandb_runs(attempt.root)
+    return {line["_step"]: line["loss"] for line in run["lines"]}
 
 
 def logged(attempt: AttemptLayout) -> bool:

@@ -66,8 +66,11 @@ import wandb
 run = wandb.init()
 run.define_metric("{step}")
 run.define_metric("*", step_metric="{step}")
+run.define_metric("own", summary="min")
+run.define_metric("gone", step_metric="{step}")
+run.define_metric("gone", overwrite=True)
 for step in (0, 500, 1000):
-    run.log({{"train/loss": 1.0, "{step}": step}})
+    run.log({{"train/loss": 1.0, "own": 1.0, "gone": 1.0, "{step}": step}})
     run.log({{"eval/loss": 2.0, "{step}": step}})
 run.finish()
 """
@@ -294,13 +297,17 @@ def test_artifact_without_room_is_left_out_and_stated_once(
 
 
 @pytest.mark.parametrize("step", ["train/global_step", "batch"])
+@pytest.mark.parametrize("clients", CLIENTS_OF_DETAILS)
 def test_defined_step_metric_gives_the_steps(
-    listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, step: str
+    listener: TrackerListener, layout: AttemptLayout, tmp_path: Path, step: str, clients: Clients
 ) -> None:
-    run(listener, tmp_path, DEFINED.format(step=step), "installed")
-    stored = points(layout)
-    assert [at for key, at, _ in stored if key == "train/loss"] == [0, 500, 1000]
-    assert [at for key, at, _ in stored if key == "eval/loss"] == [0, 500, 1000]
+    """A pattern applies to no metric with a definition of its own."""
+    run(listener, tmp_path, DEFINED.format(step=step), clients)
+    steps = {key: sorted(at for name, at, _ in points(layout) if name == key) for key, _, _ in points(layout)}
+    defined = [0, 500, 1000]
+    assert steps == {"train/loss": defined, "eval/loss": defined, "own": [0, 2, 4], "gone": [0, 2, 4]} | {
+        step: sorted([*defined, *defined])
+    }
 
 
 @pytest.mark.parametrize(
