@@ -222,6 +222,7 @@ Client().upload_file(sys.argv[1], progress=end)
 """
 
 
+@pytest.mark.slow
 def test_upload_killed_with_its_service_continues_with_the_same_command(
     tuning_service: ServiceProcess, tmp_path: Path
 ) -> None:

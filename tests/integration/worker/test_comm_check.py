@@ -35,7 +35,7 @@ def test_every_operation_is_right_and_timed(tmp_path, ranks):
     assert {row["group"] for row in event["data"]["operations"]} == {"world"}
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "message"),
     [

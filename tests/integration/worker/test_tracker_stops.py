@@ -55,10 +55,10 @@ def logged(attempt: AttemptLayout) -> bool:
 @pytest.mark.parametrize(
     ("end", "reason"),
     [
-        ("cancel", "user_cancelled"),
-        ("pause", "preempted"),
+        pytest.param("cancel", "user_cancelled", marks=pytest.mark.slow),
+        pytest.param("pause", "preempted", marks=pytest.mark.slow),
         ("signal", "preempted"),
-        ("time limit", "time_limit"),
+        pytest.param("time limit", "time_limit", marks=pytest.mark.slow),
         ("kill of the client", "completed"),
     ],
 )

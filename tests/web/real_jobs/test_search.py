@@ -14,7 +14,7 @@ from trainyard.client import Client
 pytestmark = [pytest.mark.web]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_search_is_made_from_fields_and_ranked(visit: Visit, client: Client) -> None:
     page = written(visit.go("/submit"), SEARCHED)
     page.get_by_text("Search for the best values").click()

@@ -93,7 +93,7 @@ def test_a_service_that_is_killed_proposes_nothing_twice_and_loses_nothing(
     assert [member["state"] for member in killed["members"]] == [one["state"] for one in undisturbed["members"]]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.databases("postgres")
 def test_many_kills_change_no_proposal(lab: SearchLab) -> None:
     test_a_service_that_is_killed_proposes_nothing_twice_and_loses_nothing(lab, "asha", 20, 15)
