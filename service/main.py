@@ -27,7 +27,7 @@ from service.core.observability import configure_logging
 from service.core.periodic_task import PeriodicTask
 from service.core.private_files import restrict_permissions
 from service.core.python_version import describe_missing
-from service.core.settings import Settings, misspelled_variables
+from service.core.settings import Settings, unknown_variables
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease, lease_owner
 from service.db.migrate import current, head, upgrade
@@ -93,10 +93,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         settings = Settings()
         configure_logging(settings.log_format)
-        for name, suggestion in misspelled_variables(os.environ):
-            structlog.get_logger("service").warning(
-                f"{name} is not a setting and has no effect; did you mean {suggestion}?"
-            )
+        for name, suggestion in unknown_variables(os.environ):
+            meant = f"; did you mean {suggestion}?" if suggestion else ""
+            structlog.get_logger("service").warning(f"{name} is not a setting and has no effect{meant}")
         for pattern in ineffective_patterns(settings.allowed_variables):
             structlog.get_logger("service").warning(
                 f"TRAINYARD_ALLOWED_VARIABLES: {pattern} has no effect: no spec may set such a variable"

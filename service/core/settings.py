@@ -19,6 +19,7 @@ from service.core.upload_settings import UploadSettings
 from trainyard.contract.local_paths import DEFAULT_HOST, DEFAULT_PORT, default_state_dir
 from trainyard.contract.sizes import GIB
 from trainyard.contract.spec.containers import ContainerRuntime
+from trainyard.contract.spec.environment import ATTEMPT_VARIABLE
 from trainyard.contract.spec.site import Site
 
 Accelerator = Literal["cpu", "cuda"]
@@ -391,10 +392,20 @@ def has_gpu(devices: Path = Path("/dev")) -> bool:
     return any(path.name.removeprefix("nvidia").isdecimal() for path in devices.glob("nvidia*"))
 
 
-def misspelled_variables(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield each unknown variable that resembles a setting, with that setting."""
+_OTHERS = frozenset({"URL", "TOKEN", "PYTHON", "DEBUG", "BIND", "PORTS", "UID", "GID"})
+"""Variables with our prefix that are no settings: of the command line, and of the files for Docker."""
+
+
+def unknown_variables(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield each variable that is no setting, with the setting that it resembles, or an empty text.
+
+    Those that a job has are left out: a service may be started from one.
+    """
     known = {field.upper() for field in Settings.model_fields}
-    for name in names:
+    ours = [name for name in names if name.startswith(_PREFIX)]
+    in_job = ATTEMPT_VARIABLE in ours
+    for name in ours:
         bare = name.removeprefix(_PREFIX)
-        if name.startswith(_PREFIX) and bare not in known and (near := get_close_matches(bare, known, 1, _SIMILARITY)):
-            yield name, _PREFIX + near[0]
+        near = get_close_matches(bare, known, 1, _SIMILARITY)
+        if bare not in known | _OTHERS and (near or not in_job):
+            yield name, _PREFIX + near[0] if near else ""

@@ -19,7 +19,7 @@ from urllib.request import urlopen
 import sqlalchemy as sa
 
 from service.core.python_version import describe_missing
-from service.core.settings import Settings
+from service.core.settings import Settings, unknown_variables
 from service.db.migrate import current, head
 from service.db.models import Secret
 from service.diagnostics import slurm_checks as slurm
@@ -53,6 +53,7 @@ def run_checks(settings: Settings, *, query_scheduler: bool = True) -> Iterator[
         query_scheduler: Whether to call slurmctld; requests of the API must not.
     """
     checks: list[Callable[[Settings], Finding]] = [
+        _variables,
         _database,
         _schema,
         _clock,
@@ -81,6 +82,17 @@ def _run(settings: Settings, checks: Sequence[Callable[[Settings], Finding]]) ->
         except (OSError, sa.exc.SQLAlchemyError, subprocess.SubprocessError) as error:
             name = check.__name__.removeprefix("_")
             yield error_finding(name, f"cannot be checked: {str(error).splitlines()[0]}", "see the message")
+
+
+def _variables(_settings: Settings) -> Finding:
+    """Check the names of the variables with our prefix: one that is no setting has no effect."""
+    unknown = dict(unknown_variables(os.environ))
+    if not unknown:
+        return ok_finding("variables", "every variable TRAINYARD_* is a setting")
+    meant = [f"{name}; did you mean {near}?" if near else name for name, near in unknown.items()]
+    message = f"no setting, and without effect: {' '.join(meant)}"
+    finding = error_finding if any(unknown.values()) else warning_finding
+    return finding("variables", message, "correct or remove them; docs/settings.md lists the settings")
 
 
 def _database(settings: Settings) -> Finding:

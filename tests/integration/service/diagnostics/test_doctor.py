@@ -42,6 +42,16 @@ def test_only_the_unreachable_service_is_an_error(settings: Settings) -> None:
     assert all(finding.fix for finding in findings_by_name(settings).values() if finding.state != "ok")
 
 
+def test_variables_without_effect_are_reported(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINYARD_FOO_BAR", "1")
+    finding = findings_by_name(settings)["variables"]
+    assert (finding.state, finding.message) == ("warning", "no setting, and without effect: TRAINYARD_FOO_BAR")
+    monkeypatch.setenv("TRAINYARD_RUN_DIR", "/runs")
+    finding = findings_by_name(settings)["variables"]
+    assert finding.state == "error"
+    assert "TRAINYARD_RUN_DIR; did you mean TRAINYARD_RUNS_DIR?" in finding.message
+
+
 def test_readable_token_file_is_reported(settings: Settings) -> None:
     token = settings.state / "admin_token"
     token.chmod(0o644)

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from structlog.testing import capture_logs
 
 from service.core.errors import ServiceError
-from service.core.settings import Settings, has_gpu, misspelled_variables
+from service.core.settings import Settings, has_gpu, unknown_variables
 from service.main import main
 from service.planner.service import preview_script
 from trainyard.contract.spec.resolve import resolve
@@ -82,9 +82,13 @@ def test_invalid_password_file_is_rejected(tmp_path: Path) -> None:
         url_with(tmp_path / "absent")
 
 
-def test_only_misspelled_settings_are_reported() -> None:
+def test_variables_that_are_no_settings_are_reported() -> None:
     names = ["TRAINYARD_MAX_GPUS_PER_USR", "TRAINYARD_MAX_GPUS_PER_USER", "TRAINYARD_PORTS", "TRAINYARD_URL", "PATH"]
-    assert list(misspelled_variables(names)) == [("TRAINYARD_MAX_GPUS_PER_USR", "TRAINYARD_MAX_GPUS_PER_USER")]
+    misspelled = ("TRAINYARD_MAX_GPUS_PER_USR", "TRAINYARD_MAX_GPUS_PER_USER")
+    assert list(unknown_variables(names)) == [misspelled]
+    assert list(unknown_variables([*names, "TRAINYARD_FOO_BAR"])) == [misspelled, ("TRAINYARD_FOO_BAR", "")]
+    of_a_job = [*names, "TRAINYARD_ATTEMPT", "TRAINYARD_CHECKPOINT_DIR"]
+    assert list(unknown_variables(of_a_job)) == [misspelled], "a service that is started in a job"
 
 
 def test_allowed_variables_are_names_and_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
