@@ -41,6 +41,9 @@ class Backend:
     """Whether it gives ids to entries of its queue, which the claims of workers have."""
     has_limits: bool = False
     """Whether it has partitions with limits and hardware of their own."""
+    inherited: tuple[str, ...] = ("CUDA_*", "NCCL_*", "TMPDIR", "VIRTUAL_ENV")
+    """Variables that jobs inherit because they run where the service runs: they choose GPUs, describe the hardware of
+    this machine, and name folders on it. On the nodes of a cluster they would be wrong."""
     lookup_policy: Callable[[Settings], LookupPolicy] = lambda settings: LookupPolicy()
     render_script: Callable[[Settings, LaunchDocument, LaunchPlan], str] = lambda settings, document, plan: plan.script
     """Return the script of an attempt. ValueError: a value may not appear in it."""
@@ -69,6 +72,7 @@ BACKENDS: Mapping[Literal["local", "slurm"], Backend] = {
         is_slow=True,
         names_entries=True,
         has_limits=True,
+        inherited=(),
         lookup_policy=_slurm_lookup_policy,
         render_script=_slurm_script,
     ),

@@ -92,6 +92,15 @@ def test_allowed_variables_are_names_and_prefixes(monkeypatch: pytest.MonkeyPatc
     assert Settings().allowed_variables == ("WANDB_*", "MALLOC_ARENA_MAX")
 
 
+@pytest.mark.parametrize("names", ["*", "N*", "_*", "A=B", "NCCL_*X", "SLURM_*", "SRUN_X", "TRAINYARD_TOKEN", "RANK"])
+def test_jobs_inherit_no_broad_or_reserved_names(monkeypatch: pytest.MonkeyPatch, names: str) -> None:
+    monkeypatch.setenv("TRAINYARD_JOB_ENVIRONMENT", "NCCL_*, http_proxy")
+    assert Settings().job_environment == ("NCCL_*", "http_proxy")
+    monkeypatch.setenv("TRAINYARD_JOB_ENVIRONMENT", names)
+    with pytest.raises(ValidationError, match=r"neither a name nor a prefix|cannot be inherited"):
+        Settings()
+
+
 @pytest.mark.parametrize(
     ("text", "added", "removed"),
     [
