@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
 from trainyard.contract.spec.sbatch_options import DEFAULT_OPTIONS, SBATCH_OPTIONS
@@ -16,7 +16,15 @@ _SBATCH_OPTIONS = frozenset(
     }
 )
 """sbatch options that an administrator may set: those that neither the service nor a spec sets."""
-_SBATCH_VALUE = re.compile(r"[A-Za-z0-9_.:,=@/%+*-]{1,128}")
+_SRUN_OPTIONS = frozenset(
+    {
+        *("mpi", "cpu-bind", "mem-bind", "gpu-bind", "gres-flags", "distribution", "hint", "network", "mem", "exact"),
+        *("overlap", "whole", "threads-per-core", "core-spec", "thread-spec", "cpu-freq", "gpu-freq", "acctg-freq"),
+        *("profile", "resv-ports", "disable-status", "task-prolog", "task-epilog"),
+    }
+)
+"""srun options that an administrator may set: they change neither what runs, nor where, nor how it ends."""
+_OPTION_VALUE = re.compile(r"[A-Za-z0-9_.:,=@/%+*-]{1,128}")
 
 
 def parse_gpu_memory(text: str) -> dict[str, float]:
@@ -46,13 +54,26 @@ def parse_sbatch_options(text: str) -> dict[str, str | bool]:
     Raises:
         ValueError: an option is not in the allow-list, or its value has characters that are unsafe in a batch script.
     """
+    return _parse_options(text, _SBATCH_OPTIONS)
+
+
+def parse_srun_options(text: str) -> dict[str, str | bool]:
+    """Parse an administrator's srun options, such as `--mpi=none`, as `parse_sbatch_options` does.
+
+    Raises:
+        ValueError: as there.
+    """
+    return _parse_options(text, _SRUN_OPTIONS)
+
+
+def _parse_options(text: str, allowed: Collection[str]) -> dict[str, str | bool]:
     options: dict[str, str | bool] = {}
     for word in shlex.split(text):
         name, equals, value = word.removeprefix("--").partition("=")
-        if not word.startswith("--") or name not in _SBATCH_OPTIONS:
-            allowed = ", ".join(f"--{option}" for option in sorted(_SBATCH_OPTIONS))
-            raise ValueError(f"`{word}` is not an allowed option; use any of: {allowed}")
-        if equals and not _SBATCH_VALUE.fullmatch(value):
+        if not word.startswith("--") or name not in allowed:
+            names = ", ".join(f"--{option}" for option in sorted(allowed))
+            raise ValueError(f"`{word}` is not an allowed option; use any of: {names}")
+        if equals and not _OPTION_VALUE.fullmatch(value):
             raise ValueError(f"`--{name}`: the value may contain only letters, digits and _.:,=@/%+*-")
         options[name] = value if equals else True
     return options

@@ -1,12 +1,15 @@
 """Settings of the Slurm backend."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from service.core.setting_parsers import parse_option_names, parse_sbatch_options
+from service.core.setting_parsers import parse_option_names, parse_sbatch_options, parse_srun_options
+
+MemoryOption = Literal["mem", "mem-per-cpu", "mem-per-gpu", "none"]
+GpuOption = Literal["gres", "gpus-per-node", "gpus"]
 
 
 class SlurmSettings(BaseSettings):
@@ -37,6 +40,17 @@ class SlurmSettings(BaseSettings):
     site changes the request."""
     slurm_host_suffix: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]{0,128}$")] = ""
     """Suffix of a node's name on the network between the nodes, such as `-ib0`."""
+    slurm_memory_option: MemoryOption = "mem"
+    """sbatch option by which jobs request memory. `mem-per-gpu` applies to jobs with GPUs, others use `mem`; with
+    `none` no job requests memory, and a spec that does is rejected."""
+    slurm_gpu_option: GpuOption = "gres"
+    """sbatch option by which jobs request GPUs: `gres` as `--gres=gpu:...`."""
+    slurm_propagate: Annotated[str, Field(pattern=r"^[A-Z]{0,10}(,[A-Z]{1,10})*$")] = "NONE"
+    """Limits of the service's process that jobs get (`--propagate`), such as `NOFILE,MEMLOCK`. `NONE`: jobs have the
+    limits of the nodes. Empty: what slurm.conf states."""
+    slurm_srun_options: str = ""
+    """Options of srun in every job, such as `--mpi=none --cpu-bind=none`; `service/core/setting_parsers.py` lists the
+    allowed ones."""
     slurm_extra_options: str = ""
     """sbatch options of every job, such as `--reservation=ai --exclusive`; `service/core/setting_parsers.py` lists the
     allowed ones. A spec may not set them again."""
@@ -50,6 +64,12 @@ class SlurmSettings(BaseSettings):
     @classmethod
     def _known_options(cls, text: str) -> str:
         parse_sbatch_options(text)
+        return text
+
+    @field_validator("slurm_srun_options")
+    @classmethod
+    def _known_srun_options(cls, text: str) -> str:
+        parse_srun_options(text)
         return text
 
     @field_validator("slurm_allowed_options")

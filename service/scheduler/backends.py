@@ -8,6 +8,7 @@ from typing import Literal
 from service.core.settings import Settings
 from service.scheduler.base import SUBMITTER_MARGIN_SECONDS, LaunchPlan
 from service.scheduler.slurm.batch_script import batch_script
+from service.scheduler.slurm.dialect import Dialect
 from trainyard.contract.wire.launch import LaunchDocument
 
 
@@ -57,7 +58,7 @@ def _slurm_lookup_policy(settings: Settings) -> LookupPolicy:
 
 
 def _slurm_script(settings: Settings, document: LaunchDocument, plan: LaunchPlan) -> str:
-    return batch_script(document, plan, extra=settings.slurm_extra_options)
+    return batch_script(document, plan, dialect=Dialect.of(settings))
 
 
 BACKENDS: Mapping[Literal["local", "slurm"], Backend] = {
