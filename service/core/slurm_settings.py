@@ -9,6 +9,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from service.core.setting_parsers import parse_option_names, parse_sbatch_options, parse_srun_options
 
 MemoryOption = Literal["mem", "mem-per-cpu", "mem-per-gpu", "none"]
+_LIMIT = "(AS|CORE|CPU|DATA|FSIZE|MEMLOCK|NOFILE|NPROC|RSS|STACK)"
 GpuOption = Literal["gres", "gpus-per-node", "gpus"]
 
 
@@ -45,7 +46,7 @@ class SlurmSettings(BaseSettings):
     `none` no job requests memory, and a spec that does is rejected."""
     slurm_gpu_option: GpuOption = "gres"
     """sbatch option by which jobs request GPUs: `gres` as `--gres=gpu:...`."""
-    slurm_propagate: Annotated[str, Field(pattern=r"^[A-Z]{0,10}(,[A-Z]{1,10})*$")] = "NONE"
+    slurm_propagate: Annotated[str, Field(pattern=rf"^(|ALL|NONE|{_LIMIT}(,{_LIMIT})*)$")] = "NONE"
     """Limits of the service's process that jobs get (`--propagate`), such as `NOFILE,MEMLOCK`. `NONE`: jobs have the
     limits of the nodes. Empty: what slurm.conf states."""
     slurm_srun_options: str = ""
