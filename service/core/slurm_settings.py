@@ -47,7 +47,7 @@ class SlurmSettings(BaseSettings):
     slurm_gpu_option: GpuOption = "gres"
     """sbatch option by which jobs request GPUs: `gres` as `--gres=gpu:...`."""
     slurm_propagate: Annotated[str, Field(pattern=rf"^(|ALL|NONE|{_LIMIT}(,{_LIMIT})*)$")] = "NONE"
-    """Limits of the service's process that jobs get (`--propagate`), such as `NOFILE,MEMLOCK`. `NONE`: jobs have the
+    """Limits of the service's process that jobs get (`--propagate`), such as `STACK,CORE`. `NONE`: jobs have the
     limits of the nodes. Empty: what slurm.conf states."""
     slurm_srun_options: str = ""
     """Options of srun in every job, such as `--mpi=none --cpu-bind=none`; `service/core/setting_parsers.py` lists the

@@ -47,7 +47,10 @@ _FIX_VARIABLES = (
     "of TRAINYARD_SITE_SETUP"
 )
 _FIX_REFUSED = "use a token that may run code, and see `trainyard cluster`"
-_FIX_LIMITS = "raise the hard limits of slurmd (LimitNOFILE and so on of its unit), or set TRAINYARD_SLURM_PROPAGATE"
+_FIX_LIMITS = (
+    "raise the limits of slurmd (such as LimitSTACK of its unit), or name them in TRAINYARD_SLURM_PROPAGATE, which "
+    "copies those of the service"
+)
 
 
 @dataclass(frozen=True)
