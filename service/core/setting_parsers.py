@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
+from trainyard.contract.spec.environment import is_set_for_ranks
 from trainyard.contract.spec.sbatch_options import DEFAULT_OPTIONS, SBATCH_OPTIONS
 
 _SBATCH_OPTIONS = frozenset(
@@ -101,3 +102,16 @@ def parse_option_names(parts: Iterable[str]) -> frozenset[str]:
         else:
             names.add(name)
     return frozenset(names)
+
+
+def require_inheritable(names: Iterable[str]) -> None:
+    """Check the names and prefixes of variables that jobs may inherit from the service.
+
+    Raises:
+        ValueError: one is neither, or each job has a value of its own for it.
+    """
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*|[A-Za-z][A-Za-z0-9]*_\*", name):
+            raise ValueError(f"`{name}` is neither a name nor a prefix such as NCCL_*")
+        if is_set_for_ranks(name):
+            raise ValueError(f"`{name}` cannot be inherited: the service, Slurm or torchrun sets it for each job")

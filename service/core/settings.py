@@ -14,13 +14,12 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from service.core.private_files import read_secret
-from service.core.setting_parsers import parse_gpu_memory, parse_option_names, parse_sbatch_options
+from service.core.setting_parsers import parse_gpu_memory, parse_option_names, parse_sbatch_options, require_inheritable
 from service.core.slurm_settings import SlurmSettings
 from service.core.upload_settings import UploadSettings
 from trainyard.contract.local_paths import DEFAULT_HOST, DEFAULT_PORT, default_state_dir
 from trainyard.contract.sizes import GIB
 from trainyard.contract.spec.containers import ContainerRuntime
-from trainyard.contract.spec.environment import is_set_for_ranks
 from trainyard.contract.spec.site import Site
 
 Accelerator = Literal["cpu", "cuda"]
@@ -224,11 +223,7 @@ class Settings(SlurmSettings, UploadSettings):
     @field_validator("job_environment")
     @classmethod
     def _inheritable_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        for name in names:
-            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*|[A-Za-z][A-Za-z0-9]*_\*", name):
-                raise ValueError(f"`{name}` is neither a name nor a prefix such as NCCL_*")
-            if is_set_for_ranks(name):
-                raise ValueError(f"`{name}` cannot be inherited: the service, Slurm or torchrun sets it for each job")
+        require_inheritable(names)
         return names
 
     @field_validator("munge_group", "munge_admin_group")
