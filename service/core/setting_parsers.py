@@ -2,9 +2,10 @@
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
+from trainyard.contract.spec.environment import is_set_for_ranks
 from trainyard.contract.spec.sbatch_options import DEFAULT_OPTIONS, SBATCH_OPTIONS
 
 _SBATCH_OPTIONS = frozenset(
@@ -16,7 +17,15 @@ _SBATCH_OPTIONS = frozenset(
     }
 )
 """sbatch options that an administrator may set: those that neither the service nor a spec sets."""
-_SBATCH_VALUE = re.compile(r"[A-Za-z0-9_.:,=@/%+*-]{1,128}")
+_SRUN_OPTIONS = frozenset(
+    {
+        *("mpi", "cpu-bind", "mem-bind", "gpu-bind", "gres-flags", "distribution", "hint", "network", "mem", "exact"),
+        *("overlap", "whole", "threads-per-core", "core-spec", "thread-spec", "cpu-freq", "gpu-freq", "acctg-freq"),
+        *("profile", "resv-ports", "disable-status", "task-prolog", "task-epilog"),
+    }
+)
+"""srun options that an administrator may set: they change neither what runs, nor where, nor how it ends."""
+_OPTION_VALUE = re.compile(r"[A-Za-z0-9_.:,=@/%+*-]{1,128}")
 
 
 def parse_gpu_memory(text: str) -> dict[str, float]:
@@ -46,13 +55,26 @@ def parse_sbatch_options(text: str) -> dict[str, str | bool]:
     Raises:
         ValueError: an option is not in the allow-list, or its value has characters that are unsafe in a batch script.
     """
+    return _parse_options(text, _SBATCH_OPTIONS)
+
+
+def parse_srun_options(text: str) -> dict[str, str | bool]:
+    """Parse an administrator's srun options, such as `--mpi=none`, as `parse_sbatch_options` does.
+
+    Raises:
+        ValueError: as there.
+    """
+    return _parse_options(text, _SRUN_OPTIONS)
+
+
+def _parse_options(text: str, allowed: Collection[str]) -> dict[str, str | bool]:
     options: dict[str, str | bool] = {}
     for word in shlex.split(text):
         name, equals, value = word.removeprefix("--").partition("=")
-        if not word.startswith("--") or name not in _SBATCH_OPTIONS:
-            allowed = ", ".join(f"--{option}" for option in sorted(_SBATCH_OPTIONS))
-            raise ValueError(f"`{word}` is not an allowed option; use any of: {allowed}")
-        if equals and not _SBATCH_VALUE.fullmatch(value):
+        if not word.startswith("--") or name not in allowed:
+            names = ", ".join(f"--{option}" for option in sorted(allowed))
+            raise ValueError(f"`{word}` is not an allowed option; use any of: {names}")
+        if equals and not _OPTION_VALUE.fullmatch(value):
             raise ValueError(f"`--{name}`: the value may contain only letters, digits and _.:,=@/%+*-")
         options[name] = value if equals else True
     return options
@@ -80,3 +102,16 @@ def parse_option_names(parts: Iterable[str]) -> frozenset[str]:
         else:
             names.add(name)
     return frozenset(names)
+
+
+def require_inheritable(names: Iterable[str]) -> None:
+    """Check the names and prefixes of variables that jobs may inherit from the service.
+
+    Raises:
+        ValueError: one is neither, or each job has a value of its own for it.
+    """
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*|[A-Za-z][A-Za-z0-9]*_\*", name):
+            raise ValueError(f"`{name}` is neither a name nor a prefix such as NCCL_*")
+        if is_set_for_ranks(name):
+            raise ValueError(f"`{name}` cannot be inherited: the service, Slurm or torchrun sets it for each job")

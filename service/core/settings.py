@@ -14,7 +14,8 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from service.core.private_files import read_secret
-from service.core.setting_parsers import parse_gpu_memory, parse_option_names, parse_sbatch_options
+from service.core.setting_parsers import parse_gpu_memory, parse_option_names, parse_sbatch_options, require_inheritable
+from service.core.slurm_settings import SlurmSettings
 from service.core.upload_settings import UploadSettings
 from trainyard.contract.local_paths import DEFAULT_HOST, DEFAULT_PORT, default_state_dir
 from trainyard.contract.sizes import GIB
@@ -27,15 +28,15 @@ RunAs = Literal["service", "owner"]
 
 _PREFIX = "TRAINYARD_"
 _LIST_SETTINGS = (
-    *("allowed_hosts", "allowed_roots", "allowed_variables", "code_roles", "container_images", "trusted_proxies"),
-    *("slurm_allowed_options", "webhook_allowed_hosts"),
+    *("allowed_hosts", "allowed_roots", "allowed_variables", "code_roles", "container_images", "job_environment"),
+    *("slurm_allowed_options", "trusted_proxies", "webhook_allowed_hosts"),
 )
 """Settings that are comma-separated."""
 _SIMILARITY = 0.9
 """Similarity above which a variable counts as misspelled; `PORTS` of the compose file is not a misspelled `PORT`."""
 
 
-class Settings(UploadSettings):
+class Settings(SlurmSettings, UploadSettings):
     """Every setting has a default that suits one user on one machine."""
 
     model_config = SettingsConfigDict(env_prefix=_PREFIX, use_attribute_docstrings=True)
@@ -91,37 +92,6 @@ class Settings(UploadSettings):
     """Part of every scheduler tag; distinguishes several services on one cluster."""
     tick_seconds: Annotated[float, Field(gt=0)] = 1.0
     """Pause between two ticks of the reconciler while jobs are active."""
-    slurm_poll_seconds: Annotated[float, Field(gt=0)] = 5.0
-    """Minimum time between two polls of Slurm; a poll is one squeue and at most one sacct."""
-    slurm_max_poll_seconds: Annotated[float, Field(gt=0)] = 60.0
-    """While nothing changes, the pause between two polls doubles up to this value; a change resets it."""
-    slurm_python: Path | None = None
-    """Interpreter on the nodes that has torch and Trainyard's worker;
-    default: the path of the service's interpreter."""
-    slurm_submit_timeout_seconds: Annotated[float, Field(ge=1)] = 300.0
-    """Timeout of sbatch; more than the two minutes for which sbatch retries by itself."""
-    slurm_confirm_absence_seconds: Annotated[float, Field(ge=1)] = 180.0
-    """How long after the last sbatch call an unconfirmed submission is repeated if three lookups have not found it;
-    more than the time that sbatch's request may be in transit."""
-    slurm_signal_lead_seconds: Annotated[int, Field(ge=1, le=3600)] = 180
-    """How long before a job's time limit Slurm sends the warning signal; more than a checkpoint takes."""
-    slurm_time_limit_minutes: Annotated[int | None, Field(ge=1)] = None
-    """Time limit of jobs that set none; default: the limit of their partition."""
-    slurm_gpus_per_node: Annotated[int | None, Field(ge=1)] = None
-    """Ranks on each node for jobs that do not set it; default: all ranks on one node."""
-    slurm_preflight: bool = True
-    """Whether a job that requests more than the cluster has is rejected at submission; switch it off if a plugin of the
-    site changes the request."""
-    slurm_host_suffix: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]{0,128}$")] = ""
-    """Suffix of a node's name on the network between the nodes, such as `-ib0`."""
-    slurm_extra_options: str = ""
-    """sbatch options of every job, such as `--reservation=ai --exclusive`; `service/core/setting_parsers.py` lists the
-    allowed ones. A spec may not set them again."""
-    slurm_allowed_options: Annotated[tuple[str, ...], NoDecode] = ("default",)
-    """sbatch options that specs may set in `resources.options`, comma-separated. `default`: those that
-    `docs/operations.md` lists as such; `-name` removes one: `default,mail-type,-nodelist`. Empty: none."""
-    slurm_network_interface: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.,-]{0,64}$")] = ""
-    """Network interface between ranks of several nodes, such as `ib0`; default: gloo and nccl choose."""
     pause_timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
     """How long a pausing job may take to save and exit before the scheduler is requested to end it."""
     site_patience_days: Annotated[float, Field(gt=0)] = 7.0
@@ -136,6 +106,9 @@ class Settings(UploadSettings):
     """Further environment variables that every user may set in a spec, comma-separated: names, and prefixes such as
     `WANDB_*`. None of them may be read as a path, a library, a module or a command. All other names require the code
     role."""
+    job_environment: Annotated[tuple[str, ...], NoDecode] = ()
+    """Variables of the service's own environment that jobs inherit beside what every program needs, comma-separated:
+    names, and prefixes such as `NCCL_*`. Default: none."""
     site_setup: Path | None = None
     """A file of bash on the nodes, which each node of every job sources before the ranks start. What it exports, the
     ranks get. Its last command must succeed."""
@@ -248,6 +221,12 @@ class Settings(UploadSettings):
                 raise ValueError(f"`{name}` is neither an uppercase name nor a prefix such as WANDB_*")
         return names
 
+    @field_validator("job_environment")
+    @classmethod
+    def _inheritable_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        require_inheritable(names)
+        return names
+
     @field_validator("munge_group", "munge_admin_group")
     @classmethod
     def _group_with_role(cls, group: str, info: ValidationInfo) -> str:
@@ -260,18 +239,6 @@ class Settings(UploadSettings):
     def _known_sizes(cls, text: str) -> str:
         parse_gpu_memory(text)
         return text
-
-    @field_validator("slurm_extra_options")
-    @classmethod
-    def _known_options(cls, text: str) -> str:
-        parse_sbatch_options(text)
-        return text
-
-    @field_validator("slurm_allowed_options")
-    @classmethod
-    def _checkable_options(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        parse_option_names(names)
-        return names
 
     @field_validator("trusted_proxies")
     @classmethod

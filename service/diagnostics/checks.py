@@ -65,14 +65,14 @@ def run_checks(settings: Settings, *, query_scheduler: bool = True) -> Iterator[
     ]
     if settings.backend == "slurm":
         checks += [slurm.commands, slurm.interpreter]
-        checks += [slurm.controller] if query_scheduler else []
+        checks += [slurm.controller, slurm.requests] if query_scheduler else []
     checks += [_route, _gpus, containers, munge, owners, roots, models, _interpreter, _versions]
     yield from _run(settings, checks)
 
 
 def examine_slurm(settings: Settings) -> Iterator[Finding]:
     """Yield the findings of the checks that call the scheduler."""
-    yield from _run(settings, [slurm.controller])
+    yield from _run(settings, [slurm.controller, slurm.requests])
 
 
 def _run(settings: Settings, checks: Sequence[Callable[[Settings], Finding]]) -> Iterator[Finding]:

@@ -4,10 +4,16 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from service.core.python_version import describe_missing
 from service.core.settings import Settings
+from service.scheduler.base import SchedulerUnavailableError
+from service.scheduler.slurm.commands import SlurmCommands
+from service.scheduler.slurm.dialect import Dialect
+from service.scheduler.slurm.sbatch_output import parse_forecast
+from trainyard.contract.wire.cluster import PartitionResource
 from trainyard.contract.wire.diagnostics import Finding, error_finding, ok_finding, warning_finding
 
 _COMMANDS = ("sbatch", "squeue", "sacct", "scancel", "sinfo")
@@ -47,6 +53,38 @@ def controller_finding(status: int, stderr: str) -> Finding:
         )
         return error_finding("munge", f"Slurm rejects the credentials: {reason}", fix)
     return error_finding("slurmctld", f"sinfo fails: {reason}", "is slurmctld up? is slurm.conf here?")
+
+
+def requests(settings: Settings) -> Finding:
+    """Whether Slurm accepts the forms of requests that the settings choose, with and without a GPU."""
+    dialect, commands = Dialect.of(settings), SlurmCommands()
+    chosen = f"memory by {dialect.memory}, GPUs by {dialect.gpus}, limits by {dialect.propagate or 'slurm.conf'}"
+    try:
+        partitions = [partition for partition in commands.sinfo().partitions if partition.state == "up"]
+        refused = dict[str, str]()
+        for partition in {one.name: one for one in _tested(partitions)}.values():
+            uses_gpus = any(shape.gpus for shape in partition.shapes)
+            script = dialect.test_script(partition.name, uses_gpus=uses_gpus)
+            forecast = parse_forecast(*commands.test_only(script))
+            refused |= {partition.name: forecast.message} if not forecast.accepted else {}
+    except SchedulerUnavailableError as error:
+        return warning_finding("requests", f"cannot be checked: {error}", "see the finding slurmctld")
+    if not refused:
+        return ok_finding("requests", f"{chosen}; Slurm accepts them")
+    message = "; ".join(f"partition {name}: {text.removesuffix('.')}" for name, text in refused.items())
+    fix = (
+        "compare TRAINYARD_SLURM_MEMORY_OPTION, _GPU_OPTION, _PROPAGATE and _EXTRA_OPTIONS with the site's rules; the "
+        "test runs as the account of the service"
+    )
+    return warning_finding("requests", f"{chosen}; Slurm accepts no test job: {message}", fix)
+
+
+def _tested(partitions: Sequence[PartitionResource]) -> Iterator[PartitionResource]:
+    """Yield the default partition, or the first one, and the first ones with and without GPUs."""
+    ordered = sorted(partitions, key=lambda partition: not partition.default)
+    yield from ordered[:1]
+    for uses_gpus in (True, False):
+        yield from [one for one in ordered if any(shape.gpus for shape in one.shapes) == uses_gpus][:1]
 
 
 def interpreter(settings: Settings) -> Finding:

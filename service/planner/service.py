@@ -175,7 +175,7 @@ def preview_script(settings: Settings, spec: TrainingSpec, site: Site) -> tuple[
             document,
             folder=folder,
             python=settings.python,
-            inherited=inherited_environment(os.environ),
+            inherited=inherited_environment(os.environ, machine=backend.inherited, listed=settings.job_environment),
             search_path=source_tree(),
         )
         return backend.render_script(settings, document, plan), None

@@ -8,6 +8,7 @@ from typing import Literal
 from service.core.settings import Settings
 from service.scheduler.base import SUBMITTER_MARGIN_SECONDS, LaunchPlan
 from service.scheduler.slurm.batch_script import batch_script
+from service.scheduler.slurm.dialect import Dialect
 from trainyard.contract.wire.launch import LaunchDocument
 
 
@@ -41,6 +42,9 @@ class Backend:
     """Whether it gives ids to entries of its queue, which the claims of workers have."""
     has_limits: bool = False
     """Whether it has partitions with limits and hardware of their own."""
+    inherited: tuple[str, ...] = ("CUDA_*", "NCCL_*", "TMPDIR", "VIRTUAL_ENV")
+    """Variables that jobs inherit because they run where the service runs: they choose GPUs, describe the hardware of
+    this machine, and name folders on it. On the nodes of a cluster they would be wrong."""
     lookup_policy: Callable[[Settings], LookupPolicy] = lambda settings: LookupPolicy()
     render_script: Callable[[Settings, LaunchDocument, LaunchPlan], str] = lambda settings, document, plan: plan.script
     """Return the script of an attempt. ValueError: a value may not appear in it."""
@@ -54,7 +58,7 @@ def _slurm_lookup_policy(settings: Settings) -> LookupPolicy:
 
 
 def _slurm_script(settings: Settings, document: LaunchDocument, plan: LaunchPlan) -> str:
-    return batch_script(document, plan, extra=settings.slurm_extra_options)
+    return batch_script(document, plan, dialect=Dialect.of(settings))
 
 
 BACKENDS: Mapping[Literal["local", "slurm"], Backend] = {
@@ -69,6 +73,7 @@ BACKENDS: Mapping[Literal["local", "slurm"], Backend] = {
         is_slow=True,
         names_entries=True,
         has_limits=True,
+        inherited=(),
         lookup_policy=_slurm_lookup_policy,
         render_script=_slurm_script,
     ),

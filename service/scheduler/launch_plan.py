@@ -7,26 +7,36 @@ from pathlib import Path
 
 from service.as_owner.accounts import Account
 from service.scheduler.base import LaunchPlan
-from trainyard.contract.spec.environment import ATTEMPT_VARIABLE, matches_any
+from trainyard.contract.spec.environment import ATTEMPT_VARIABLE, is_set_for_ranks, matches_any
 from trainyard.contract.wire.launch import LaunchDocument
 
-_INHERITED = (
-    *("PATH", "HOME", "USER", "LOGNAME", "VIRTUAL_ENV", "TMPDIR"),
-    *("LANG", "LC_*", "TZ"),
-    *("CUDA_*", "NCCL_*", "GLOO_*"),
-)
-"""Variables that a job inherits from the service."""
+_NEEDED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_*", "TZ")
+"""What every program needs. Not VIRTUAL_ENV: the interpreter of the nodes is named by its path and may be another."""
+_OF_THE_ACCOUNT = ("TMPDIR", "VIRTUAL_ENV")
+"""What belongs to the account of the service, and not to the owner of a job."""
 
 
-def inherited_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The part of the service's environment that jobs inherit, without its secrets and settings."""
-    return {name: value for name, value in environ.items() if matches_any(name, _INHERITED)}
+def inherited_environment(
+    environ: Mapping[str, str],
+    *,
+    machine: Sequence[str] = (),
+    listed: Sequence[str] = (),
+    account: Account | None = None,
+) -> dict[str, str]:
+    """The part of the service's environment that a job inherits.
 
-
-def owner_environment(inherited: Mapping[str, str], account: Account) -> dict[str, str]:
-    """The inherited environment of a job that runs as its owner, without what is the service's own."""
-    ours = ("TMPDIR", "VIRTUAL_ENV")
-    return {name: value for name, value in inherited.items() if name not in ours} | account.environment
+    Args:
+        machine: `Backend.inherited`.
+        listed: Names and prefixes of TRAINYARD_JOB_ENVIRONMENT.
+        account: The Unix account as which the job runs; None: that of the service.
+    """
+    common = (*_NEEDED, *(name for name in machine if account is None or name not in _OF_THE_ACCOUNT))
+    inherited = {
+        name: value
+        for name, value in environ.items()
+        if matches_any(name, common) or (matches_any(name, listed) and not is_set_for_ranks(name))
+    }
+    return inherited | (account.environment if account else {})
 
 
 def plan_launch(

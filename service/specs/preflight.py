@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from service.core.settings import Settings
 from service.scheduler.backends import BACKENDS
 from service.scheduler.launch_document import ranks_per_node
+from service.scheduler.slurm.dialect import Dialect
 from service.specs.acceptance import AcceptedSpec
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.sections import Resources
@@ -26,10 +27,13 @@ def is_stale(cluster: ClusterResource) -> bool:
 
 
 def unavailable_resources(settings: Settings, accepted: AcceptedSpec) -> list[Problem]:
-    """Return every resource of an accepted spec that the Slurm cluster can never provide."""
-    if not BACKENDS[settings.backend].has_limits or not settings.slurm_preflight:
+    """Return every resource of an accepted spec that the Slurm cluster can never provide, or that has no effect."""
+    if not BACKENDS[settings.backend].has_limits:
         return []
     spec, ranks = accepted.spec, ranks_per_node(accepted.spec)
+    ineffective = Dialect.of(settings).problems(spec.resources)
+    if ineffective or not settings.slurm_preflight:
+        return ineffective
     minutes = spec.resources.time_limit_minutes or settings.slurm_time_limit_minutes
     gpus_per_node = ranks if accepted.site.accelerator == "cuda" else 0
     return resource_problems(spec.resources, spec.gpus // ranks, gpus_per_node, minutes, accepted.cluster)

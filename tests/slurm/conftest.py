@@ -70,10 +70,12 @@ def _ours(lab: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLab]:
 
 
 @contextmanager
-def slurm_service(folder: Path, **settings: str) -> Iterator[ServiceProcess]:
+def slurm_service(
+    folder: Path, *, of_type: type[ServiceProcess] = ServiceProcess, **settings: str
+) -> Iterator[ServiceProcess]:
     """Run a service in its own process on the cluster that the environment names."""
     quick = {"tick_seconds": "0.3", "slurm_poll_seconds": "0.5", "slurm_max_poll_seconds": "2"}
-    service = ServiceProcess(folder, backend="slurm", accelerator="cpu", **(quick | settings))
+    service = of_type(folder, backend="slurm", accelerator="cpu", **(quick | settings))
     service.start()
     try:
         yield service

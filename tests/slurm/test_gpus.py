@@ -4,20 +4,26 @@ import json
 import os
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from service.core.settings import Settings
+from service.core.slurm_settings import GpuOption
+from service.diagnostics.slurm_checks import requests
 from service.scheduler.base import Accepted
 from service.scheduler.launch_plan import plan_launch
 from service.scheduler.slurm.batch_script import batch_script
 from service.scheduler.slurm.commands import SlurmCommands
+from service.scheduler.slurm.dialect import Dialect
+from service.scheduler.slurm.sbatch_output import parse_forecast
 from service.scheduler.slurm.scheduler import SlurmScheduler
 from service.specs.site import site_of
 from tests.slurm.specs import parity
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
+from tests.unit.service.scheduler.slurm.test_batch_script import script
 from trainyard.contract.spec.sections import Resources
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.cluster import ClusterResource
@@ -26,7 +32,8 @@ from trainyard.contract.wire.launch import LaunchDocument
 pytestmark = pytest.mark.slurm
 
 
-def test_a_job_is_given_the_gpus_that_it_requests(slurm: SlurmLab, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("form", "shown"), [("gres", "gres:gpu:2"), ("gpus-per-node", "gres:gpu:2"), ("gpus", "N/A")])
+def test_a_job_is_given_the_gpus_that_it_requests(slurm: SlurmLab, tmp_path: Path, form: GpuOption, shown: str) -> None:
     spec = parse_spec(parity(gpus=2, resources__gpus_per_node=2))
     folder = tmp_path / "attempt"
     folder.mkdir()
@@ -44,15 +51,30 @@ def test_a_job_is_given_the_gpus_that_it_requests(slurm: SlurmLab, tmp_path: Pat
     )
     root = Path(__file__).parents[2]
     plan = plan_launch(document, folder=folder, inherited={"PATH": os.environ["PATH"]}, search_path=[root])
-    script = batch_script(document, plan)
-    outcome = SlurmScheduler(target="tests.support.jobs:environment").submit(replace(plan, script=script))
+    text = batch_script(document, plan, dialect=Dialect(memory="mem-per-cpu", gpus=form))
+    outcome = SlurmScheduler(target="tests.support.jobs:environment").submit(replace(plan, script=text))
     assert isinstance(outcome, Accepted)
-    assert slurm.run("squeue", "--noheader", "--states=all", "-j", outcome.scheduler_id, "-o", "%b").strip() in (
-        "gres:gpu:2",
-        "gpu:2",
-    )
+    per_node = slurm.run("squeue", "--noheader", "--states=all", "-j", outcome.scheduler_id, "-o", "%b").strip()
+    assert per_node in (shown, shown.removeprefix("gres:"))
     wait_until((folder / "began").exists, 60, "the job to run")
     assert json.loads((folder / "environment.json").read_text())["SLURM_GPUS_ON_NODE"] == "2"
+
+
+@pytest.mark.parametrize("memory", ["mem", "mem-per-cpu", "mem-per-gpu", "none"])
+def test_slurm_accepts_each_form_of_request(slurm: SlurmLab, memory: str) -> None:
+    resources = {"memory_gb_per_gpu": 1, "cpus_per_gpu": 2}
+    for form, nodes, accelerator in product(("gres", "gpus-per-node", "gpus"), (1, 2), ("cpu", "cuda")):
+        settings = {"slurm_memory_option": memory, "slurm_gpu_option": form}
+        text = script(settings=settings, resources=resources, nodes=nodes, accelerator=accelerator)
+        forecast = parse_forecast(*SlurmCommands().test_only(text))
+        assert forecast.accepted, (form, nodes, accelerator, forecast)
+
+
+def test_doctor_names_forms_that_slurm_refuses(slurm: SlurmLab) -> None:
+    settings = Settings(backend="slurm", slurm_memory_option="mem-per-gpu", slurm_gpu_option="gpus")
+    assert requests(settings).state == "ok", requests(settings)
+    refused = requests(settings.model_copy(update={"slurm_extra_options": "--reservation=nope"}))
+    assert (refused.state, "Requested reservation is invalid" in refused.message) == ("warning", True)
 
 
 def test_partitions_report_gpus_and_default_times(slurm: SlurmLab) -> None:

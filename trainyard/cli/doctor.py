@@ -16,6 +16,7 @@ import typer
 
 from trainyard import __version__
 from trainyard.cli.arguments import JsonOption, make_client
+from trainyard.cli.environment_checks import compare_with_sbatch
 from trainyard.cli.errors import FAILED
 from trainyard.cli.output import print_json, print_line
 from trainyard.cli.partition_checks import check_partitions
@@ -34,7 +35,8 @@ _LEVEL_LABELS = {"ok": "ok", "warning": "warning", "error": "ERROR"}
 def doctor(
     ctx: typer.Context,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Also run a short job on each partition, one GPU where it has GPUs.")
+        bool,
+        typer.Option("--deep", help="Also run a short job on each partition, and compare one with a job by sbatch."),
     ] = False,
     timeout: Annotated[
         float, typer.Option("--timeout", min=1, metavar="SECONDS", help="How long --deep waits for its jobs.")
@@ -45,15 +47,16 @@ def doctor(
 
     With an administrator's token, the service also checks its database, folders, Slurm and GPUs. If no service
     answers and TRAINYARD_URL is not set, the settings of this shell are checked instead, for example before the
-    first `trainyard serve`. `--deep` submits a job to each partition that is up, and cancels what has not ended after
-    the timeout, or at Ctrl-C.
+    first `trainyard serve`. `--deep` submits a job to each partition that is up, compares the variables and limits of a
+    job with those of a job by sbatch, and cancels what has not ended after the timeout, or at Ctrl-C.
 
     Example: trainyard doctor
     """
     has_errors = False
     with make_client(ctx) as client:
         checks = _run_checks(client)
-        for finding in chain(checks, check_partitions(client, timeout)) if deep else checks:
+        deep_checks = (check_partitions(client, timeout), compare_with_sbatch(client, timeout)) if deep else ()
+        for finding in chain(checks, *deep_checks):
             has_errors |= finding.state == "error"
             if as_json:
                 print_json(finding)

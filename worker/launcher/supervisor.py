@@ -27,6 +27,7 @@ from worker.launcher.nodes import Node, await_decision, publish, this_node
 from worker.launcher.program_reports import ProgramReports
 from worker.launcher.program_stop import END_SECONDS, ProgramStop
 from worker.launcher.rejection import reject_claimed, reject_node
+from worker.launcher.resource_limits import raise_soft_limits
 from worker.launcher.stop_signals import (
     CANCEL_GRACE_SECONDS,
     SUSPENDED_SECONDS,
@@ -66,6 +67,7 @@ def run(attempt_folder: str) -> None:
     launch = LaunchDocument.model_validate_json(layout.launch.read_bytes())
     # Inherited by torchrun and the ranks.
     os.umask(launch.umask)
+    raise_soft_limits()
     limit = TimeLimit.of(launch, os.environ, time.time())
     connect = partial(ServiceClient, launch.service_url, launch.attempt_id, layout.token.read_text().strip())
     logging.basicConfig(level=logging.INFO, format=LINE, datefmt=TIME, stream=sys.stderr)
@@ -258,11 +260,9 @@ class Supervisor:
     def _supervise(self) -> None:
         polled = time.monotonic()
         while True:
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_POLL_SECONDS)
                 return
-            except subprocess.TimeoutExpired:
-                pass
             polled, previous = time.monotonic(), polled
             self._record_delay(polled - previous)
             self._descendants.update(processes.descendants(self._process.pid))

@@ -128,16 +128,19 @@ def environment(launch: LaunchDocument, execution: int, base: dict[str, str]) ->
     }
     if uses_nsys(launch):
         variables[WRAPPED_VARIABLE] = "1"
-    loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
-    if loopback and launch.nodes == 1:
-        # Hosts of the network then cannot connect to the ranks. Besides, gloo would resolve this host's name, which
-        # fails on machines without a DNS or hosts entry.
-        for name in _INTERFACES:
-            variables.setdefault(name, loopback)
-    if launch.network_interface and launch.nodes > 1:
-        for name in _INTERFACES:
-            variables.setdefault(name, launch.network_interface)
+    # The spec's variables are added in the ranks, and win. What the node sets otherwise does not.
+    if interface := _interface(launch):
+        variables |= dict.fromkeys(_INTERFACES, interface)
     source = str(Path(worker.__file__).parents[1])
     if "site-packages" not in source:
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, [variables.get("PYTHONPATH"), source]))
     return variables
+
+
+def _interface(launch: LaunchDocument) -> str | None:
+    """Return the network interface between the ranks; None: gloo and nccl choose."""
+    if launch.nodes > 1:
+        return launch.network_interface or None
+    # Hosts of the network then cannot connect to the ranks. Besides, gloo would resolve this host's name, which fails
+    # on machines without a DNS or hosts entry.
+    return next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)

@@ -27,7 +27,7 @@ from service.reconciler.submission.pool import NotSubmitted, Superseded
 from service.scheduler.backends import Backend
 from service.scheduler.base import LaunchPlan, Rejected
 from service.scheduler.launch_document import launch_document
-from service.scheduler.launch_plan import inherited_environment, owner_environment, plan_launch
+from service.scheduler.launch_plan import inherited_environment, plan_launch
 from service.specs.acceptance import AcceptedSpec, SpecAcceptance
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.training_spec import parse_spec
@@ -139,9 +139,10 @@ class Preparation:
     def _plan(self, document: LaunchDocument, folder: Path, uid: int | None) -> LaunchPlan:
         authorities = self.settings.worker_ca_file
         given = {"SSL_CERT_FILE": str(authorities)} if authorities else {}
-        environment = inherited_environment(os.environ)
-        if uid is not None and self.owners is not None:
-            environment = owner_environment(environment, self.owners.accounts.get(uid))
+        account = self.owners.accounts.get(uid) if uid is not None and self.owners is not None else None
+        environment = inherited_environment(
+            os.environ, machine=self.backend.inherited, listed=self.settings.job_environment, account=account
+        )
         plan = plan_launch(
             document,
             folder=folder,

@@ -11,8 +11,8 @@ from typing import Any
 
 from submitit.slurm.slurm import _make_sbatch_string
 
-from service.core.setting_parsers import parse_sbatch_options
 from service.scheduler.base import LaunchPlan
+from service.scheduler.slurm.dialect import Dialect
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.spec.sbatch_options import option_problems, overriding_option
 from trainyard.contract.spec.sections import Resources
@@ -27,11 +27,11 @@ def is_plain_path(path: Path) -> bool:
     return _PATH.fullmatch(str(path)) is not None
 
 
-def batch_script(document: LaunchDocument, plan: LaunchPlan, *, extra: str = "") -> str:
+def batch_script(document: LaunchDocument, plan: LaunchPlan, *, dialect: Dialect | None = None) -> str:
     """The batch script of one attempt, exactly as it is submitted.
 
     Args:
-        extra: The administrator's sbatch options.
+        dialect: How the site wants requests to be made; None: as a Slurm without rules of its own.
 
     Raises:
         ValueError: a value may not appear in a batch script.
@@ -41,21 +41,20 @@ def batch_script(document: LaunchDocument, plan: LaunchPlan, *, extra: str = "")
             raise ValueError(f"{path} may not appear in a batch script: only letters, digits and _./+@=,- are allowed")
     folder = AttemptLayout(plan.folder).submitit
     command = f"{plan.python} -u -m submitit.core._submit {folder}"
-    text: str = _make_sbatch_string(command=command, folder=folder, **_options(document, plan, extra))
+    text: str = _make_sbatch_string(command=command, folder=folder, **_options(document, plan, dialect or Dialect()))
     return text
 
 
-def _options(document: LaunchDocument, plan: LaunchPlan, extra: str) -> dict[str, Any]:
+def _options(document: LaunchDocument, plan: LaunchPlan, dialect: Dialect) -> dict[str, Any]:
     """The options of submitit's SlurmExecutor, by its names."""
     resources, ranks = document.spec.resources, document.ranks_per_node
+    request = dialect.request(resources, nodes=document.nodes, ranks=ranks, uses_gpus=document.accelerator == "cuda")
     options: dict[str, Any] = {
         "job_name": plan.tag,
         "nodes": document.nodes,
         "ntasks_per_node": 1,
         "cpus_per_task": ranks * (resources.cpus_per_gpu or 1),
         "time": document.time_limit_minutes,
-        "mem": f"{ranks * resources.memory_gb_per_gpu}G" if resources.memory_gb_per_gpu else None,
-        "gres": _gres(resources, ranks if document.accelerator == "cuda" else 0),
         "partition": resources.partition,
         "account": resources.account,
         "qos": resources.qos,
@@ -64,17 +63,19 @@ def _options(document: LaunchDocument, plan: LaunchPlan, extra: str) -> dict[str
         "wckey": None,
         "setup": _setup(plan.folder),
         # One rank's exit must end its peers. `--export`, since srun would otherwise use sbatch's value.
-        "srun_args": ["--kill-on-bad-exit=1", "--export=ALL"],
+        "srun_args": ["--kill-on-bad-exit=1", "--export=ALL", *dialect.srun_arguments()],
         # The submitter's environment is exactly the plan's. With a list of names, NONE or NIL, Slurm would also load
         # the account's login environment on the node.
         "additional_parameters": {
-            **_further_options(resources, parse_sbatch_options(extra)),
+            **_further_options(resources, dialect.sbatch_options),
+            **request,
+            **({"propagate": dialect.propagate} if dialect.propagate else {}),
             "export": "ALL",
             "no-requeue": True,
             "signal": _signal_option(document),
         },
     }
-    _check(options)
+    _check({**options, **request})
     return options
 
 
@@ -90,7 +91,7 @@ def _signal_option(document: LaunchDocument) -> str:
     return f"USR2@{lead - 75}" if lead > 90 else f"CONT@{lead}"
 
 
-def _further_options(resources: Resources, fixed: dict[str, str | bool]) -> dict[str, str | bool]:
+def _further_options(resources: Resources, fixed: Mapping[str, str | bool]) -> dict[str, str | bool]:
     """The options of the spec and those of the administrator, which take precedence over the spec's.
 
     Raises:
@@ -101,13 +102,6 @@ def _further_options(resources: Resources, fixed: dict[str, str | bool]) -> dict
     own = {name: value for name, value in resources.options.items() if overriding_option(name, fixed) is None}
     own.pop("gres", None)
     return {**own, **fixed}
-
-
-def _gres(resources: Resources, gpus: int) -> str | None:
-    """The GPUs of a node, if any, and the other generic resources of the spec."""
-    by_type = f"gpu:{resources.gpu_type}:{gpus}" if resources.gpu_type else f"gpu:{gpus}"
-    other = resources.options.get("gres")
-    return ",".join([*([by_type] if gpus else []), *([str(other)] if other else [])]) or None
 
 
 def _excluded(resources: Resources, failed: Sequence[str]) -> str | None:

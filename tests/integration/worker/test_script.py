@@ -1,6 +1,7 @@
 """A user's program under torchrun: its reports, restarts, stop requests and end."""
 
 import os
+import resource
 import signal
 
 import pytest
@@ -72,6 +73,25 @@ def test_a_program_reports_and_completes(script, tmp_path):
     assert b"ends at 40" in service.logs["a1", "1"]
     assert list(temporary.rglob("*")) == [temporary / f"trainyard-{os.getuid()}"], "an attempt leaves no files there"
     assert service.heartbeats
+
+
+def test_ranks_have_the_hard_limits_of_the_node(tmp_path):
+    code = store_code(tmp_path, "import resource\nprint('files:', resource.getrlimit(resource.RLIMIT_NOFILE))\n")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    hard = limits[1]
+    with FakeService() as service:
+        run = Run(
+            tmp_path / "job",
+            service.url,
+            {"task": "script", "argv": ["train.py"], "code": code, "gpus": 1},
+            template="script_line",
+        )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
+        try:
+            attempt = run.run()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert f"files: ({hard}, {hard})" in attempt.rank_log(0).read_text()
 
 
 @pytest.mark.cpu_seconds(10)

@@ -96,6 +96,30 @@ def test_allowed_variables_are_names_and_prefixes(monkeypatch: pytest.MonkeyPatc
     assert Settings().allowed_variables == ("WANDB_*", "MALLOC_ARENA_MAX")
 
 
+@pytest.mark.parametrize("names", ["*", "N*", "_*", "A=B", "NCCL_*X", "SLURM_*", "SRUN_X", "TRAINYARD_TOKEN", "RANK"])
+def test_jobs_inherit_no_broad_or_reserved_names(monkeypatch: pytest.MonkeyPatch, names: str) -> None:
+    monkeypatch.setenv("TRAINYARD_JOB_ENVIRONMENT", "NCCL_*, http_proxy")
+    assert Settings().job_environment == ("NCCL_*", "http_proxy")
+    monkeypatch.setenv("TRAINYARD_JOB_ENVIRONMENT", names)
+    with pytest.raises(ValidationError, match=r"neither a name nor a prefix|cannot be inherited"):
+        Settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("slurm_propagate", value) for value in ("nofile", "NOPE", "NOFILE,", "NONE,STACK", "ALL\nx")),
+        *(("slurm_memory_option", value) for value in ("", "mem-per-node")),
+        ("slurm_gpu_option", "gpus-per-task"),
+        *(("slurm_srun_options", value) for value in ("--export=NONE", "--ntasks=9", "mpi=none", "--mpi=$(x)")),
+    ],
+)
+def test_forms_of_requests_that_slurm_does_not_know_are_rejected(name: str, value: str) -> None:
+    Settings(slurm_propagate="NOFILE,STACK", slurm_srun_options="--mpi=none --exact")
+    with pytest.raises(ValidationError, match=name):
+        Settings(**{name: value})
+
+
 @pytest.mark.parametrize(
     ("text", "added", "removed"),
     [

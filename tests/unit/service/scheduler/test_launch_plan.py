@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from service.as_owner.accounts import Account
+from service.scheduler.backends import BACKENDS
 from service.scheduler.launch_plan import inherited_environment, plan_launch
 from tests.unit.contract.test_environment import spec_with
 from trainyard.contract.wire.launch import LaunchDocument
@@ -30,21 +30,55 @@ def document(**changes: Any) -> LaunchDocument:
     return LaunchDocument(**(fields | changes))
 
 
-class TestAllowed:
-    def test_inherits_what_programs_need(self) -> None:
-        names = "PATH HOME LANG LC_ALL TZ TMPDIR USER LOGNAME VIRTUAL_ENV CUDA_HOME NCCL_DEBUG GLOO_SOCKET_IFNAME"
-        needed = dict.fromkeys(names.split(), "x")
-        assert inherited_environment(needed) == needed
-
-    @pytest.mark.parametrize(
-        "name",
-        [
-            *("TRAINYARD_DATABASE_URL", "TRAINYARD_ATTEMPT", "AWS_SECRET_ACCESS_KEY", "DATABASE_URL", "PYTHONPATH"),
-            *("LD_PRELOAD", "LD_LIBRARY_PATH", "SLURM_JOB_ID", "SBATCH_ACCOUNT", "SUBMITIT_EXECUTOR", "XPATH", "path"),
-        ],
+HOSTILE = {
+    name: value
+    for names, value in (
+        ("NCCL_SOCKET_IFNAME NCCL_IB_HCA NCCL_NET NCCL_NET_PLUGIN NCCL_DEBUG NCCL_P2P_DISABLE NCCL_CONF_FILE", "nope0"),
+        ("NCCL_PROTO NCCL_ALGO GLOO_SOCKET_IFNAME GLOO_DEVICE_TRANSPORT TP_SOCKET_IFNAME", "nope0"),
+        ("CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER CUDA_LAUNCH_BLOCKING CUDA_HOME CUDA_MPS_PIPE_DIRECTORY", "nope"),
+        ("NVIDIA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES", "none"),
+        ("PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE PYTHONWARNINGS PYTHONOPTIMIZE", "/nonexistent"),
+        ("LD_PRELOAD LD_LIBRARY_PATH LD_AUDIT BASH_ENV ENV PROMPT_COMMAND", "/nonexistent/hostile.so"),
+        ("OMP_NUM_THREADS OMP_PROC_BIND OMP_PLACES MKL_NUM_THREADS KMP_AFFINITY GOMP_CPU_AFFINITY", "-7"),
+        ("SLURM_JOB_ID SLURM_NTASKS SLURM_PROCID SLURM_MEM_PER_NODE SLURM_EXPORT_ENV SLURM_CPU_BIND", "77"),
+        ("SBATCH_ACCOUNT SBATCH_PARTITION SBATCH_EXPORT SBATCH_QOS SBATCH_TIMELIMIT SBATCH_EXCLUSIVE", "nope"),
+        ("SRUN_CPUS_PER_TASK SRUN_EXPORT_ENV SUBMITIT_EXECUTOR", "9999"),
+        ("TORCH_HOME TORCH_LOGS TORCH_DISTRIBUTED_DEBUG TORCHELASTIC_RUN_ID PYTORCH_CUDA_ALLOC_CONF", "nope"),
+        ("RANK WORLD_SIZE MASTER_ADDR MASTER_PORT", "99"),
+        ("TMPDIR TMP VIRTUAL_ENV XDG_CACHE_HOME HF_HOME", "/nonexistent"),
+        ("http_proxy HTTPS_PROXY ALL_PROXY no_proxy", "http://127.0.0.1:9"),
+        ("AWS_SECRET_ACCESS_KEY DATABASE_URL TRAINYARD_DATABASE_URL TRAINYARD_ATTEMPT XPATH path", "x"),
     )
-    def test_inherits_nothing_else(self, name: str) -> None:
-        assert inherited_environment({name: "x"}) == {}
+    for name in names.split()
+}
+"""What the shell of an administrator may have, and no job on a cluster may get."""
+NEEDED = {"PATH": "/bin", "HOME": "/home/ada", "USER": "ada", "LOGNAME": "ada", "LANG": "C", "LC_ALL": "C", "TZ": "UTC"}
+ADA = Account(1001, 1001, "ada", "/home/ada")
+
+
+class TestInherited:
+    def test_jobs_on_a_cluster_get_nothing_of_the_shell_of_the_service(self) -> None:
+        assert len(HOSTILE) > 60
+        assert inherited_environment({**HOSTILE, **NEEDED}, machine=BACKENDS["slurm"].inherited) == NEEDED
+
+    def test_jobs_on_this_machine_get_what_describes_it(self) -> None:
+        inherited = inherited_environment({**HOSTILE, **NEEDED}, machine=BACKENDS["local"].inherited)
+        added = inherited.keys() - NEEDED
+        assert {"CUDA_VISIBLE_DEVICES", "NCCL_P2P_DISABLE", "TMPDIR", "VIRTUAL_ENV"} <= added
+        assert all(name.startswith(("CUDA_", "NCCL_")) for name in added - {"TMPDIR", "VIRTUAL_ENV"})
+
+    def test_an_administrator_lists_further_ones(self) -> None:
+        listed = ("NCCL_*", "http_proxy", "TMPDIR", "CUDA_*", "SLURM_*", "TRAINYARD_*", "MASTER_*")
+        added = inherited_environment({**HOSTILE, **NEEDED}, listed=listed).keys() - NEEDED
+        assert {"NCCL_IB_HCA", "http_proxy", "TMPDIR", "CUDA_HOME"} <= added
+        assert not [name for name in added if name.startswith(("SLURM_", "TRAINYARD_", "MASTER_", "CUDA_VIS"))]
+
+    def test_jobs_of_owners_get_their_account_and_no_folder_of_the_service(self) -> None:
+        machine = BACKENDS["local"].inherited
+        inherited = inherited_environment({**HOSTILE, "HOME": "/root"}, machine=machine, account=ADA)
+        assert inherited.items() >= ADA.environment.items()
+        assert not {"TMPDIR", "VIRTUAL_ENV"} & inherited.keys()
+        assert inherited_environment(HOSTILE, listed=("TMPDIR",), account=ADA)["TMPDIR"] == HOSTILE["TMPDIR"]
 
 
 class TestPlanLaunch:

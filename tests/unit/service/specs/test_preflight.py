@@ -4,8 +4,13 @@ from typing import Any
 
 import pytest
 
-from service.specs.preflight import resource_problems
+from service.core.settings import Settings
+from service.specs.acceptance import AcceptedSpec
+from service.specs.preflight import resource_problems, unavailable_resources
+from tests.unit.contract.test_environment import spec_with
 from trainyard.contract.spec.sections import Resources
+from trainyard.contract.spec.site import Site
+from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.cluster import AccountResource, ClusterResource, NodeShape, PartitionResource
 
 GPU = PartitionResource(
@@ -142,3 +147,18 @@ def test_known_or_unenforced_accounts_are_no_problem() -> None:
         assert problems(BOTH.model_copy(update={"enforced": enforced}), **requested) == []
     assert problems(BOTH.model_copy(update={"accounts": None}), account="x") == [], "the accounting does not answer"
     assert problems(BOTH.model_copy(update={"age_seconds": 400}), account="x") == [], "an old answer"
+
+
+@pytest.mark.parametrize("preflight", [True, False])
+def test_memory_is_refused_where_no_job_requests_it(preflight: bool) -> None:
+    settings = Settings(backend="slurm", slurm_memory_option="none", slurm_preflight=preflight)
+    spec = spec_with()
+    limited = spec.model_copy(update={"resources": Resources(memory_gb_per_gpu=8)})
+
+    def accepted(one: TrainingSpec) -> AcceptedSpec:
+        return AcceptedSpec(one, one, Site(accelerator="cpu"), ClusterResource(backend="slurm"))
+
+    assert unavailable_resources(settings, accepted(spec)) == []
+    (problem,) = unavailable_resources(settings, accepted(limited))
+    assert problem.param == "resources.memory_gb_per_gpu"
+    assert unavailable_resources(Settings(backend="slurm"), accepted(limited)) == []

@@ -106,12 +106,13 @@ class TestCommand:
     @pytest.mark.parametrize("name", ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"])
     def test_ranks_use_the_loopback_interface_only_on_one_node(self, name):
         assert torchrun.environment(document(nodes=1), 1, {})[name] == "lo"
-        assert torchrun.environment(document(nodes=1), 1, {name: "eth1"})[name] == "eth1"
+        assert torchrun.environment(document(nodes=1), 1, {name: "eth1"})[name] == "lo"
         assert name not in torchrun.environment(document(), 1, {})
+        assert torchrun.environment(document(), 1, {name: "eth1"})[name] == "eth1"
 
-    def test_site_interface_applies_to_several_nodes_unless_in_spec(self):
+    def test_interface_of_the_settings_replaces_that_of_the_environment(self):
         result = torchrun.environment(document(network_interface="ib0"), 1, {"NCCL_SOCKET_IFNAME": "eth1"})
-        assert (result["GLOO_SOCKET_IFNAME"], result["NCCL_SOCKET_IFNAME"]) == ("ib0", "eth1")
+        assert (result["GLOO_SOCKET_IFNAME"], result["NCCL_SOCKET_IFNAME"]) == ("ib0", "ib0")
         assert torchrun.environment(document(nodes=1, network_interface="ib0"), 1, {})["NCCL_SOCKET_IFNAME"] == "lo"
 
 

@@ -1,7 +1,9 @@
 """The content of the batch script, and what never appears in it."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from pydantic import ValidationError
 from service.core.settings import Settings
 from service.scheduler.launch_plan import plan_launch
 from service.scheduler.slurm.batch_script import batch_script, is_plain_path
+from service.scheduler.slurm.dialect import Dialect
 from tests.unit.contract.test_environment import spec_with
 from tests.unit.contract.test_sbatch_options import HOSTILE, VALID
 from tests.unit.service.scheduler.test_launch_plan import document
@@ -17,12 +20,17 @@ from tests.unit.service.scheduler.test_launch_plan import document
 FOLDER = Path("/runs/job-1/attempts/1")
 
 
-def script(*, extra: str = "", resources: dict[str, Any] | None = None, **changes: Any) -> str:
+def script(
+    *,
+    settings: Mapping[str, Any] = MappingProxyType({}),
+    resources: dict[str, Any] | None = None,
+    **changes: Any,
+) -> str:
     spec = spec_with({"MY_FLAG": "secret; touch pwned"})
     spec = spec.model_copy(update={"resources": spec.resources.model_copy(update=resources or {})})
     launch_document = document(**({"spec": spec, "nodes": 2} | changes))
     plan = plan_launch(launch_document, folder=FOLDER, python="/py", inherited={"PATH": "/bin"})
-    return batch_script(launch_document, plan, extra=extra)
+    return batch_script(launch_document, plan, dialect=Dialect.of(Settings(**settings)))
 
 
 def options(text: str) -> dict[str, str]:
@@ -46,6 +54,7 @@ def test_requests_what_the_job_needs_and_nothing_else() -> None:
         "open-mode": "append",
         "output": "/runs/job-1/attempts/1/submitit/%j_0_log.out",
         "partition": "gpu",
+        "propagate": "NONE",
         "qos": "normal",
         "signal": "USR2@180",
     }
@@ -55,6 +64,72 @@ def test_gpus_are_requested_by_type() -> None:
     assert "gres" not in options(script())
     assert options(script(accelerator="cuda"))["gres"] == "gpu:2"
     assert options(script(accelerator="cuda", resources={"gpu_type": "a100"}))["gres"] == "gpu:a100:2"
+
+
+GPUS = {
+    ("gres", 1, None): {"gres": "gpu:2"},
+    ("gres", 3, None): {"gres": "gpu:2"},
+    ("gres", 1, "a100"): {"gres": "gpu:a100:2"},
+    ("gres", 3, "a100"): {"gres": "gpu:a100:2"},
+    ("gpus-per-node", 1, None): {"gpus-per-node": "2"},
+    ("gpus-per-node", 3, None): {"gpus-per-node": "2"},
+    ("gpus-per-node", 1, "a100"): {"gpus-per-node": "a100:2"},
+    ("gpus-per-node", 3, "a100"): {"gpus-per-node": "a100:2"},
+    ("gpus", 1, None): {"gpus": "2"},
+    ("gpus", 3, None): {"gpus": "6", "gpus-per-task": "2"},
+    ("gpus", 1, "a100"): {"gpus": "a100:2"},
+    ("gpus", 3, "a100"): {"gpus": "a100:6", "gpus-per-task": "a100:2"},
+}
+"""How the GPUs of jobs with two ranks on each node are requested, by the setting, the nodes and the type."""
+MEMORY = {
+    "mem": {"mem": "16G"},
+    "mem-per-cpu": {"mem-per-cpu": "2731M"},
+    "mem-per-gpu": {"mem-per-gpu": "8G"},
+    "none": dict[str, str](),
+}
+"""How two ranks on each node request 8 GiB each, with three CPUs each."""
+OF_DIALECT = {"gres", "gpus", "gpus-per-node", "gpus-per-task", "mem", "mem-per-cpu", "mem-per-gpu"}
+
+
+@pytest.mark.parametrize("memory", MEMORY)
+@pytest.mark.parametrize(("gpus", "nodes", "gpu_type"), GPUS)
+def test_each_form_of_request_gives_every_node_the_same(
+    memory: str, gpus: str, nodes: int, gpu_type: str | None
+) -> None:
+    settings = {"slurm_memory_option": memory, "slurm_gpu_option": gpus}
+    resources = {"memory_gb_per_gpu": 8, "cpus_per_gpu": 3, "gpu_type": gpu_type}
+    requested = options(script(settings=settings, resources=resources, nodes=nodes, accelerator="cuda"))
+    assert (requested["nodes"], requested["ntasks-per-node"], requested["cpus-per-task"]) == (str(nodes), "1", "6")
+    expected = GPUS[gpus, nodes, gpu_type] | MEMORY[memory]
+    assert {name: value for name, value in requested.items() if name in OF_DIALECT} == expected
+    other = {**resources, "options": {"gres": "nvme:1"}}
+    requested = options(script(settings=settings, resources=other, nodes=nodes, accelerator="cuda"))
+    assert requested["gres"] == ",".join(filter(None, [expected.get("gres"), "nvme:1"]))
+
+
+@pytest.mark.parametrize("memory", MEMORY)
+@pytest.mark.parametrize("gpus", ["gres", "gpus-per-node", "gpus"])
+def test_jobs_without_gpus_request_none_and_no_memory_for_them(memory: str, gpus: str) -> None:
+    settings = {"slurm_memory_option": memory, "slurm_gpu_option": gpus}
+    requested = options(script(settings=settings, resources={"memory_gb_per_gpu": 8, "cpus_per_gpu": 3}))
+    expected = MEMORY["mem" if memory == "mem-per-gpu" else memory]
+    assert {name: value for name, value in requested.items() if name in OF_DIALECT} == expected
+    assert OF_DIALECT.isdisjoint(options(script(settings=settings)))
+
+
+def test_site_chooses_the_propagated_limits_and_options_of_srun() -> None:
+    settings = {"slurm_propagate": "NOFILE,MEMLOCK", "slurm_srun_options": "--mpi=none --cpu-bind=none --exact"}
+    text = script(settings=settings)
+    assert options(text)["propagate"] == "NOFILE,MEMLOCK"
+    assert " --export=ALL --propagate=NOFILE,MEMLOCK --mpi=none --cpu-bind=none --exact /py " in text
+    assert "propagate" not in script(settings={"slurm_propagate": ""})
+
+
+@pytest.mark.parametrize("gpu_type", ["a b", "$(x)", "a;b"])
+@pytest.mark.parametrize("gpus", ["gres", "gpus-per-node", "gpus"])
+def test_unsafe_gpu_types_are_rejected_in_each_form(gpus: str, gpu_type: str) -> None:
+    with pytest.raises(ValueError, match="may not appear in a batch script"):
+        script(settings={"slurm_gpu_option": gpus}, resources={"gpu_type": gpu_type}, accelerator="cuda")
 
 
 @pytest.mark.parametrize(("minutes", "signal"), [(1, "CONT@15"), (10, "CONT@60"), (600, "USR2@105")])
@@ -70,7 +145,7 @@ def test_the_signal_fits_the_partition_limit_without_a_job_limit() -> None:
 
 
 def test_administrator_options_are_in_every_script() -> None:
-    requested = options(script(extra="--reservation=ai --exclusive --licenses=a:2,b"))
+    requested = options(script(settings={"slurm_extra_options": "--reservation=ai --exclusive --licenses=a:2,b"}))
     assert (requested["reservation"], requested["licenses"], "exclusive" in requested) == ("ai", "a:2,b", True)
     assert requested["job-name"] == "ty-main-a1b2"
 
@@ -92,6 +167,8 @@ def test_administrator_options_are_in_every_script() -> None:
 def test_unsafe_administrator_options_are_rejected(text: str) -> None:
     with pytest.raises(ValidationError):
         Settings(slurm_extra_options=text)
+    with pytest.raises(ValidationError):
+        Settings(slurm_srun_options=text)
 
 
 @pytest.mark.parametrize("name", VALID)
@@ -145,7 +222,8 @@ def test_gpus_and_other_generic_resources_are_one_option() -> None:
 
 def test_administrator_options_replace_those_of_a_stored_spec() -> None:
     text = script(
-        extra="--reservation=ai --oversubscribe", resources={"options": {"reservation": "x", "exclusive": True}}
+        settings={"slurm_extra_options": "--reservation=ai --oversubscribe"},
+        resources={"options": {"reservation": "x", "exclusive": True}},
     )
     requested = options(text)
     assert (requested["reservation"], "oversubscribe" in requested, "exclusive" in requested) == ("ai", True, False)
@@ -158,7 +236,8 @@ def test_many_excluded_nodes_are_accepted() -> None:
 
 def test_srun_ends_all_tasks_and_gets_the_cpus() -> None:
     text = script()
-    assert " --kill-on-bad-exit=1 --export=ALL /py -u -m submitit.core._submit /runs/job-1/attempts/1/submitit" in text
+    command = "/py -u -m submitit.core._submit /runs/job-1/attempts/1/submitit"
+    assert f" --kill-on-bad-exit=1 --export=ALL --propagate=NONE {command}" in text
     assert 'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"' in text
 
 
