@@ -207,6 +207,7 @@ _RESOURCES = {
     "alias": "alias",
     "digest": "code",
     "model_name": "model",
+    "node": "node",
     "secret_name": "secret",
     "version": "model_version",
     "user_name": "unix_user",

@@ -21,6 +21,7 @@ BODIES: dict[str, Any] = {
     "submit_job": SPEC,
     "make_plan": SPEC,
     "submit_sweep": {"spec": SPEC, "grid": {"optimizer.lr": [0.1, 0.2]}, "max_parallel": 1},
+    "resume_job": {},
     "retry_job": {},
     "profile_job": {},
     "enter_job": {"kind": "shell", "rank": 0},

@@ -130,7 +130,7 @@ def retry(
     follow: WatchOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run failed or cancelled jobs again, from their last checkpoints; with --set, submit waiting jobs anew too.
+    """Run failed or cancelled jobs again, from their last checkpoints. With --set, submit waiting jobs anew too.
 
     Example: trainyard retry last --from-scratch
     In another partition: trainyard retry last --set resources.partition=long

@@ -175,6 +175,7 @@ class OutcomeRecorder:
                 jobs.add_event(job, "submitted", text)
             if scheduler_ids or is_absent:
                 attempt.last_submit_at = None
+            self.failpoint("search-withdrawn.before-commit")
             return bool(scheduler_ids) or is_absent
 
     def withdraw(self, jobs: JobRepository, job: Job, attempt: Attempt, *, is_certain: bool = True) -> None:

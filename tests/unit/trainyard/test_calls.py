@@ -35,7 +35,7 @@ def test_every_method_has_name_docstring_and_parameters(kind):
     assert [name for name, method in public.items() if not method.__doc__] == []
     assert [name for name, method in public.items() if callable(method) and method.__name__ != name] == []
     job = ["job_id"] if kind in (Client, AsyncClient) else []
-    assert list(inspect.signature(public["retry"]).parameters) == ["self", *job, "start"]
+    assert list(inspect.signature(public["retry"]).parameters) == ["self", *job, "start", "resources"]
 
 
 def test_both_clients_have_the_same_calls():
