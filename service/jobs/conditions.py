@@ -17,7 +17,7 @@ TEXTS: Mapping[ConditionCode, str] = {
     "scheduler_unreachable": "Waiting for the scheduler, which has not responded since {since}.",
     "refusals": (
         "Not submitted yet: the scheduler refuses other jobs of the same user, account, QOS and partition for now; "
-        "their messages have its words."
+        "their messages state the reason."
     ),
     "refused_for_now": "Not submitted yet; the service retries. Cause: {cause}",
     "not_checked": "Not submitted yet: {cause}",
@@ -29,7 +29,7 @@ TEXTS: Mapping[ConditionCode, str] = {
         "Not submitted yet: a disk was full or read-only. The next attempt follows at {until}; `trainyard cancel` and "
         "`trainyard retry` continue at once."
     ),
-    "slow_submit": "Submission has taken more than a minute: sbatch is slow, or the disk of TRAINYARD_RUNS_DIR",
+    "slow_submit": "Submission has taken more than a minute: sbatch or the disk of TRAINYARD_RUNS_DIR is slow.",
     "unconfirmed": (
         "Submitted without a clear answer ({cause}). Searching the scheduler for the job, until {until}; if it is "
         "absent, it is submitted again."

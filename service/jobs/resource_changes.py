@@ -39,16 +39,18 @@ def merge(resources: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
     return merged
 
 
-def with_resources(action: JobAction, change: ResourceChange) -> JobAction:
+def with_resources(action: JobAction, change: ResourceChange, *, resubmits: bool) -> JobAction:
     """Return an action that lets a job run again, after its resources have been changed.
 
-    A job that waits to be submitted is submitted anew, even if an earlier answer would make it wait longer.
+    Args:
+        resubmits: Whether a job that waits to be submitted is submitted anew, even if an earlier answer would make it
+            wait longer.
     """
 
     def changed(jobs: JobRepository, job: Job, by: str) -> None:
         if job.spec["resources"] != change.before:
             raise ConflictError(f"the resources of job {job.id} have changed meanwhile; try again", code="job_changed")
-        if job.status in ("queued", "submitting") and job.desired == "run":
+        if resubmits and job.status in ("queued", "submitting") and job.desired == "run":
             _withdraw(jobs, job)
             message = f"submission with other resources requested by {by}"
             jobs.add_event(job, RETRY, message, data={"from": "checkpoint"})

@@ -28,7 +28,7 @@ _MAX_OBSERVATION_AGE_SECONDS = 30.0
 """An observation may be this old, and thus precede the claim. Slurm holds a requeued job for two minutes."""
 
 MIN_SITE_ENDS = 10
-"""Ends soon after the start, without a fault of the job, with fewer of which it has rather waited in the queue."""
+"""With fewer attempts that ended soon after their start, the job has mostly waited in the queue, and does not fail."""
 
 
 @dataclass(frozen=True)

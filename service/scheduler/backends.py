@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
 
 from service.core.settings import Settings
 from service.scheduler.base import SUBMITTER_MARGIN_SECONDS, LaunchPlan
@@ -61,7 +60,7 @@ def _slurm_script(settings: Settings, document: LaunchDocument, plan: LaunchPlan
     return batch_script(document, plan, dialect=Dialect.of(settings))
 
 
-BACKENDS: Mapping[Literal["local", "slurm"], Backend] = {
+BACKENDS: Mapping[str, Backend] = {
     "local": Backend("this machine"),
     "slurm": Backend(
         "Slurm",
@@ -82,4 +81,4 @@ BACKENDS: Mapping[Literal["local", "slurm"], Backend] = {
 
 def names_entries(scheduler: str) -> bool:
     """Return whether the scheduler of an attempt, maybe of a former release, gives ids to entries of its queue."""
-    return any(backend.names_entries for name, backend in BACKENDS.items() if name == scheduler)
+    return scheduler in BACKENDS and BACKENDS[scheduler].names_entries

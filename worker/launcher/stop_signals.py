@@ -217,11 +217,13 @@ class TimeLimit:
         nobody else knows that an operator has raised the limit."""
         if self._now() < self._end - self._lead:
             return False
-        if self._queried_end != self._end:
+        if self._queried_end != self._end and (left := self._query()) is not None:
+            self.extend(left)
+        is_near = self._now() >= self._end - self._lead
+        if is_near:
+            # An end that is later by a rounding error only is no reason to query again.
             self._queried_end = self._end
-            if (left := self._query()) is not None:
-                self.extend(left)
-        return self._now() >= self._end - self._lead
+        return is_near
 
     @property
     def explains_a_warning(self) -> bool:

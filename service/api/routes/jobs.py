@@ -255,7 +255,7 @@ def resume(
     app_state: AppStateDep, user: EditorDep, now: NowDep, job_id: JobId, body: ResumeRequest | None = None
 ) -> JobResource:
     """Continue a paused job from its last checkpoint, maybe with other resources."""
-    action = _with_resources(app_state, job_id, now, body, job_service.resume)
+    action = _with_resources(app_state, job_id, now, body, job_service.resume, resubmits=False)
     return _apply(app_state, user, job_id, action, now, runs_code=True)
 
 
@@ -267,8 +267,9 @@ def retry(
 
     With other resources, a job that waits to be submitted is submitted anew.
     """
-    action = job_service.retry((body or RetryRequest()).start, app_state.quotas)
-    action = _with_resources(app_state, job_id, now, body, action)
+    start = (body or RetryRequest()).start
+    action = job_service.retry(start, app_state.quotas)
+    action = _with_resources(app_state, job_id, now, body, action, resubmits=start == "checkpoint")
     return _apply(app_state, user, job_id, action, now, runs_code=True)
 
 
@@ -307,7 +308,13 @@ def resolve(app_state: AppStateDep, user: AdminDep, now: NowDep, job_id: JobId, 
 
 
 def _with_resources(
-    app_state: AppState, job_id: JobId, now: datetime, body: ResumeRequest | None, action: job_service.JobAction
+    app_state: AppState,
+    job_id: JobId,
+    now: datetime,
+    body: ResumeRequest | None,
+    action: job_service.JobAction,
+    *,
+    resubmits: bool,
 ) -> job_service.JobAction:
     """Return the action with the requested change of resources.
 
@@ -322,7 +329,8 @@ def _with_resources(
     accepted = app_state.acceptance.accept({**job.spec, "resources": resources}, now, job.created_by)
     if problems := unavailable_resources(app_state.settings, accepted):
         raise InvalidSpecError(problems)
-    return with_resources(action, ResourceChange(job.spec["resources"], dump_spec(accepted.spec)["resources"]))
+    change = ResourceChange(job.spec["resources"], dump_spec(accepted.spec)["resources"])
+    return with_resources(action, change, resubmits=resubmits)
 
 
 def _apply(

@@ -220,7 +220,9 @@ class Submitter:
             self._last_lookup[attempt.id] = now
             folder = self._folder(job, attempt)
             scheduler_ids = self.scheduler.find(attempt.tag, folder.root, (), job.unix_uid)
-            self._cancel_duplicates(job, attempt.tag, folder, None, scheduler_ids)
+            # Also the one whose worker has claimed the attempt in its folder: the job is over.
+            for scheduler_id in scheduler_ids:
+                self.scheduler.cancel(SubmittedJob(attempt.tag, scheduler_id, folder.root, job.unix_uid))
             if self._recorder.count_search(attempt.id, scheduler_ids, policy):
                 self._last_lookup.pop(attempt.id, None)
         self.may_have_withdrawn = bool(withdrawn)

@@ -39,24 +39,21 @@ def test_every_operation_is_right_and_timed(tmp_path, ranks):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        pytest.param(
+        (
             {"operation": "all_reduce_max", "rank": 1},
             "all_reduce_max in world: rank 1 got 7 instead of 6 at element 17",
-            marks=pytest.mark.slow,
         ),
-        pytest.param(
+        (
             {"operation": "scatter", "rank": 2, "group": "even ranks"},
             "scatter in even ranks: rank 2 got",
-            marks=pytest.mark.slow,
         ),
         (
             {"operation": "send", "rank": 3, "from": 1},
             "send and recv in pair 1-3: rank 3 got 5 instead of 4 at element 17",
         ),
-        pytest.param(
+        (
             {"operation": "all_gather", "rank": 0, "group": "lower half"},
             "all_gather in lower half: rank 0 got",
-            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -60,6 +60,16 @@ def test_a_job_that_the_scheduler_refuses_for_now_is_submitted_anew(world: World
     assert [each["exit_reason"] for each in attempts] == ["paused", None]
 
 
+@pytest.mark.parametrize(("verb", "body"), [("retry", {"from": "scratch"}), ("resume", {})])
+def test_only_a_retry_from_the_checkpoint_submits_a_waiting_job_anew(world: World, verb: str, body: Any) -> None:
+    job = world.submit()
+    world.scheduler.outcome = Postponed("Batch job submission failed: Requested partition is down")
+    world.tick(2)
+    answer = world.client.post(f"/v1/jobs/{job}/{verb}", json={**body, "resources": {"time_limit_minutes": 30}})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "job_active")
+    assert changes_of(world, job) == []
+
+
 def test_a_job_that_the_scheduler_has_keeps_its_resources(world: World) -> None:
     job = world.submit()
     world.tick()

@@ -12,6 +12,7 @@ from service.scheduler.base import Accepted, Ambiguous, LaunchPlan, Observation,
 from tests.support.wait import wait_until
 from tests.support.world import FakeScheduler, World
 from trainyard.contract.layout import write_atomic
+from trainyard.contract.wire.reports import Claim
 
 
 class HangingScheduler(FakeScheduler):
@@ -135,15 +136,36 @@ def test_crash_before_the_announcement_costs_no_wait(world: World) -> None:
     assert (world.status(job), len(world.scheduler.submitted)) == ("pending", 1)
 
 
-@pytest.mark.parametrize("answer", [Accepted("4711"), Rejected("no such QOS"), Postponed("the queue is full")])
-def test_a_restarted_service_reads_the_answer_of_the_submitter(world: World, answer: SubmitOutcome) -> None:
+def lose_answer(world: World) -> tuple[str, LaunchPlan]:
+    """Kill the service before it has sbatch's answer, while the queue does not list the job."""
     world.scheduler.name = "slurm"
     job = world.submit()
     world.fail_at("submit.after-answer")
     with pytest.raises(SystemExit):
         world.tick()
-    (plan,) = world.scheduler.submitted
     world.scheduler.states.clear()
+    return job, world.scheduler.submitted[0]
+
+
+def test_a_cancelled_job_is_removed_although_its_folder_has_a_claim(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, plan = lose_answer(world)
+    claim = Claim(nonce="nonce-0001", host="node1", pid=7, scheduler_id="17")
+    write_atomic(world.folder(job).claim, claim.model_dump_json())
+    world.client.post(f"/v1/jobs/{job}/cancel")
+    world.reconciler = world.new_reconciler("one")
+    world.tick()
+    assert world.status(job) == "cancelled"
+    monkeypatch.setattr(world.scheduler, "find", lambda *_: ["17"])
+    world.clock.advance(60)
+    world.tick()
+    assert world.scheduler.cancelled == [plan.tag]
+
+
+@pytest.mark.parametrize("answer", [Accepted("4711"), Rejected("no such QOS"), Postponed("the queue is full")])
+def test_a_restarted_service_reads_the_answer_of_the_submitter(world: World, answer: SubmitOutcome) -> None:
+    job, plan = lose_answer(world)
     world.scheduler.recorded[plan.submission] = answer
     world.reconciler = world.new_reconciler("one")
     world.tick()
@@ -155,12 +177,7 @@ def test_a_restarted_service_reads_the_answer_of_the_submitter(world: World, ans
 
 
 def test_a_search_for_a_submission_states_its_end(world: World) -> None:
-    world.scheduler.name = "slurm"
-    job = world.submit()
-    world.fail_at("submit.after-answer")
-    with pytest.raises(SystemExit):
-        world.tick()
-    world.scheduler.states.clear()
+    job, _ = lose_answer(world)
     world.reconciler = world.new_reconciler("one")
     world.tick()
     condition = world.job(job)["condition"]

@@ -219,6 +219,19 @@ class TestTimeLimit:
         assert limit.near
         assert queries == [41.0, 282.0]
 
+    def test_an_end_that_is_later_by_a_rounding_error_is_not_queried_again(self):
+        clock, queries = [0.0], []
+
+        def query():
+            queries.append(clock[0])
+            return 59.5 + len(queries) / 10
+
+        limit = TimeLimit(100.0, 60.0, now=lambda: clock[0], query=query)
+        clock[0] = 41.0
+        assert limit.near
+        assert limit.near
+        assert queries == [41.0]
+
     @pytest.mark.parametrize(
         ("printed", "left"),
         [
