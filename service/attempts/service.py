@@ -247,6 +247,7 @@ def _update_checkpoint(row: Checkpoint, report: CheckpointReport, sequence: int,
     row.world_size = report.world_size
     # The checkpoint's manifest has all of them.
     row.metrics = shown_metrics(report.model_dump(mode="json")["metrics"], best_criterion(policy).metric)
+    row.seconds = report.seconds
     row.created_at = report.time
     row.deleted_at, row.removing = None, False
     row.sequence = sequence

@@ -176,6 +176,7 @@ def checkpoint_resource(job_id: str, checkpoint: Checkpoint, run: RunLayout) -> 
         execution=checkpoint.execution,
         metrics=checkpoint.metrics,
         path=str(run.checkpoint(checkpoint.step).root),
+        seconds=checkpoint.seconds,
         created_at=checkpoint.created_at,
     )
 

@@ -56,14 +56,14 @@ def checkpoints(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = F
     with make_client(ctx) as client:
         job = find_job(client, job_id)
         listed = client.checkpoints(job.id)
-    headings = ("STEP", "", "SIZE", "CREATED", "METRICS", "FOLDER")
+    headings = ("STEP", "", "SIZE", "SAVED IN", "CREATED", "METRICS", "FOLDER")
     print_list(
         listed,
         headings,
         _row,
         as_json=as_json,
         empty_message=_no_checkpoints_message(job),
-        optional=("FOLDER", "CREATED"),
+        optional=("SAVED IN", "FOLDER", "CREATED"),
     )
     if listed and not as_json:
         print_line(f"in {Path(listed[0].path).parent}")
@@ -89,6 +89,7 @@ def _row(checkpoint: CheckpointResource) -> tuple[str, ...]:
         str(checkpoint.step),
         " ".join(marks),
         format_size(checkpoint.size_bytes),
+        f"{checkpoint.seconds:.1f} s" if checkpoint.seconds is not None else "",
         format_age(checkpoint.created_at),
         metrics,
         Path(checkpoint.path).name,

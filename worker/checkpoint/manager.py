@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
@@ -152,8 +153,8 @@ class CheckpointManager:
         """
         self._await_previous()
         checkpoint = self._run.checkpoint(step)
-        recorded = dict(metrics)
-        self._storage.save(checkpoint, state, lambda: self._complete(checkpoint, recorded))
+        recorded, since = dict(metrics), time.monotonic()
+        self._storage.save(checkpoint, state, lambda: self._complete(checkpoint, recorded, since))
         self.last_step = step
 
     def wait_staged(self) -> None:
@@ -180,9 +181,13 @@ class CheckpointManager:
         else:
             self._failures.reset()
 
-    def _complete(self, checkpoint: CheckpointLayout, metrics: dict[str, float]) -> None:
+    def _complete(self, checkpoint: CheckpointLayout, metrics: dict[str, float], since: float) -> None:
         """Once all files are on disk: compute their digests. On rank 0 write the manifest, report, and remove old
-        checkpoints."""
+        checkpoints.
+
+        Args:
+            since: When the save began, by the monotonic clock.
+        """
         files = describe_files(checkpoint, self._ranks)
         if not self._ranks.is_first:
             return
@@ -195,15 +200,16 @@ class CheckpointManager:
         # The calls before this one may wait for minutes, such as for a filesystem that does not answer.
         self._fence.check()
         write_atomic(checkpoint.manifest, text)
+        seconds = time.monotonic() - since
         self._manifests.append(manifest)
         removed = removable_steps(self._manifests, self._policy)
-        self._reporter.checkpoint(_report(manifest, text, removed))
+        self._reporter.checkpoint(_report(manifest, text, removed, seconds))
         if removed:
             self._fence.check()
         for step in removed:
             remove(self._run.checkpoint(step))
         self._manifests = [manifest for manifest in self._manifests if manifest.step not in removed]
-        log.info("checkpoint of step %d: %d bytes", manifest.step, manifest.size_bytes)
+        log.info("checkpoint of step %d: %d bytes in %.1f s", manifest.step, manifest.size_bytes, seconds)
 
     def _build_manifest(self, checkpoint: CheckpointLayout, files: Files, metrics: dict[str, float]) -> Manifest:
         return Manifest(
@@ -221,7 +227,7 @@ class CheckpointManager:
         )
 
 
-def _report(manifest: Manifest, text: bytes, removed: list[int]) -> CheckpointReport:
+def _report(manifest: Manifest, text: bytes, removed: list[int], seconds: float) -> CheckpointReport:
     return CheckpointReport(
         execution=manifest.execution,
         step=manifest.step,
@@ -230,6 +236,7 @@ def _report(manifest: Manifest, text: bytes, removed: list[int]) -> CheckpointRe
         world_size=manifest.world_size,
         metrics=dict(islice(manifest.metrics.items(), MAX_CHECKPOINT_METRICS)),
         time=manifest.created_at,
+        seconds=round(seconds, 3),
         removed_steps=tuple(removed),
     )
 

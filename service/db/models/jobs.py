@@ -241,6 +241,8 @@ class Checkpoint(Base):
     digest: Mapped[str] = mapped_column(String(80))
     world_size: Mapped[int]
     metrics: Mapped[dict[str, Any]]
+    seconds: Mapped[float | None]
+    """How long the save took. None: unknown."""
     created_at: Mapped[datetime]
     deleted_at: Mapped[datetime | None]
     removing: Mapped[bool] = mapped_column(default=False, server_default=false())

@@ -21,6 +21,7 @@ CHECKPOINT = {
     "execution": 1,
     "metrics": {"eval/loss": 0.25},
     "path": "/runs/a1/checkpoints/step-0000000092",
+    "seconds": 12.5,
     "created_at": TIME,
     "best": True,
     "latest": True,

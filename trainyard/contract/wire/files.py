@@ -33,6 +33,8 @@ class CheckpointResource(Resource):
     execution: int
     metrics: dict[str, AnyFloat] = Field(default_factory=dict, examples=[{"eval/loss": 0.25}])
     path: str = Field(examples=["/shared/runs/job_01kdvdna00az9cxjnszk8v8abh/checkpoints/step-0000000200"])
+    seconds: float | None = Field(default=None, examples=[12.5])
+    """How long the save took, until it was on disk. None: unknown."""
     created_at: Timestamp
     latest: bool = Field(default=False, examples=[True])
     """Whether it is the newest checkpoint, from which the job would continue."""
