@@ -1,19 +1,20 @@
 """Checks of an installation, run on the machine of the service. Each returns one finding with its fix."""
 
 import os
+import re
 import shutil
 import ssl
 import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
-from urllib.error import URLError
-from urllib.parse import urlsplit
+from urllib.error import HTTPError, URLError
+from urllib.parse import urljoin, urlsplit
 from urllib.request import urlopen
 
 import sqlalchemy as sa
@@ -21,13 +22,14 @@ import sqlalchemy as sa
 from service.core.python_version import describe_missing
 from service.core.settings import Settings, unknown_variables
 from service.db.migrate import current, head
-from service.db.models import Secret
+from service.db.models import Checkpoint, Secret
 from service.diagnostics import slurm_checks as slurm
 from service.diagnostics.container_checks import containers
 from service.diagnostics.model_checks import models
 from service.diagnostics.munge_checks import munge
 from service.diagnostics.owner_checks import owners
 from service.diagnostics.root_checks import roots
+from service.diagnostics.slurm_times import SAVE_DAYS, ended_jobs, time_to_save
 from service.scheduler.local.policy import visible_gpus
 from service.secrets.encryption import SecretCipher, SecretKeyError
 from service.secrets.repository import OLDEST
@@ -43,6 +45,7 @@ _TRUST_FIX = (
     "make your authority known here (in containers docker/certs/*.crt, then build again; else the machine's store, or "
     "SSL_CERT_FILE) and on every node; and compare the names in the certificate"
 )
+_STYLE = re.compile(r'<link rel="stylesheet" href="([^"]+)"')
 _PACKAGES = ("trainyard", "fastapi", "sqlalchemy", "submitit", "torch")
 
 
@@ -65,14 +68,14 @@ def run_checks(settings: Settings, *, query_scheduler: bool = True) -> Iterator[
     ]
     if settings.backend == "slurm":
         checks += [slurm.commands, slurm.interpreter]
-        checks += [slurm.controller, slurm.requests] if query_scheduler else []
+        checks += _SCHEDULER_CHECKS if query_scheduler else []
     checks += [_route, _gpus, containers, munge, owners, roots, models, _interpreter, _versions]
     yield from _run(settings, checks)
 
 
 def examine_slurm(settings: Settings) -> Iterator[Finding]:
     """Yield the findings of the checks that call the scheduler."""
-    yield from _run(settings, [slurm.controller, slurm.requests])
+    yield from _run(settings, _SCHEDULER_CHECKS)
 
 
 def _run(settings: Settings, checks: Sequence[Callable[[Settings], Finding]]) -> Iterator[Finding]:
@@ -228,6 +231,17 @@ def _read_rows(settings: Settings, query: sa.Executable) -> Sequence[tuple[Any, 
         engine.dispose()
 
 
+def _saves(settings: Settings) -> Finding:
+    """Whether the longest save of late fits into the time that Slurm gives a job that has to stop."""
+    since = datetime.now(UTC) - timedelta(days=SAVE_DAYS)
+    query = sa.select(sa.func.max(Checkpoint.seconds)).where(Checkpoint.created_at > since)
+    rows = _read_rows(settings, query)
+    return time_to_save(settings, rows[0][0] if rows else None)
+
+
+_SCHEDULER_CHECKS = (slurm.controller, slurm.requests, ended_jobs, _saves)
+
+
 def _route(settings: Settings) -> Finding:
     """Whether the URL that workers use answers from this machine."""
     url = settings.service_url
@@ -236,6 +250,8 @@ def _route(settings: Settings) -> Finding:
     try:
         with urlopen(f"{url}/livez", timeout=_SECONDS):  # noqa: S310 (the service's own address)
             pass
+        if problem := _page_problem(url):
+            return error_finding("route", problem, "let the proxy pass all paths below the address on, unchanged")
     except (URLError, OSError) as error:
         reason = getattr(error, "reason", error)
         distrusted = isinstance(reason, ssl.SSLCertVerificationError)
@@ -243,6 +259,21 @@ def _route(settings: Settings) -> Finding:
         return error_finding("route", f"{url} does not answer from here: {reason}", fix)
     nodes = f"; whether from the nodes too: srun -N1 curl {url}/livez" if settings.backend == "slurm" else ""
     return ok_finding("route", f"{url} answers from here{nodes}")
+
+
+def _page_problem(url: str) -> str | None:
+    """Return what is wrong with a page of the service, or with a style that it names; None if both load."""
+    with urlopen(f"{url}/sign-in", timeout=_SECONDS) as page:  # noqa: S310 (the service's own address)
+        style = _STYLE.search(page.read().decode(errors="replace"))
+        address = urljoin(page.url, style[1]) if style else ""
+    if not address:
+        return f"{url} answers with a page of another program"
+    try:
+        with urlopen(address, timeout=_SECONDS) as answer:  # noqa: S310 (the service's own address)
+            media_type = answer.headers.get_content_type()
+    except HTTPError as error:
+        return f"the page of {url} loads, and its style {address} does not: HTTP {error.code}"
+    return None if media_type == "text/css" else f"the style {address} is answered as {media_type}"
 
 
 def _gpus(settings: Settings) -> Finding:

@@ -4,20 +4,29 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from service.core.python_version import describe_missing
 from service.core.settings import Settings
-from service.scheduler.base import SchedulerUnavailableError
+from service.scheduler.base import Forecast, SchedulerUnavailableError
 from service.scheduler.slurm.commands import SlurmCommands
 from service.scheduler.slurm.dialect import Dialect
 from service.scheduler.slurm.sbatch_output import parse_forecast
-from trainyard.contract.wire.cluster import PartitionResource
 from trainyard.contract.wire.diagnostics import Finding, error_finding, ok_finding, warning_finding
 
 _COMMANDS = ("sbatch", "squeue", "sacct", "scancel", "sinfo")
 _SECONDS = 10.0
+_TEST_SECONDS = 20.0
+"""After which no further partition is tested."""
+_CLOSED = re.compile(r"permission denied|not permitted to use|account/partition combination", re.IGNORECASE)
+"""Refusals of a partition that is not for the service's account, which is usual."""
+_EACH_NODE = "`trainyard doctor --deep --each-node` tries each node"
+_EXAMINATION = """\
+import importlib.util, sys
+print(*sys.version_info[:3], *(name for name in ("torch", "worker") if importlib.util.find_spec(name) is None))
+"""
 _CREDENTIALS_ERROR = re.compile(r"munge|authenticat|credential", re.IGNORECASE)
 
 
@@ -56,44 +65,60 @@ def controller_finding(status: int, stderr: str) -> Finding:
 
 
 def requests(settings: Settings) -> Finding:
-    """Whether Slurm accepts the forms of requests that the settings choose, with and without a GPU."""
-    dialect, commands = Dialect.of(settings), SlurmCommands()
+    """Whether Slurm, and the plug-ins of the site, accept a small job in each partition that is up."""
+    dialect, slurm = Dialect.of(settings), SlurmCommands()
     chosen = f"memory by {dialect.memory}, GPUs by {dialect.gpus}, limits by {dialect.propagate or 'slurm.conf'}"
+    forecasts, untested = dict[str, Forecast](), 0
     try:
-        partitions = [partition for partition in commands.sinfo().partitions if partition.state == "up"]
-        refused = dict[str, str]()
-        for partition in {one.name: one for one in _tested(partitions)}.values():
+        partitions = [partition for partition in slurm.sinfo().partitions if partition.state == "up"]
+        deadline = time.monotonic() + _TEST_SECONDS
+        for partition in sorted(partitions, key=lambda partition: not partition.default):
+            if time.monotonic() > deadline:
+                untested += 1
+                continue
             uses_gpus = any(shape.gpus for shape in partition.shapes)
             script = dialect.test_script(partition.name, uses_gpus=uses_gpus)
-            forecast = parse_forecast(*commands.test_only(script))
-            refused |= {partition.name: forecast.message} if not forecast.accepted else {}
+            forecasts[partition.name] = parse_forecast(*slurm.test_only(script))
     except SchedulerUnavailableError as error:
         return warning_finding("requests", f"cannot be checked: {error}", "see the finding slurmctld")
-    if not refused:
-        return ok_finding("requests", f"{chosen}; Slurm accepts them")
-    message = "; ".join(f"partition {name}: {text.removesuffix('.')}" for name, text in refused.items())
+    return requests_finding(chosen, forecasts, untested)
+
+
+def requests_finding(chosen: str, forecasts: Mapping[str, Forecast], untested: int = 0) -> Finding:
+    """The finding for the forecasts of test jobs by partition.
+
+    Args:
+        chosen: What the test jobs requested.
+        untested: Partitions for which the time did not suffice.
+    """
+    refused = {name: one.message.removesuffix(".") for name, one in forecasts.items() if not one.accepted}
+    closed = [name for name, text in refused.items() if _CLOSED.search(text)]
+    accepted = [name for name, one in forecasts.items() if one.accepted]
+    parts = [f"partition {name}: {text}" for name, text in refused.items() if not accepted or name not in closed]
+    notes = f"; not open to this account: {', '.join(closed)}" if closed and accepted else ""
+    notes += f"; {untested} partitions were not tested" if untested else ""
+    if not parts:
+        accepting = f"partition{'s' * (len(accepted) != 1)} {', '.join(accepted)}" if accepted else "no partition is up"
+        return ok_finding("requests", f"{chosen}; accepted in {accepting}{notes}" if accepted else accepting)
     fix = (
         "compare TRAINYARD_SLURM_MEMORY_OPTION, _GPU_OPTION, _PROPAGATE and _EXTRA_OPTIONS with the site's rules; the "
         "test runs as the account of the service"
     )
-    return warning_finding("requests", f"{chosen}; Slurm accepts no test job: {message}", fix)
-
-
-def _tested(partitions: Sequence[PartitionResource]) -> Iterator[PartitionResource]:
-    """Yield the default partition, or the first one, and the first ones with and without GPUs."""
-    ordered = sorted(partitions, key=lambda partition: not partition.default)
-    yield from ordered[:1]
-    for uses_gpus in (True, False):
-        yield from [one for one in ordered if any(shape.gpus for shape in one.shapes) == uses_gpus][:1]
+    return warning_finding("requests", f"{chosen}; Slurm does not accept a test job: {'; '.join(parts)}{notes}", fix)
 
 
 def interpreter(settings: Settings) -> Finding:
-    """Whether the workers' interpreter exists and has the known security fixes, as far as this machine can see."""
+    """Whether the workers' interpreter has torch, the worker and the known security fixes, as this machine sees it."""
     python = Path(settings.python)
     node_check = f"srun -N1 {python} -c 'import torch, worker'"
     # A virtual environment links to an interpreter of the nodes, so the link may be broken here.
     if os.path.lexists(python):
-        version = _python_version(python)
+        version, absent = _examine(python)
+        if absent:
+            fix = (
+                f"install them there (pip install 'trainyard[worker]'), or correct TRAINYARD_SLURM_PYTHON; {_EACH_NODE}"
+            )
+            return error_finding("python", f"{python} has no {' and no '.join(absent)}, as seen from here", fix)
         if version is not None and (missing := describe_missing(version)) is not None:
             fix = "install the newest patch release of this Python for the workers"
             return warning_finding("python", f"{python}: {missing}", fix)
@@ -106,14 +131,14 @@ def interpreter(settings: Settings) -> Finding:
     return error_finding("python", message, fix) if shared else warning_finding("python", message, fix)
 
 
-def _python_version(python: Path) -> tuple[int, int, int] | None:
-    """Return the version of an interpreter; None if it does not run here."""
+def _examine(python: Path) -> tuple[tuple[int, int, int] | None, list[str]]:
+    """Return the version of an interpreter, None if it does not run here, and which of the modules it lacks."""
     try:
-        result = _run(str(python), "-I", "-S", "-c", "import sys; print(*sys.version_info[:3])")
-        major, minor, patch = map(int, result.stdout.split())
+        result = _run(str(python), "-I", "-c", _EXAMINATION)
+        major, minor, patch, *absent = result.stdout.split()
+        return (int(major), int(minor), int(patch)), absent
     except (OSError, ValueError, subprocess.TimeoutExpired):
-        return None
-    return major, minor, patch
+        return None, []
 
 
 def _run(*command: str) -> "subprocess.CompletedProcess[str]":

@@ -12,6 +12,7 @@ import pytest
 from service.core.settings import Settings
 from service.core.slurm_settings import GpuOption
 from service.diagnostics.slurm_checks import requests
+from service.diagnostics.slurm_times import ended_jobs, time_to_save
 from service.scheduler.base import Accepted
 from service.scheduler.launch_plan import plan_launch
 from service.scheduler.slurm.batch_script import batch_script
@@ -73,8 +74,16 @@ def test_slurm_accepts_each_form_of_request(slurm: SlurmLab, memory: str) -> Non
 def test_doctor_names_forms_that_slurm_refuses(slurm: SlurmLab) -> None:
     settings = Settings(backend="slurm", slurm_memory_option="mem-per-gpu", slurm_gpu_option="gpus")
     assert requests(settings).state == "ok", requests(settings)
+    assert "partitions gpu, high, minute" in requests(settings).message
     refused = requests(settings.model_copy(update={"slurm_extra_options": "--reservation=nope"}))
     assert (refused.state, "Requested reservation is invalid" in refused.message) == ("warning", True)
+
+
+def test_doctor_compares_slurms_times_with_those_of_the_service(purging_lab: SlurmLab) -> None:
+    settings = Settings(backend="slurm")
+    assert ended_jobs(settings).message.startswith("there is no accounting, and Slurm forgets ended jobs after 2 s")
+    finding = time_to_save(settings, 60.0)
+    assert (finding.state, "a preempted job of partition gpu has 50 s" in finding.message) == ("warning", True)
 
 
 def test_partitions_report_gpus_and_default_times(slurm: SlurmLab) -> None:

@@ -1,5 +1,6 @@
 """The failure of a node causes a continuation and uses no retry."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ from tests.support.live import losses, wait_for_status
 from tests.support.paced import SLOWLY, Pace
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
+from trainyard.cli.partition_checks import check_nodes
 from trainyard.demo import ServiceProcess
 
 pytestmark = pytest.mark.slurm
@@ -88,6 +90,14 @@ def node_without(slurm: SlurmLab, node: str, folder: Path) -> Iterator[None]:
         slurm.stop_node(node)
         slurm.start_node(node)
         wait_until(lambda: "idle" in slurm.run("sinfo", "-hNn", node, "-o", "%T"), 60, f"{node} to be idle")
+
+
+@pytest.mark.slow
+def test_doctor_names_the_node_without_the_interpreter(service: ServiceProcess, slurm: SlurmLab) -> None:
+    with node_without(slurm, "node2", Path(sys.prefix)), service.client() as client:
+        by_node = {finding.name: finding for finding in check_nodes(client, 120)}
+    assert {name: finding.state for name, finding in by_node.items()} == {"node node1": "ok", "node node2": "error"}
+    assert "No such file or directory" in by_node["node node2"].message
 
 
 @pytest.mark.fault_scenario(59)

@@ -17,9 +17,9 @@ import typer
 from trainyard import __version__
 from trainyard.cli.arguments import JsonOption, make_client
 from trainyard.cli.environment_checks import compare_with_sbatch
-from trainyard.cli.errors import FAILED
+from trainyard.cli.errors import FAILED, UsageError
 from trainyard.cli.output import print_json, print_line
-from trainyard.cli.partition_checks import check_partitions
+from trainyard.cli.partition_checks import check_nodes, check_partitions
 from trainyard.cli.service_program import service_command, service_problem
 from trainyard.client import AuthenticationError, Client, TrainyardError
 from trainyard.client.connection import own_admin_token_file
@@ -38,6 +38,9 @@ def doctor(
         bool,
         typer.Option("--deep", help="Also run a short job on each partition, and compare one with a job by sbatch."),
     ] = False,
+    each_node: Annotated[
+        bool, typer.Option("--each-node", help="With --deep: a job on each node instead, which imports the worker.")
+    ] = False,
     timeout: Annotated[
         float, typer.Option("--timeout", min=1, metavar="SECONDS", help="How long --deep waits for its jobs.")
     ] = 300,
@@ -47,15 +50,19 @@ def doctor(
 
     With an administrator's token, the service also checks its database, folders, Slurm and GPUs. If no service
     answers and TRAINYARD_URL is not set, the settings of this shell are checked instead, for example before the
-    first `trainyard serve`. `--deep` submits a job to each partition that is up, compares the variables and limits of a
-    job with those of a job by sbatch, and cancels what has not ended after the timeout, or at Ctrl-C.
+    first `trainyard serve`. `--deep` submits a job to each partition that is up, or with `--each-node` to each node,
+    compares the variables and limits of a job with those of a job by sbatch, and cancels what has not ended after the
+    timeout, or at Ctrl-C.
 
     Example: trainyard doctor
     """
+    if each_node and not deep:
+        raise UsageError("--each-node runs jobs; add --deep")
     has_errors = False
     with make_client(ctx) as client:
         checks = _run_checks(client)
-        deep_checks = (check_partitions(client, timeout), compare_with_sbatch(client, timeout)) if deep else ()
+        jobs = check_nodes(client, timeout) if each_node else check_partitions(client, timeout)
+        deep_checks = (jobs, compare_with_sbatch(client, timeout)) if deep else ()
         for finding in chain(checks, *deep_checks):
             has_errors |= finding.state == "error"
             if as_json:

@@ -50,9 +50,14 @@ class AccountingRules:
     """The account of the controller, which sees all jobs."""
 
 
+def settings_of(configuration: str) -> dict[str, str]:
+    """Return the settings in the output of `scontrol show config`."""
+    return {name: value.strip() for name, value in _SETTING.findall(configuration)}
+
+
 def parse_rules(configuration: str) -> AccountingRules:
     """Return the rules in the output of `scontrol show config`."""
-    settings = {name: value.strip() for name, value in _SETTING.findall(configuration)}
+    settings = settings_of(configuration)
     enforced = set(settings.get("AccountingStorageEnforce", "").lower().split(","))
     # Each of the other values implies `associations`.
     stricter = {"limits", "qos", "safe", "wckeys", "all"}

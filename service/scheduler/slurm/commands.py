@@ -129,6 +129,14 @@ class SlurmCommands:
         """The output of `scontrol show config`."""
         return self._run(["scontrol", "show", "config"])
 
+    def partitions(self) -> str:
+        """The output of `scontrol show partition`, a line for each."""
+        return self._run(["scontrol", "--oneliner", "show", "partition"])
+
+    def qos(self, columns: Sequence[str]) -> str:
+        """Each QOS of the accounting on a line with the given columns."""
+        return self._run(["sacctmgr", "--noheader", "--parsable2", "show", "qos", f"format={','.join(columns)}"])
+
     def associations(self, user: str, columns: Sequence[str]) -> str:
         """The user's associations in the accounting, one per line with the given columns."""
         query = ["show", "user", "where", f"name={user}", "withassoc"]

@@ -7,7 +7,10 @@ import ssl
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 from urllib.error import URLError
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+from wsgiref.types import StartResponse
 
 import pytest
 
@@ -16,6 +19,7 @@ from service.db.migrate import upgrade
 from service.diagnostics.checks import run_checks
 from service.diagnostics.container_checks import containers
 from service.diagnostics.slurm_checks import controller_finding
+from tests.support.live_world import served
 from tests.support.world import World
 from trainyard.contract.wire.diagnostics import Finding
 
@@ -136,6 +140,56 @@ def test_untrusted_certificate_has_its_own_fix(settings: Settings, monkeypatch: 
 
     monkeypatch.setattr("service.diagnostics.checks.urlopen", distrust)
     assert "authority" in (findings_by_name(settings)["route"].fix or "")
+
+
+def test_a_page_and_its_style_load_by_the_address_of_the_service(settings: Settings, world: World) -> None:
+    with served(world) as url:
+        finding = findings_by_name(settings.model_copy(update={"public_url": url}))["route"]
+        assert (finding.state, finding.message) == ("ok", f"{url} answers from here")
+
+
+@pytest.mark.parametrize(
+    ("page", "style", "problem"),
+    [
+        ("<h1>It works</h1>", "", "answers with a page of another program"),
+        ('<link rel="stylesheet" href="/static/1/a.css">', "404 Not Found", "/static/1/a.css does not: HTTP 404"),
+        ('<link rel="stylesheet" href="/static/1/a.css">', "200 OK", "/static/1/a.css is answered as text/html"),
+    ],
+)
+def test_a_proxy_that_loses_paths_is_an_error(settings: Settings, page: str, style: str, problem: str) -> None:
+    def proxy(environ: dict[str, str], start: StartResponse) -> list[bytes]:
+        start(style if environ["PATH_INFO"].startswith("/static") else "200 OK", [("Content-Type", "text/html")])
+        return [page.encode()]
+
+    with make_server("127.0.0.1", 0, proxy, handler_class=QuietHandler) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}"
+            finding = findings_by_name(settings.model_copy(update={"public_url": url}))["route"]
+        finally:
+            server.shutdown()
+            thread.join()
+    assert (finding.state, problem in finding.message) == ("error", True), finding
+
+
+class QuietHandler(WSGIRequestHandler):
+    def log_message(self, *_args: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("lacks", "state"), [("", "ok"), ("torch worker", "error")])
+def test_interpreter_without_the_worker_is_an_error(settings: Settings, lacks: str, state: str) -> None:
+    python = settings.runs.parent / "python"
+    python.write_text(f"#!/bin/sh\necho 3 99 0 {lacks}\n")
+    python.chmod(0o755)
+    finding = findings_by_name(settings.model_copy(update={"backend": "slurm", "slurm_python": python}))["python"]
+    assert (finding.state, "has no torch and no worker" in finding.message) == (state, state == "error")
+
+
+def test_own_interpreter_has_the_worker(settings: Settings) -> None:
+    slurm = settings.model_copy(update={"backend": "slurm", "slurm_python": Path(sys.executable)})
+    assert "has no" not in findings_by_name(slurm)["python"].message
 
 
 @pytest.mark.cpu_seconds(5)
