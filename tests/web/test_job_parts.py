@@ -1,4 +1,4 @@
-"""Lineage, code and charts of the system on pages: functions of their scripts, and the sections of a job."""
+"""Parts of a job's page: lineage, code, charts of the system, and other resources."""
 
 import io
 import tarfile
@@ -10,6 +10,7 @@ from playwright.sync_api import Page, expect
 
 from service.web.assets import Assets
 from tests.support.browser import Visit
+from tests.support.live import wait_for_status
 from tests.web.specs import SPEC
 from trainyard.client import Client
 
@@ -131,3 +132,37 @@ def test_job_has_its_lineage_and_no_code(visit: Visit, client: Client) -> None:
     page.locator("#lineage > summary").click()
     expect(page.locator("#lineage-list")).to_contain_text("this job")
     expect(page.locator("#lineage-list")).to_contain_text("parity")
+
+
+def test_job_goes_on_with_other_resources(visit: Visit, client: Client) -> None:
+    job = client.submit({**SPEC, "name": "moves", "resources": {"time_limit_minutes": 5}})
+    client.cancel(job.id)
+    wait_for_status(client, job.id, "cancelled")
+    page = visit.go(f"/jobs/{job.id}")
+    change = page.get_by_role("button", name="Change resources")
+    change.click()
+    expect(page.get_by_label("Time limit in minutes")).to_have_value("5")
+    expect(page.get_by_label("Partition")).to_be_hidden()  # jobs run on this machine
+    page.get_by_label("Time limit in minutes").fill("30")
+    page.get_by_role("button", name="Run with these").click()
+    expect(change).to_be_hidden()
+    assert client.job(job.id).spec["resources"]["time_limit_minutes"] == 30
+    client.cancel(job.id)
+
+
+def test_resources_of_a_cluster_are_proposed_and_sent(visit: Visit, client: Client) -> None:
+    job = client.submit({**SPEC, "name": "stays"})
+    client.cancel(job.id)
+    wait_for_status(client, job.id, "cancelled")
+    page = visit.go(f"/jobs/{job.id}")
+    partitions = [{"name": "gpu", "state": "down"}, {"name": "long", "state": "up"}]
+    page.route("**/v1/cluster", lambda route: route.fulfill(json={"backend": "slurm", "partitions": partitions}))
+    page.get_by_role("button", name="Change resources").click()
+    expect(page.locator("#partitions option")).to_have_text(["gpu (down)", "long"])
+    page.get_by_label("Partition").fill("long")
+    page.get_by_label("Memory of each rank in GiB").fill("8")
+    with page.expect_request("**/retry") as sent:
+        page.get_by_role("button", name="Run with these").click()
+    assert sent.value.post_data_json == {"resources": {"partition": "long", "memory_gb_per_gpu": 8}}
+    expect(page.locator("#toast")).to_contain_text("runs jobs on its own machine")
+    visit.ignore_errors("422")

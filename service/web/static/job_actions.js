@@ -2,6 +2,7 @@
 
 import { call } from "./api.js";
 import { failureSummary, fixAddress, fixLabel } from "./job_failure.js";
+import { askForResources, mayChangeResources } from "./job_resources.js";
 import { byId, confirmAction, openDialog, toast, toastError } from "./page.js";
 import { pauseReads } from "./read_pause.js";
 
@@ -9,6 +10,7 @@ const ALLOWED = {
   pause: (job) => ["queued", "submitting", "pending", "running"].includes(job.status) && job.desired === "run",
   resume: (job) => job.status === "paused" && job.desired !== "cancelled",
   retry: (job) => ["failed", "cancelled"].includes(job.status),
+  resources: mayChangeResources,
   cancel: (job) => !["succeeded", "failed", "cancelled", "cancelling"].includes(job.status),
   delete: (job) => ["succeeded", "failed", "cancelled"].includes(job.status),
 };
@@ -19,7 +21,7 @@ const CONFIRMATIONS = {
 const TOASTS = {
   pause: "Pausing: the job saves a checkpoint and releases its resources.",
   resume: "Resuming from the last checkpoint.",
-  retry: "Retrying.",
+  retry: "The job runs again.",
   cancel: "Cancelling.",
 };
 
@@ -36,9 +38,9 @@ export function connectActions(current, changed) {
   byId("actions")?.addEventListener("click", async (event) => {
     const button = event.target.closest("[data-action]");
     if (!button) return;
-    const name = button.dataset.action;
-    const body = await requestBody(name, current());
-    if (body === null) return;
+    const request = await requestOf(button.dataset.action, current());
+    if (request === null) return;
+    const [name, body] = request;
     button.disabled = true;
     try {
       const path = `/v1/jobs/${current().id}`;
@@ -64,17 +66,18 @@ async function deleteJob(path) {
   }
 }
 
-/** The body of an action's request, undefined if it has none; null if the user did not confirm the action. */
-async function requestBody(name, job) {
+/** The name of an action and the body of its request, undefined if it has none; null if the user did not confirm it. */
+async function requestOf(name, job) {
+  if (name === "resources") return askForResources(job);
   if (CONFIRMATIONS[name]) {
     const [title, text, verb] = CONFIRMATIONS[name];
-    return (await confirmAction(`${title} ${job.name}?`, text, verb)) ? undefined : null;
+    return (await confirmAction(`${title} ${job.name}?`, text, verb)) ? [name] : null;
   }
-  if (name !== "retry") return undefined;
+  if (name !== "retry") return [name];
   const dialog = byId("retry");
   showRetry(dialog, job);
   const answer = await openDialog(dialog);
-  return ["checkpoint", "scratch"].includes(answer) ? { from: answer } : null;
+  return ["checkpoint", "scratch"].includes(answer) ? [name, { from: answer }] : null;
 }
 
 /** What a retry would do: without a checkpoint it starts anew, and where it would fail again, a fork with a fix comes first. */

@@ -1,0 +1,36 @@
+// The dialog that lets a job go on with other resources: of the same job, whose checkpoints and curves stay.
+
+import { call } from "./api.js";
+import { byId, openDialog } from "./page.js";
+
+const WAITS = new Set(["queued", "submitting"]);
+const NUMBERS = new Set(["time_limit_minutes", "memory_gb_per_gpu"]);
+
+/** Whether the resources of a job can be changed: nothing of it is in the scheduler. */
+export const mayChangeResources = (job) =>
+  ["failed", "cancelled"].includes(job.status) || job.status === "paused" && job.desired !== "cancelled" || WAITS.has(job.status) && job.desired === "run";
+
+/**
+ * Ask for other resources.
+ * @returns {Promise<[string, object] | null>} the action and the body of its request; null if nothing changes.
+ */
+export async function askForResources(job) {
+  const dialog = byId("resources");
+  const fields = [...dialog.querySelectorAll("input[name]")];
+  const before = job.spec.resources ?? {};
+  for (const field of fields) field.value = before[field.name] ?? "";
+  await showPartitions(dialog);
+  if (await openDialog(dialog) !== "yes") return null;
+  const changes = Object.fromEntries(fields.map((field) => [field.name, valueOf(field)]).filter(([name, value]) => value !== (before[name] ?? null)));
+  if (!Object.keys(changes).length) return null;
+  return [job.status === "paused" ? "resume" : "retry", { resources: changes }];
+}
+
+const valueOf = ({ name, value }) => value.trim() === "" ? null : NUMBERS.has(name) ? Number(value) : value.trim();
+
+/** Propose the partitions of the cluster; without any, jobs run on this machine and have a time limit alone. */
+async function showPartitions(dialog) {
+  const { backend, partitions } = await call("/v1/cluster").catch(() => ({ backend: null, partitions: [] }));
+  byId("partitions").replaceChildren(...partitions.map(({ name, state }) => new Option(state === "up" ? name : `${name} (${state})`, name)));
+  for (const label of dialog.querySelectorAll("label[data-cluster]")) label.hidden = backend === "local";
+}
