@@ -122,6 +122,7 @@ def create_api(app_state: AppState, error_page: ErrorPage = lambda request, stat
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        servers=[{"url": base}] if (base := app_state.settings.base_path) else None,
     )
     app.state.app_state = app_state
     app.state.error_page = error_page
@@ -144,7 +145,7 @@ def _described(openapi: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, 
 
 def known_hosts(settings: Settings) -> Iterable[str]:
     """Return the host names of the service. Others are refused, so that no other site can rebind its name to it."""
-    urls = [urlsplit(url).hostname or "" for url in (settings.local_url, settings.service_url)]
+    urls = [urlsplit(url).hostname or "" for url in (settings.local_url, settings.service_url, settings.worker_url)]
     listening = [f"[{host}]" if ":" in host else host for host in (*urls, settings.host)]
     own = {"localhost", "127.0.0.1", "[::1]", socket.gethostname(), socket.getfqdn()}
     return {name for name in {*own, *listening, *settings.allowed_hosts} if name}

@@ -8,13 +8,20 @@ from difflib import get_close_matches
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from service.core.private_files import read_secret
-from service.core.setting_parsers import parse_gpu_memory, parse_option_names, parse_sbatch_options, require_inheritable
+from service.core.setting_parsers import (
+    parse_gpu_memory,
+    parse_option_names,
+    parse_sbatch_options,
+    parse_service_url,
+    require_inheritable,
+)
 from service.core.slurm_settings import SlurmSettings
 from service.core.upload_settings import UploadSettings
 from trainyard.contract.local_paths import DEFAULT_HOST, DEFAULT_PORT, default_state_dir
@@ -70,12 +77,17 @@ class Settings(SlurmSettings, UploadSettings):
     port: Annotated[int, Field(ge=0, le=65535)] = DEFAULT_PORT
     """Port on which it listens; 0: any free one."""
     public_url: str = ""
-    """URL of the service for workers; default `http://<host>:<port>`."""
+    """URL of the service for users, and for workers without WORKER_URL; default `http://<host>:<port>`. Its path is
+    where a proxy serves it, such as `https://portal.example.org/trainyard`."""
+    worker_url: str = ""
+    """URL of the service for workers, where the nodes do not pass through the proxy of PUBLIC_URL; with or without the
+    path of that URL. Default: PUBLIC_URL."""
     worker_ca_file: Path | None = None
     """File with the certificate authorities that workers trust (`SSL_CERT_FILE`), as the nodes see it; for a service
     with a certificate of your own authority. Default: those of the node."""
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
-    """Further host names of the service, comma-separated; its own name and that of PUBLIC_URL are always allowed."""
+    """Further host names of the service, comma-separated; its own name and those of PUBLIC_URL and
+    WORKER_URL are always allowed."""
     allowed_roots: Annotated[tuple[str, ...], NoDecode] = ()
     """Folders that may contain the models and data of specs beside the runs directory, comma-separated, as the nodes
     see them; every user can read them through a job, but for names below them that begin with a dot. Default: none."""
@@ -234,6 +246,11 @@ class Settings(SlurmSettings, UploadSettings):
             raise ValueError("has no effect without TRAINYARD_MUNGE_ROLE")
         return group
 
+    @field_validator("public_url", "worker_url")
+    @classmethod
+    def _service_urls(cls, url: str) -> str:
+        return parse_service_url(url)
+
     @field_validator("gpu_memory_gb")
     @classmethod
     def _known_sizes(cls, text: str) -> str:
@@ -308,8 +325,17 @@ class Settings(SlurmSettings, UploadSettings):
 
     @property
     def service_url(self) -> str:
-        """URL of the service for workers and other machines."""
-        return self.public_url.rstrip("/") or self.local_url
+        """URL of the service for users and other machines."""
+        return self.public_url or self.local_url
+
+    @property
+    def url_for_workers(self) -> str:
+        return self.worker_url or self.service_url
+
+    @property
+    def base_path(self) -> str:
+        """The path below which users reach the service, such as `/trainyard`; empty at the root of a host."""
+        return urlsplit(self.public_url).path
 
     @property
     def local_url(self) -> str:
