@@ -65,7 +65,7 @@ _TYPES = {
 }
 
 
-_ROUTERS = (
+ROUTERS = (
     worker.router,
     jobs.router,
     jobs.lost_router,
@@ -127,7 +127,7 @@ def create_api(app_state: AppState, error_page: ErrorPage = lambda request, stat
     app.state.app_state = app_state
     app.state.error_page = error_page
     templates_by_name()
-    for router in _ROUTERS:
+    for router in ROUTERS:
         app.include_router(router)
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(RequestValidationError, _validation_error)

@@ -4,9 +4,8 @@ from functools import partial
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
-from starlette.routing import Route
 
-from service.api.app import create_api
+from service.api.app import ROUTERS, create_api
 from service.api.dependencies import AppState
 from service.api.middleware.base_path import require_free
 from service.api.routes.cluster import read_maintenance
@@ -32,9 +31,11 @@ def create_app(app_state: AppState) -> FastAPI:
     pages = Pages(partial(read_maintenance, app_state), base)
     app = create_api(app_state, partial(_error_page, pages))
     app.state.pages = pages
-    for module in (sign_in, sign_in_code, jobs, admin, api_docs, cluster, compare, files, help, models, submit):
-        app.include_router(module.router)
-    require_free(base, (route.path for route in app.routes if isinstance(route, Route)))
+    modules = (sign_in, sign_in_code, jobs, admin, api_docs, cluster, compare, files, help, models, submit)
+    routers = [module.router for module in modules]
+    for router in routers:
+        app.include_router(router)
+    require_free(base, (*ROUTERS, *routers))
     return app
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from urllib.parse import quote
 
+from fastapi import APIRouter
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.core.errors import InvalidRequestError
@@ -40,26 +41,29 @@ class BasePathMiddleware:
         """Return the target of a redirect within the application, relative to the path of the request.
 
         Proxies that remove the base path differ in what they do to a target that begins with a slash: nginx leaves it
-        as it is, and Open OnDemand adds the base path. A relative target leads to the same page behind both.
+        as it is, and Open OnDemand adds the base path. A relative target leads to the same page behind both. The root
+        has an absolute one, since it may have been requested without its slash.
         """
         if not target.startswith(b"/"):
             return target
         requested = (scope.get("raw_path") or quote(scope["path"]).encode()).partition(b"?")[0]
         base = self._base.encode()
-        if requested == base:
-            return b"./" + base.rpartition(b"/")[2] + target
-        depth = requested.removeprefix(base).count(b"/") - 1
-        return (b"../" * depth or b"./") + target[1:]
+        inner = requested.removeprefix(base)
+        if inner in (b"", b"/"):
+            return base + target
+        return (b"../" * (inner.count(b"/") - 1) or b"./") + target[1:]
 
 
-def require_free(base: str, routes: Iterable[str]) -> None:
+def require_free(base: str, routers: Iterable[APIRouter]) -> None:
     """Require that no route begins as the base path does: whether a proxy removed it could not be told.
 
     Raises:
         InvalidRequestError: one does.
     """
     first = base.split("/")[1:2]
-    if first and first[0] in {route.split("/")[1] for route in routes}:
+    if first and first[0] in {
+        str(getattr(one, "path", "/")).split("/")[1] for router in routers for one in router.routes
+    }:
         raise InvalidRequestError(
             f"TRAINYARD_PUBLIC_URL: the path {base} begins as paths of the service do; let it begin with another "
             "name, such as /trainyard",
