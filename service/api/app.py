@@ -15,6 +15,7 @@ from service.api.dependencies import AppState, get_caller, set_audit_caller
 from service.api.middleware import add_middleware
 from service.api.openapi import common_errors, customize_openapi, methods_of
 from service.api.openapi_route import add_openapi_route
+from service.api.paths import is_api
 from service.api.routes import (
     artifacts,
     checkpoints,
@@ -221,13 +222,22 @@ def _not_found(param: str, value: Any) -> NotFoundError:
     return NotFoundError(f"there is no {resource} {value!r}", code=f"{resource}_not_found", param=param)
 
 
+def _path_hint(request: Request) -> str:
+    """Return what to say of a client whose URL of the service has a path that the service does not have."""
+    path, api, _ = request.url.path.partition("/v1/")
+    if not api or is_api(f"{path}/v1/"):
+        return ""
+    app_state: AppState = request.app.state.app_state
+    return f"; the URL of this service is {app_state.settings.service_url}, without {path[:200]}"
+
+
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = "Page not found." if error.status_code == 404 else error.detail
     if (page := _page(request, error.status_code, message)) is not None:
         return page
     messages = {
-        404: f"unknown route{missing_prefix_hint(request.url.path)}",
+        404: f"unknown route{_path_hint(request) or missing_prefix_hint(request.url.path)}",
         405: "the route does not support this method",
     }
     body = ErrorBody(

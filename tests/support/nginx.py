@@ -20,7 +20,7 @@ error_log {folder}/error.log;
 events {{}}
 http {{
     {folders}
-    access_log off;
+    access_log {folder}/requests.log;
     {servers}
 }}
 """
@@ -35,7 +35,8 @@ def start_nginx(configuration: Path) -> subprocess.Popen[bytes]:
 
 @contextmanager
 def nginx_servers(folder: Path, servers: Mapping[int, str]) -> Iterator[None]:
-    """Run nginx with servers, given by port with their directives, until the end of the block."""
+    """Run nginx with servers, given by port with their directives, until the end of the block. The file `requests.log`
+    of the folder has what it answered."""
     folder.mkdir(exist_ok=True)
     blocks = "".join(f"server {{ listen 127.0.0.1:{port}; {text} }}\n" for port, text in servers.items())
     path = folder / "nginx.conf"

@@ -128,6 +128,15 @@ def test_sign_in_works_behind_proxies_that_do_not_pass_the_host_on(base_world: W
         assert answer.status_code == status, origin
 
 
+def test_wrong_path_of_a_clients_url_is_named(base_world: World) -> None:
+    for path in ("/other", f"{BASE}/jobs"):
+        answer = base_world.client.get(f"{path}/v1/jobs")
+        message = f"unknown route; the URL of this service is {ORIGIN}{BASE}, without {path.removeprefix(BASE)}"
+        assert (answer.status_code, answer.json()["error"]["message"]) == (404, message)
+    for path in ("", BASE):
+        assert base_world.client.get(f"{path}/v1/jobs").status_code == 200
+
+
 def test_openapi_document_names_the_base_path(base_world: World) -> None:
     app = create_app(base_world.app_state)
     assert app.openapi()["servers"] == [{"url": BASE}]
