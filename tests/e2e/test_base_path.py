@@ -63,7 +63,7 @@ class Proxied:
 def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
     folder, kept, removed = tmp_path_factory.mktemp("base"), free_port(), free_port()
     urls = [f"http://127.0.0.1:{port}{BASE}" for port in (kept, removed)]
-    service = ServiceProcess(folder, local_slots="2", tick_seconds="0.3", public_url=urls[1])
+    service = ServiceProcess(folder, local_slots="2", tick_seconds="0.3", public_url=urls[0], worker_url=urls[1])
     servers = {kept: documented_location(BASE, service.url), removed: documented_location(BASE, f"{service.url}/")}
     with nginx_servers(folder / "nginx", servers):
         service.start()
@@ -83,10 +83,10 @@ def test_worker_command_line_and_trackers_use_the_path(
     (job,) = set(re.findall(r"job_\w{26}", output))
     assert f"{proxied.kept}/jobs/{job}" in output
     page = re.findall(r"^page (\S+)$", output, re.MULTILINE)[0]
-    assert page.startswith(f"{proxied.removed}/jobs/{job}/wandb/")
+    assert page.startswith(f"{proxied.kept}/jobs/{job}/wandb/")
     answer = httpx.get(page, headers={"Accept": "text/html"})
     assert answer.has_redirect_location
-    assert str(answer.next_request.url if answer.next_request else "") == f"{proxied.removed}/jobs/{job}"
+    assert str(answer.next_request.url if answer.next_request else "") == f"{proxied.kept}/jobs/{job}"
     assert "page http" in proxied.run("logs", "tracked")
     assert "accuracy,0,0.75" in proxied.run("metrics", "tracked", "--csv").replace("inner/", "")
     assert job in proxied.run("list", "--json", url=proxied.removed)

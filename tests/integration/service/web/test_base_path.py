@@ -18,6 +18,7 @@ from tests.support.world import World
 
 BASE = "/node/login1.example/8470"
 ORIGIN = "https://portal.example"
+DIRECT = "login1.example:8470"
 STATIC = Path(service.web.__file__).parent / "static"
 OUTSIDE = re.compile(r"^(#|https?://|$)")
 OF_ELEMENTS = ("href", "src", "action", "formaction", "poster", "data", "srcset")
@@ -54,7 +55,8 @@ class Addresses(HTMLParser):
 def base_world(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("base")
     (folder / "yard.sqlite").write_bytes(migrated_sqlite.read_bytes())
-    world = World(f"sqlite:///{folder / 'yard.sqlite'}", folder / "state", public_url=f"{ORIGIN}{BASE}/")
+    urls = {"public_url": f"{ORIGIN}{BASE}/", "worker_url": f"http://{DIRECT}"}
+    world = World(f"sqlite:///{folder / 'yard.sqlite'}", folder / "state", **urls)
     seed(world)
     yield world
     world.database.dispose()
@@ -118,7 +120,7 @@ def test_redirects_and_cookie_stay_below_the_base_path(base_world: World, browse
     assert answer.headers["location"] == "./jobs"
 
 
-@pytest.mark.parametrize("host", ["portal.example", "localhost:8470"])
+@pytest.mark.parametrize("host", ["portal.example", DIRECT])
 def test_sign_in_works_behind_proxies_that_do_not_pass_the_host_on(base_world: World, host: str) -> None:
     browser = SharedLoopClient(base_world.app, base_url=f"http://{host}")
     for origin, status in ((ORIGIN, 303), (ORIGIN.replace("https", "http"), 403), ("https://other.example", 403)):
@@ -135,6 +137,12 @@ def test_wrong_path_of_a_clients_url_is_named(base_world: World) -> None:
         assert (answer.status_code, answer.json()["error"]["message"]) == (404, message)
     for path in ("", BASE):
         assert base_world.client.get(f"{path}/v1/jobs").status_code == 200
+
+
+def test_workers_have_a_url_of_their_own(base_world: World) -> None:
+    (job,) = base_world.client.get("/v1/jobs?status=running").json()["data"]
+    document = base_world.launch_document(job["id"])
+    assert (document.service_url, document.public_url) == (f"http://{DIRECT}", f"{ORIGIN}{BASE}")
 
 
 def test_openapi_document_names_the_base_path(base_world: World) -> None:
