@@ -4,7 +4,6 @@ import re
 import shlex
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
-from urllib.parse import urlsplit
 
 from trainyard.contract.spec.environment import is_set_for_ranks
 from trainyard.contract.spec.sbatch_options import DEFAULT_OPTIONS, SBATCH_OPTIONS
@@ -26,30 +25,7 @@ _SRUN_OPTIONS = frozenset(
     }
 )
 """srun options that an administrator may set: they change neither what runs, nor where, nor how it ends."""
-_PATH_SEGMENT = re.compile(r"(?!\.\.?$)[A-Za-z0-9._~-]+")
 _OPTION_VALUE = re.compile(r"[A-Za-z0-9_.:,=@/%+*-]{1,128}")
-
-
-def parse_service_url(text: str) -> str:
-    """Return an URL of the service without the slash at its end; an empty text stays empty.
-
-    Raises:
-        ValueError: it is not one of http or https with a host, or has more than a path of plain segments.
-    """
-    if not text:
-        return ""
-    try:
-        url = urlsplit(text.rstrip("/"))
-        is_plain = url.scheme in ("http", "https") and url.hostname and url.port != 0
-    except ValueError as error:
-        raise ValueError(f"`{text}` is not a URL: {error}") from None
-    if not is_plain or "@" in url.netloc or url.query or url.fragment:
-        raise ValueError(f"`{text}` is not a URL such as https://portal.example.org/trainyard")
-    if not all(map(_PATH_SEGMENT.fullmatch, url.path.split("/")[1:])):
-        raise ValueError(
-            f"the path of `{text}` has a segment that is empty or has other characters than A-Z a-z 0-9 . _ ~ -"
-        )
-    return text.rstrip("/")
 
 
 def parse_gpu_memory(text: str) -> dict[str, float]:

@@ -43,8 +43,8 @@ class Proxied:
     """A service behind two proxies: one keeps the path, and the other one, by which workers come, removes it."""
 
     service: ServiceProcess
-    kept: str
-    removed: str
+    keeping: str
+    removing: str
     requests: Path
 
     @property
@@ -52,8 +52,8 @@ class Proxied:
         return admin_token_file(self.service.state_dir).read_text().strip()
 
     def run(self, *arguments: str, url: str = "") -> str:
-        """Run the command line, and return its output. By default the path is kept."""
-        variables = {"TRAINYARD_URL": url or f"{self.kept}/", "TRAINYARD_TOKEN": self.token, "TERM": "dumb"}
+        """Run the command line, and return its output. By default the proxy keeps the path."""
+        variables = {"TRAINYARD_URL": url or f"{self.keeping}/", "TRAINYARD_TOKEN": self.token, "TERM": "dumb"}
         done = run_trainyard({**os.environ, **variables}, *arguments)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -61,10 +61,10 @@ class Proxied:
 
 @pytest.fixture(scope="module")
 def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
-    folder, kept, removed = tmp_path_factory.mktemp("base"), free_port(), free_port()
-    urls = [f"http://127.0.0.1:{port}{BASE}" for port in (kept, removed)]
+    folder, keeping, removing = tmp_path_factory.mktemp("base"), free_port(), free_port()
+    urls = [f"http://127.0.0.1:{port}{BASE}" for port in (keeping, removing)]
     service = ServiceProcess(folder, local_slots="2", tick_seconds="0.3", public_url=urls[0], worker_url=urls[1])
-    servers = {kept: documented_location(BASE, service.url), removed: documented_location(BASE, f"{service.url}/")}
+    servers = {keeping: documented_location(BASE, service.url), removing: documented_location(BASE, f"{service.url}/")}
     with nginx_servers(folder / "nginx", servers):
         service.start()
         try:
@@ -81,19 +81,19 @@ def test_worker_command_line_and_trackers_use_the_path(
     monkeypatch.chdir(tmp_path)
     output = proxied.run("run", "--name", "tracked", "--", "python", "train.py")
     (job,) = set(re.findall(r"job_\w{26}", output))
-    assert f"{proxied.kept}/jobs/{job}" in output
+    assert f"{proxied.keeping}/jobs/{job}" in output
     page = re.findall(r"^page (\S+)$", output, re.MULTILINE)[0]
-    assert page.startswith(f"{proxied.kept}/jobs/{job}/wandb/")
+    assert page.startswith(f"{proxied.keeping}/jobs/{job}/wandb/")
     answer = httpx.get(page, headers={"Accept": "text/html"})
     assert answer.has_redirect_location
-    assert str(answer.next_request.url if answer.next_request else "") == f"{proxied.kept}/jobs/{job}"
+    assert str(answer.next_request.url if answer.next_request else "") == f"{proxied.keeping}/jobs/{job}"
     assert "page http" in proxied.run("logs", "tracked")
     assert "accuracy,0,0.75" in proxied.run("metrics", "tracked", "--csv").replace("inner/", "")
-    assert job in proxied.run("list", "--json", url=proxied.removed)
-    assert f"{proxied.kept}/sign-in#" in proxied.run("open", "tracked", "--print")
+    assert job in proxied.run("list", "--json", url=proxied.removing)
+    assert f"{proxied.keeping}/sign-in#" in proxied.run("open", "tracked", "--print")
     read = {**os.environ, "MLFLOW_TRACKING_TOKEN": proxied.token}
     command = [sys.executable, "-c", READS, job]
-    read |= {"MLFLOW_TRACKING_URI": f"{proxied.kept}/mlflow"}
+    read |= {"MLFLOW_TRACKING_URI": f"{proxied.keeping}/mlflow"}
     done = subprocess.run(command, env=read, capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["0.5", "done"], done.stderr
     requested = re.findall(r'"[A-Z]+ (\S+) HTTP/1.1" (\d+) ', proxied.requests.read_text())

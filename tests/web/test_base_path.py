@@ -26,14 +26,14 @@ LINKS = "() => [...document.querySelectorAll('[href], [src], [action]')].map(one
 @pytest.fixture(scope="module")
 def urls(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LiveService, str, str]]:
     """A service, and its URLs behind a proxy that keeps the path and one that removes it."""
-    folder, kept, removed = tmp_path_factory.mktemp("base"), free_port(), free_port()
+    folder, keeping, removing = tmp_path_factory.mktemp("base"), free_port(), free_port()
     database = Path(shutil.copy(migrated_sqlite, folder / "service.sqlite"))
-    public = f"http://127.0.0.1:{kept}{BASE}"
+    public = f"http://127.0.0.1:{keeping}{BASE}"
     with live_service(database, folder / "state", public_url=public) as service:
         # Open OnDemand does not pass the name of the host on.
-        keeping, removing = (documented_location(BASE, f"{service.url}{end}") for end in ("", "/"))
-        with nginx_servers(folder / "nginx", {kept: keeping.replace(HOST, ""), removed: removing}):
-            yield service, public, f"http://127.0.0.1:{removed}{BASE}"
+        keeper, remover = (documented_location(BASE, f"{service.url}{end}") for end in ("", "/"))
+        with nginx_servers(folder / "nginx", {keeping: keeper.replace(HOST, ""), removing: remover}):
+            yield service, public, f"http://127.0.0.1:{removing}{BASE}"
 
 
 def visit_pages(visit: Visit, job_id: str) -> None:

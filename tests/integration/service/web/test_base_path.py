@@ -84,7 +84,7 @@ def kind_of(link: str) -> str:
 @pytest.mark.cpu_seconds(12)
 def test_all_pages_lead_to_addresses_below_the_base_path(base_world: World, browser: TestClient) -> None:
     sign_in(browser, base_world)
-    waiting, seen = [f"{BASE}/jobs", f"{BASE}/docs", f"{BASE}/admin/webhooks", f"{BASE}/missing"], {""}
+    waiting, visited = [f"{BASE}/jobs", f"{BASE}/docs", f"{BASE}/admin/webhooks", f"{BASE}/missing"], {""}
     while waiting:
         address = waiting.pop()
         answer = browser.get(address, headers={"Accept": "text/html"})
@@ -92,16 +92,16 @@ def test_all_pages_lead_to_addresses_below_the_base_path(base_world: World, brow
         assert answer.status_code == (404 if address.endswith("/missing") else 200), address
         if not answer.headers["content-type"].startswith("text/html"):
             continue
-        found = Addresses(answer.text)
-        wrong = [one for one in (*found.links, *found.others) if not one.startswith(f"{BASE}/")]
+        addresses = Addresses(answer.text)
+        wrong = [one for one in (*addresses.links, *addresses.others) if not one.startswith(f"{BASE}/")]
         assert not wrong, f"{address} leads to {wrong}"
         assert f'data-base="{BASE}"' in answer.text
-        for link in found.links:
-            if kind_of(link) not in seen and not link.startswith(f"{BASE}/v1/"):
-                seen.add(kind_of(link))
+        for link in addresses.links:
+            if kind_of(link) not in visited and not link.startswith(f"{BASE}/v1/"):
+                visited.add(kind_of(link))
                 waiting.append(link)
     pages = ("/jobs", "/jobs/ID", "/compare", "/models", "/submit", "/files", "/cluster", "/help", "/docs", "/admin")
-    assert seen >= {*pages, "/admin/audit", "/help/api", "/openapi.json"}
+    assert visited >= {*pages, "/admin/audit", "/help/api", "/openapi.json"}
 
 
 def test_redirects_and_cookie_stay_below_the_base_path(base_world: World, browser: TestClient) -> None:
