@@ -162,7 +162,7 @@ SINK = re.compile(
     r"\.(?:href|src|action) = (?!urlOf\(|fixAddress\(|URL\.createObjectURL\()"
     r"|location\.(?:assign|replace)\((?!urlOf\(|address\)|PAGES\[)"
     r"|(?:replace|push)State\(null, \"\", (?!urlOf\(|this\.address\(|`\$\{location\.pathname\}|`#)"
-    r"|\bhref: [`\"]|\bawait fetch\((?!urlOf\()"
+    r"|\bhref: (?!urlOf\(|fixAddress\(|this\.link\(|target \?\? address)|\bawait fetch\((?!urlOf\()"
 )
 """What leads to an address in a script, other than with the base path."""
 
