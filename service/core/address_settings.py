@@ -58,8 +58,8 @@ class AddressSettings(BaseSettings):
     """File with the certificate authorities that workers trust (`SSL_CERT_FILE`), as the nodes see it; for a service
     with a certificate of your own authority. Default: those of the node."""
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
-    """Further host names of the service, comma-separated; its own name and those of PUBLIC_URL and
-    WORKER_URL are always allowed."""
+    """Further host names of the service, comma-separated; its own name and the names in PUBLIC_URL
+    and WORKER_URL are always allowed."""
     trusted_proxies: Annotated[tuple[str, ...], NoDecode] = ()
     """Addresses or networks of proxies whose `X-Forwarded-For` is trusted, comma-separated."""
 
