@@ -15,6 +15,7 @@ from service.api.dependencies import AppState, get_caller, set_audit_caller
 from service.api.middleware import add_middleware
 from service.api.openapi import common_errors, customize_openapi, methods_of
 from service.api.openapi_route import add_openapi_route
+from service.api.paths import is_api
 from service.api.routes import (
     artifacts,
     checkpoints,
@@ -65,7 +66,7 @@ _TYPES = {
 }
 
 
-_ROUTERS = (
+ROUTERS = (
     worker.router,
     jobs.router,
     jobs.lost_router,
@@ -122,11 +123,12 @@ def create_api(app_state: AppState, error_page: ErrorPage = lambda request, stat
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        servers=[{"url": base}] if (base := app_state.settings.base_path) else None,
     )
     app.state.app_state = app_state
     app.state.error_page = error_page
     templates_by_name()
-    for router in _ROUTERS:
+    for router in ROUTERS:
         app.include_router(router)
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
@@ -144,7 +146,7 @@ def _described(openapi: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, 
 
 def known_hosts(settings: Settings) -> Iterable[str]:
     """Return the host names of the service. Others are refused, so that no other site can rebind its name to it."""
-    urls = [urlsplit(url).hostname or "" for url in (settings.local_url, settings.service_url)]
+    urls = [urlsplit(url).hostname or "" for url in (settings.local_url, settings.service_url, settings.worker_url)]
     listening = [f"[{host}]" if ":" in host else host for host in (*urls, settings.host)]
     own = {"localhost", "127.0.0.1", "[::1]", socket.gethostname(), socket.getfqdn()}
     return {name for name in {*own, *listening, *settings.allowed_hosts} if name}
@@ -220,13 +222,22 @@ def _not_found(param: str, value: Any) -> NotFoundError:
     return NotFoundError(f"there is no {resource} {value!r}", code=f"{resource}_not_found", param=param)
 
 
+def _path_hint(request: Request) -> str:
+    """Return what to say of a client whose URL of the service has a path that the service does not have."""
+    path, api, _ = request.url.path.partition("/v1/")
+    if not api or is_api(f"{path}/v1/"):
+        return ""
+    app_state: AppState = request.app.state.app_state
+    return f"; the URL of this service is {app_state.settings.service_url}, without {path[:200]}"
+
+
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = "Page not found." if error.status_code == 404 else error.detail
     if (page := _page(request, error.status_code, message)) is not None:
         return page
     messages = {
-        404: f"unknown route{missing_prefix_hint(request.url.path)}",
+        404: f"unknown route{_path_hint(request) or missing_prefix_hint(request.url.path)}",
         405: "the route does not support this method",
     }
     body = ErrorBody(

@@ -129,7 +129,7 @@ class AppState:
     @property
     def cookie(self) -> Cookie:
         """The session cookie; secure if users reach the service by https."""
-        return Cookie(secure=self.settings.service_url.startswith("https:"))
+        return Cookie(secure=self.settings.service_url.startswith("https:"), path=self.settings.base_path or "/")
 
     @property
     def quotas(self) -> UserQuotas:

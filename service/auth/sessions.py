@@ -27,11 +27,15 @@ class Cookie:
 
     secure: bool
     """Whether users reach the service by https."""
+    path: str = "/"
+    """The path below which users reach the service. Services on one host, each below its own, share no session."""
 
     @property
     def name(self) -> str:
-        """The cookie's name. Browsers accept `__Host-` only on a secure cookie that sibling domains cannot set."""
-        return "__Host-trainyard" if self.secure else "trainyard"
+        """The cookie's name. Browsers accept `__Host-` only on a secure cookie of the whole host, which sibling domains
+        cannot set, and `__Secure-` on any secure one."""
+        prefix = "__Host-" if self.path == "/" else "__Secure-"
+        return f"{prefix}trainyard" if self.secure else "trainyard"
 
     def read(self, header: str | None) -> str | None:
         """Return the secret in a `Cookie` header; None if it has none that is well-formed.
@@ -49,7 +53,7 @@ class Cookie:
     def header(self, secret: str, seconds: int) -> str:
         """Return the value of a `Set-Cookie` header; with `seconds=0` the browser deletes the cookie."""
         secure = "; Secure" if self.secure else ""
-        return f"{self.name}={secret}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
+        return f"{self.name}={secret}; Path={self.path}; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
 
 
 def sign_in(database: Database, token: str, lifetime: timedelta, now: datetime) -> tuple[Principal, str]:

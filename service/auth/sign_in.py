@@ -102,12 +102,12 @@ class MungeSignIn:
 
     def _check_message(self, message: bytes, nonce: str) -> None:
         """Check that a credential was made for this service and nonce."""
-        urls = (self._settings.service_url, self._settings.local_url)
-        for url in urls:
+        settings = self._settings
+        for url in {settings.service_url, settings.url_for_workers, settings.local_url}:
             if hmac.compare_digest(sign_in_message(url, self._host_name, nonce), message):
                 return
         raise CredentialError(
-            f"the credential was made for another service or nonce; this service is at {self._settings.service_url}, "
+            f"the credential was made for another service or nonce; this service is at {settings.service_url}, "
             "and a client must sign in at that URL",
             code="wrong_service",
         )

@@ -5,7 +5,6 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
-from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,11 +12,12 @@ import sqlalchemy as sa
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
+from service.core.address_settings import AddressSettings
 from service.core.private_files import read_secret
 from service.core.setting_parsers import parse_gpu_memory, parse_option_names, parse_sbatch_options, require_inheritable
 from service.core.slurm_settings import SlurmSettings
 from service.core.upload_settings import UploadSettings
-from trainyard.contract.local_paths import DEFAULT_HOST, DEFAULT_PORT, default_state_dir
+from trainyard.contract.local_paths import default_state_dir
 from trainyard.contract.sizes import GIB
 from trainyard.contract.spec.containers import ContainerRuntime
 from trainyard.contract.spec.environment import ATTEMPT_VARIABLE
@@ -36,7 +36,7 @@ _SIMILARITY = 0.9
 """Similarity above which a variable counts as misspelled; `PORTS` of the compose file is not a misspelled `PORT`."""
 
 
-class Settings(SlurmSettings, UploadSettings):
+class Settings(SlurmSettings, UploadSettings, AddressSettings):
     """Every setting has a default that suits one user on one machine."""
 
     model_config = SettingsConfigDict(env_prefix=_PREFIX, use_attribute_docstrings=True)
@@ -65,17 +65,6 @@ class Settings(SlurmSettings, UploadSettings):
     accelerator: Accelerator | Literal["auto"] = "auto"
     """Accelerator of the workers. `auto`: on Slurm, whether the job's partition has GPUs; on the local backend, whether
     this machine has an NVIDIA device."""
-    host: str = DEFAULT_HOST
-    """Address on which the service listens; `0.0.0.0`: all of this machine."""
-    port: Annotated[int, Field(ge=0, le=65535)] = DEFAULT_PORT
-    """Port on which it listens; 0: any free one."""
-    public_url: str = ""
-    """URL of the service for workers; default `http://<host>:<port>`."""
-    worker_ca_file: Path | None = None
-    """File with the certificate authorities that workers trust (`SSL_CERT_FILE`), as the nodes see it; for a service
-    with a certificate of your own authority. Default: those of the node."""
-    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
-    """Further host names of the service, comma-separated; its own name and that of PUBLIC_URL are always allowed."""
     allowed_roots: Annotated[tuple[str, ...], NoDecode] = ()
     """Folders that may contain the models and data of specs beside the runs directory, comma-separated, as the nodes
     see them; every user can read them through a job, but for names below them that begin with a dot. Default: none."""
@@ -130,8 +119,6 @@ class Settings(SlurmSettings, UploadSettings):
     """Days until a token of a sign-in by munge expires."""
     munge_socket: Path | None = None
     """Socket of munged on the service's machine; default: the one that munge was built with."""
-    trusted_proxies: Annotated[tuple[str, ...], NoDecode] = ()
-    """Addresses or networks of proxies whose `X-Forwarded-For` is trusted, comma-separated."""
     rate_per_second: Annotated[float, Field(gt=0)] = 100.0
     """Sustained request rate of one token, or of all requests without a valid token from one address, in each process
     of the API; more get 429."""
@@ -240,16 +227,6 @@ class Settings(SlurmSettings, UploadSettings):
         parse_gpu_memory(text)
         return text
 
-    @field_validator("trusted_proxies")
-    @classmethod
-    def _networks(cls, proxies: tuple[str, ...]) -> tuple[str, ...]:
-        for proxy in proxies:
-            try:
-                ip_network(proxy)
-            except ValueError:
-                raise ValueError(f"`{proxy}` is neither an address nor a network such as 10.1.0.0/16") from None
-        return proxies
-
     @field_validator("database_url")
     @classmethod
     def _known_database(cls, url: str) -> str:
@@ -305,17 +282,6 @@ class Settings(SlurmSettings, UploadSettings):
     def quota_bytes(self) -> int | None:
         """Disk quota of one user in bytes; None: no limit."""
         return int(self.quota_gb_per_user * GIB) if self.quota_gb_per_user is not None else None
-
-    @property
-    def service_url(self) -> str:
-        """URL of the service for workers and other machines."""
-        return self.public_url.rstrip("/") or self.local_url
-
-    @property
-    def local_url(self) -> str:
-        """URL of the service on its own machine, without a proxy in between."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 (a name to replace)
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     @property
     def known_accelerator(self) -> Accelerator | None:

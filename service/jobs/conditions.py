@@ -37,9 +37,9 @@ TEXTS: Mapping[ConditionCode, str] = {
     "in_queue": "{details}",
     "started": "The scheduler has started the job; waiting for the worker to report.",
     "worker_unreachable": (
-        "Running, but the worker cannot reach the service. Check that its node can reach TRAINYARD_PUBLIC_URL and "
-        "trusts the certificate; attempts/<n>-<id>/logs/launch.log in the run directory shows the error. The service "
-        "reads the worker's reports from disk when the attempt ends."
+        "Running, but the worker cannot reach the service. Check that its node can reach TRAINYARD_PUBLIC_URL, or "
+        "TRAINYARD_WORKER_URL where it is set, and trusts the certificate; attempts/<n>-<id>/logs/launch.log in the "
+        "run directory shows the error. The service reads the worker's reports from disk when the attempt ends."
     ),
     "requeued": (
         "Requeued in Slurm by an operator or the site. A new attempt follows when Slurm has started and ended this "

@@ -39,7 +39,8 @@ def launch_document(
     ranks = ranks_per_node(spec)
     default_limit = settings.slurm_time_limit_minutes if has_limits else None
     return LaunchDocument(
-        service_url=settings.service_url,
+        service_url=settings.url_for_workers,
+        public_url=settings.service_url,
         nodes=spec.gpus // ranks,
         ranks_per_node=ranks,
         accelerator=accelerator,

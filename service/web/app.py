@@ -5,8 +5,9 @@ from functools import partial
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
-from service.api.app import create_api
+from service.api.app import ROUTERS, create_api
 from service.api.dependencies import AppState
+from service.api.middleware.base_path import require_free
 from service.api.routes.cluster import read_maintenance
 from service.web.pages import (
     admin,
@@ -26,11 +27,15 @@ from service.web.rendering import Pages, accepts_html
 
 def create_app(app_state: AppState) -> FastAPI:
     """Create the whole application on the given parts; nothing is started."""
-    pages = Pages(partial(read_maintenance, app_state))
+    base = app_state.settings.base_path
+    pages = Pages(partial(read_maintenance, app_state), base)
     app = create_api(app_state, partial(_error_page, pages))
     app.state.pages = pages
-    for module in (sign_in, sign_in_code, jobs, admin, api_docs, cluster, compare, files, help, models, submit):
-        app.include_router(module.router)
+    modules = (sign_in, sign_in_code, jobs, admin, api_docs, cluster, compare, files, help, models, submit)
+    routers = [module.router for module in modules]
+    for router in routers:
+        app.include_router(router)
+    require_free(base, (*ROUTERS, *routers))
     return app
 
 

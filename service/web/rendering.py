@@ -1,5 +1,6 @@
 """Templates, and the parts that all pages share: navigation, headers and the embedded data of the scripts."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -36,6 +37,9 @@ _NAVIGATION_BY_ROLE: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
         "viewer": tuple((path, "Plan" if path == "/submit" else label) for path, label in _NAVIGATION),
     }
 )
+
+_ADDRESS = re.compile(r"""(\s(?:href|src|action|formaction)=")/""")
+"""An address of the service in a page. Only attributes of elements match: in texts and JSON, quotes are escaped."""
 
 
 @dataclass(frozen=True)
@@ -90,11 +94,13 @@ class Pages:
     Jinja's `tojson` escapes `<`, `>`, `&`, `'` and all characters beyond ASCII, so that no value can end the element.
     """
 
-    def __init__(self, read_maintenance: Callable[[], MaintenanceResource]) -> None:
+    def __init__(self, read_maintenance: Callable[[], MaintenanceResource], base: str = "") -> None:
         """
         Args:
             read_maintenance: Returns the maintenance mode, of which every page of a signed-in user has a banner.
+            base: The path below which users reach the service; templates and routes know none.
         """
+        self._base = base
         self._read_maintenance = read_maintenance
         self.assets = _assets()
         self._templates = _templates()
@@ -103,8 +109,11 @@ class Pages:
         """Return a page; `visitor` is None if nobody is signed in. `data` in the context is for the page's script."""
         navigation = _NAVIGATION_BY_ROLE.get(visitor.user.role or "", _NAVIGATION) if visitor else ()
         shared: dict[str, Any] = {"visitor": visitor, "navigation": navigation, "section": "", "data": {}}
+        shared["base"] = self._base
         shared["maintenance"] = self._read_maintenance() if visitor else None
         body = self._templates.get_template(template).render({**shared, **context})
+        if self._base:
+            body = _ADDRESS.sub(rf"\1{self._base}/", body)
         return HTMLResponse(body, status_code=status, headers=PAGE_HEADERS)
 
     def static_file(self, group: str, name: str, *, gzipped: bool) -> Response:

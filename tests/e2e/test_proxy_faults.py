@@ -1,9 +1,7 @@
 """A service behind nginx that answers for it: no point, event or byte of a log is lost or stored twice."""
 
 import re
-import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +12,7 @@ import pytest
 
 from tests.support.http_proxy import http_proxy
 from tests.support.live import attempt_of, run_of, wait_for_status
-from tests.support.packages import install
+from tests.support.nginx import FOLDERS, start_nginx
 from tests.support.wait import wait_until
 from trainyard.client import Client
 from trainyard.contract.wire.reports import MetricsBatch
@@ -32,11 +30,7 @@ http {{
     default_type text/html;
     log_format answers "$setting $job $request_uri $status";
     access_log {folder}/answers.log answers;
-    client_body_temp_path {folder}/body;
-    proxy_temp_path {folder}/proxy;
-    fastcgi_temp_path {folder}/fastcgi;
-    uwsgi_temp_path {folder}/uwsgi;
-    scgi_temp_path {folder}/scgi;
+    {folders}
     map_hash_bucket_size 256;
     map $http_authorization $job {{
         default 0;
@@ -104,15 +98,12 @@ class Proxy:
     """nginx before a service, with a location for the requests of each job."""
 
     def __init__(self, folder: Path, port: int, service: str, upstreams: Mapping[str, str]) -> None:
-        if shutil.which("nginx") is None:
-            install("nginx", "nginx-light")
         self._folder, self._port, self._service, self._upstreams = folder, port, service, upstreams
         self._answers = folder / "answers.log"
         self._setting = 0
         self._configuration = folder / "nginx.conf"
         self._write([], [])
-        command = ["nginx", "-c", str(self._configuration), "-e", "stderr", "-g", "daemon off; user root;"]
-        self._process = subprocess.Popen(command)
+        self._process = start_nginx(self._configuration)
 
     def set_faults(self, tokens: Sequence[str], directives: Sequence[str]) -> None:
         """Set what the proxy does with the requests of each worker, known by its token."""
@@ -141,6 +132,7 @@ class Proxy:
         locations = [LOCATION.format(number=n, directives=text) for n, text in enumerate(directives, 1)]
         text = CONFIGURATION.format(
             folder=self._folder,
+            folders=FOLDERS.format(folder=self._folder),
             port=self._port,
             setting=self._setting,
             service=self._service,

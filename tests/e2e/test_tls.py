@@ -1,9 +1,7 @@
 """A service behind nginx with the configuration of compose.tls.yaml: browsers, clients and workers come by https."""
 
 import re
-import shutil
 import ssl
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +10,7 @@ import httpx
 import pytest
 
 from tests.support.live import run_of, wait_for_status
-from tests.support.packages import install
+from tests.support.nginx import start_nginx
 from tests.support.receiver import self_signed
 from tests.support.wait import wait_until
 from trainyard.client import Client
@@ -29,8 +27,6 @@ CONFIGURATION = Path(__file__).parents[2] / "docker" / "nginx.conf"
 @contextmanager
 def proxy(folder: Path, port: int, service: str, certificate: tuple[Path, Path]) -> Iterator[Path]:
     """Run nginx, and yield its log of requests."""
-    if shutil.which("nginx") is None:
-        install("nginx", "nginx-light")
     requests, configuration = folder / "requests.log", folder / "nginx.conf"
     text = CONFIGURATION.read_text()
     for original, changed in {
@@ -44,8 +40,7 @@ def proxy(folder: Path, port: int, service: str, certificate: tuple[Path, Path])
         assert original in text
         text = text.replace(original, changed)
     configuration.write_text(text)
-    command = ["nginx", "-c", str(configuration), "-e", "stderr", "-g", "daemon off; user root;"]
-    process = subprocess.Popen(command)
+    process = start_nginx(configuration)
     try:
         yield requests
     finally:

@@ -209,14 +209,15 @@ class Endless:
 
 
 @contextmanager
-def live_service(database: Path, folder: Path) -> Iterator[LiveService]:
-    """Run a service on a migrated SQLite file."""
+def live_service(database: Path, folder: Path, **settings: Any) -> Iterator[LiveService]:
+    """Run a service on a migrated SQLite file, with other settings where they are given."""
     world = World(
         f"sqlite:///{database}",
         folder,
         RealTime(),
         local_slots=SLOTS,
         webhook_allowed_hosts=("127.0.0.1",),
+        **settings,
     )
     world.scheduler.ends_cancelled = True
     world.scheduler.nodes = ClusterSnapshot(slots=SlotCount(total=SLOTS, free=SLOTS - 1))

@@ -32,7 +32,8 @@ _CAUSES: Mapping[int, str] = {
     400: "a proxy refuses the request; does the URL say https where the proxy expects http, or the reverse?",
     401: "a proxy wants a sign-in of its own, from which /v1 must be excluded",
     403: "a proxy or firewall refuses the request",
-    404: "another program answers there, or a proxy does not pass this path on",
+    404: "another program answers there, or a proxy does not pass this path on; a service below a path of its host "
+    "needs the path in the URL, such as https://portal.example.org/trainyard",
     405: "another program answers there, or a proxy does not pass this method on",
     407: "a proxy wants a sign-in of its own; NO_PROXY can name the service",
     408: "a proxy has not received the request in time",

@@ -32,7 +32,7 @@ def exec_script(layout: AttemptLayout, launch: LaunchDocument, execution: int) -
     variables = script_variables(os.environ, layout, launch.spec.health.stall_timeout_minutes)
     resume = resume_arguments(launch.spec.resume_argv, variables[CHECKPOINTS]) if variables[RESUMED] == "1" else []
     program = [*arguments(launch.spec.argv or (), folder), *resume]
-    page = f"{launch.service_url.rstrip('/')}/jobs/{launch.job_id}"
+    page = f"{(launch.public_url or launch.service_url).rstrip('/')}/jobs/{launch.job_id}"
     variables |= tracker_variables(variables, execution, page)
     environment = rank_environment(launch.spec, os.environ)
     # Slurm signals every process of a job that must end: the program learns it from `should_stop` and is not killed.

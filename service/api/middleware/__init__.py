@@ -7,6 +7,7 @@ from fastapi import FastAPI
 from service.api.dependencies import AppState
 from service.api.middleware.audit import AuditMiddleware
 from service.api.middleware.authentication import AuthenticationMiddleware
+from service.api.middleware.base_path import BasePathMiddleware
 from service.api.middleware.body import BodyLimitMiddleware
 from service.api.middleware.compression import CompressionMiddleware
 from service.api.middleware.errors import ErrorMiddleware
@@ -26,3 +27,5 @@ def add_middleware(app: FastAPI, app_state: AppState, hosts: Iterable[str]) -> N
     app.add_middleware(AuditMiddleware, audit_log=app_state.audit_log)
     app.add_middleware(RequestHeadMiddleware)
     app.add_middleware(RequestIdMiddleware, metrics=app_state.metrics, trusted_proxies=settings.trusted_proxies)
+    if settings.base_path:
+        app.add_middleware(BasePathMiddleware, base=settings.base_path)

@@ -55,14 +55,14 @@ class OriginMiddleware:
         """Whether the page that sends the request is the service's own.
 
         Browsers send `Origin` with every unsafe method. A page of the public name over http may be somebody else's, who
-        intercepts the connection, if that name has https.
+        intercepts the connection, if that name has https. Not all proxies pass the name on in `Host`.
         """
         try:
             origin = urlsplit(headers.get(b"origin", b"").decode("latin-1").lower())
         except ValueError:
             return False  # such as `http://[`
-        if origin.netloc == self._public.netloc and origin.scheme != self._public.scheme:
-            return False
+        if origin.netloc and origin.netloc == self._public.netloc:
+            return origin.scheme == self._public.scheme
         return bool(origin.netloc) and origin.netloc == headers.get(b"host", b"").decode("latin-1").lower()
 
 

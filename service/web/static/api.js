@@ -1,5 +1,6 @@
 // Requests to the public API, authenticated by the session's cookie.
 
+import { currentPath, urlOf } from "./address.js";
 import { visitor } from "./page.js";
 import { outsidePauses } from "./read_pause.js";
 
@@ -16,11 +17,11 @@ export class ApiError extends Error {
 
 /** Go to the sign-in page, which returns to this page. */
 export function redirectToSignIn() {
-  location.assign(`/sign-in?next=${encodeURIComponent(location.pathname + location.search)}`);
+  location.assign(urlOf(`/sign-in?next=${encodeURIComponent(currentPath())}`));
 }
 
 const leaving = new AbortController();
-document.querySelector('form[action="/sign-out"]')?.addEventListener("submit", () => leaving.abort());
+document.querySelector(`form[action="${urlOf("/sign-out")}"]`)?.addEventListener("submit", () => leaving.abort());
 
 /** Aborted when the user signs out: a request that arrives after the end of the session would be refused. */
 export const signedOut = leaving.signal;
@@ -39,7 +40,7 @@ async function send(path, { method = "GET", body, headers = {}, signal }) {
     body = JSON.stringify(body);
   }
   const either = signal ? AbortSignal.any([signal, signedOut]) : signedOut;
-  const response = await fetch(path, { method, body, headers: sent, signal: either, credentials: "same-origin" }).catch((error) => {
+  const response = await fetch(urlOf(path), { method, body, headers: sent, signal: either, credentials: "same-origin" }).catch((error) => {
     throw either.aborted ? error : new Error("The service does not answer.");
   });
   if (response.status === 401) redirectToSignIn();

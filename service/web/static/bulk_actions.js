@@ -1,5 +1,6 @@
 // Actions on the selected jobs: tag, archive, retry, cancel, delete.
 
+import { urlOf } from "./address.js";
 import { call, query } from "./api.js";
 import { TERMINAL } from "./job_status.js";
 import { byId, confirmAction, mayChange, openDialog, setText, toast } from "./page.js";
@@ -34,7 +35,7 @@ export function showSelected(jobs, others) {
   byId("selection-others").hidden = others === 0;
   setText(byId("selection-others"), `${others} more not in this list, ${unchanged(others)}`);
   byId("compare").hidden = jobs.length < 2;
-  byId("compare").href = `/compare${query({ job: jobs.slice(0, MAX_COMPARED).map((job) => job.id) })}`;
+  byId("compare").href = urlOf(`/compare${query({ job: jobs.slice(0, MAX_COMPARED).map((job) => job.id) })}`);
   setText(byId("compare"), jobs.length > MAX_COMPARED ? `Compare the first ${MAX_COMPARED}` : "Compare");
   for (const [name, { allows }] of Object.entries(ACTIONS)) byId(name).hidden = !jobs.some(allows);
 }

@@ -1,5 +1,6 @@
 // The page of the cluster: capacity, usage by user, partitions and the service's health, refreshed every 5 seconds.
 
+import { urlOf } from "./address.js";
 import { call, query } from "./api.js";
 import { bytes, count, duration, NOTHING } from "./format.js";
 import { byId, data, formatTimes, make, setText, showConnection, toast, toastError, visitor } from "./page.js";
@@ -30,7 +31,7 @@ async function activeJobs() {
 
 /** The service's health; a 503 has it, too. */
 async function readHealth() {
-  const response = await fetch("/readyz", { credentials: "same-origin" });
+  const response = await fetch(urlOf("/readyz"), { credentials: "same-origin" });
   return response.json();
 }
 
@@ -59,7 +60,7 @@ function showExcluded(cluster) {
 }
 
 function excludedRow(one) {
-  const faults = one.faults.map((fault) => make("div", {}, make("a", { href: `/jobs/${fault.job_id}`, class: "mono", text: fault.job_id }), ` ${fault.message}`));
+  const faults = one.faults.map((fault) => make("div", {}, make("a", { href: urlOf(`/jobs/${fault.job_id}`), class: "mono", text: fault.job_id }), ` ${fault.message}`));
   const include = make("button", { type: "button", text: "Use again", onclick: () => includeNode(one.node).catch(toastError) });
   return make("tr", {}, make("td", {}, make("strong", { text: one.node })), make("td", { text: one.partitions.join(", ") }),
     make("td", {}, make("time", { datetime: one.until })), make("td", {}, `${one.cause} (${one.jobs} jobs)`, ...faults),
@@ -117,7 +118,7 @@ function usageByUser(jobs) {
 function showUsage(users) {
   byId("idle").hidden = users.length > 0;
   byId("usage").tBodies[0].replaceChildren(...users.map((user) => make("tr", {},
-    make("td", {}, make("a", { href: `/jobs${query({ created_by: user.name, status: "running" })}`, text: user.name })),
+    make("td", {}, make("a", { href: urlOf(`/jobs${query({ created_by: user.name, status: "running" })}`), text: user.name })),
     ...[user.running, user.inUse, user.waiting, user.requested].map((value) => make("td", { class: "right", text: count(value) })))));
 }
 

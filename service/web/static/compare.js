@@ -1,5 +1,6 @@
 // The page that compares runs: a chart for each metric with the curves of all, and the fields in which their specs differ.
 
+import { urlOf } from "./address.js";
 import { ApiError, call, query } from "./api.js";
 import { ChartGrid, PINNED } from "./chart_grid.js";
 import { COMBINED } from "./chart_list.js";
@@ -117,11 +118,11 @@ function valueCell(value) {
 function tableRow(run) {
   const others = data.sweep ? [] : runs.filter((other) => other !== run).map((other) => other.id);
   return make("tr", { "data-id": run.id },
-    make("td", { class: "name" }, make("i", { class: "swatch", "aria-hidden": "true" }), make("a", { href: `/jobs/${run.id}`, text: run.name })),
+    make("td", { class: "name" }, make("i", { class: "swatch", "aria-hidden": "true" }), make("a", { href: urlOf(`/jobs/${run.id}`), text: run.name })),
     make("td", {}, make("span", { class: "chip" })),
     ...run.values.map(valueCell),
     ...["last", "min", "max"].map((name) => make("td", { class: `right ${name}` })),
-    make("td", { class: "right" }, data.sweep ? null : make("a", { class: "quiet", href: `/compare${query({ job: others })}`, "aria-label": `Remove ${run.name}`, text: "×" })));
+    make("td", { class: "right" }, data.sweep ? null : make("a", { class: "quiet", href: urlOf(`/compare${query({ job: others })}`), "aria-label": `Remove ${run.name}`, text: "×" })));
 }
 
 function showTable() {

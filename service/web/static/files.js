@@ -1,6 +1,7 @@
 // The page of data files: an upload in parts, which continues after the loss of the connection and, if the same file is
 // chosen again, after the page was closed; and deletions.
 
+import { urlOf } from "./address.js";
 import { call } from "./api.js";
 import { store, stored } from "./browser_storage.js";
 import "./copy_buttons.js";
@@ -24,7 +25,7 @@ byId("file")?.addEventListener("change", async (event) => {
   try {
     if (!file.size) throw new Error("The file is empty.");
     await upload(file);
-    location.assign("/files");
+    location.assign(urlOf("/files"));
   } catch (error) {
     setMessage(byId("problem"), `${file.name}: ${error.message}`);
     setText(byId("state"), "");

@@ -1,5 +1,6 @@
 // What a job is called: its tags, notes and metadata, and the dialog that changes them.
 
+import { urlOf } from "./address.js";
 import { call } from "./api.js";
 import { markdown } from "./markdown.js";
 import { byId, make, openDialog, setText, toast, toastError } from "./page.js";
@@ -26,7 +27,7 @@ export function showAbout(job) {
 function label(name, value) {
   const text = value.length > MAX_LABEL ? `${value.slice(0, MAX_LABEL)}…` : value;
   const isJob = name === FORKED_FROM && /^job_\w+$/.test(value);
-  return make("span", { class: "tag metadata", title: `metadata: ${name}: ${value}` }, `${name}: `, isJob ? make("a", { href: `/jobs/${value}`, text: `…${value.slice(-6)}` }) : text);
+  return make("span", { class: "tag metadata", title: `metadata: ${name}: ${value}` }, `${name}: `, isJob ? make("a", { href: urlOf(`/jobs/${value}`), text: `…${value.slice(-6)}` }) : text);
 }
 
 /** Connect the button that changes them; `changed(job)` gets the job afterwards. */

@@ -1,5 +1,6 @@
 // The buttons that change a job: those that its status allows, for users who may change it.
 
+import { urlOf } from "./address.js";
 import { call } from "./api.js";
 import { failureSummary, fixAddress, fixLabel } from "./job_failure.js";
 import { askForResources, mayChangeResources } from "./job_resources.js";
@@ -59,7 +60,7 @@ async function deleteJob(path) {
   const resume = pauseReads();
   try {
     await call(path, { method: "DELETE" });
-    location.assign("/jobs");
+    location.assign(urlOf("/jobs"));
   } catch (error) {
     resume();
     throw error;

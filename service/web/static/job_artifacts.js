@@ -1,6 +1,7 @@
 // The artifacts of a job on its page: a tree of files, each shown where it is opened. Nothing is read before the section
 // is opened, and a folder's rows are made when it is.
 
+import { urlOf } from "./address.js";
 import { callAll } from "./api.js";
 import { kindOf, treeOf } from "./artifact_files.js";
 import { viewOf } from "./artifact_view.js";
@@ -67,7 +68,7 @@ function fileRow(entry, root) {
   const item = row(entry.name, bytes(entry.size), async (content) => {
     const url = `${root}/${entry.path.split("/").map(encodeURIComponent).join("/")}`;
     const shown = make("div", { class: "preview" });
-    const download = make("a", { class: "button", href: url, download: true, text: "Download" });
+    const download = make("a", { class: "button", href: urlOf(url), download: true, text: "Download" });
     content.append(make("p", { class: "toolbar" }, download, ...(isImage ? neighbours(item) : [])), shown);
     try {
       shown.replaceChildren(...await viewOf(url, entry));

@@ -1,5 +1,6 @@
 // The code of a job on its page: commit, branch and uncommitted changes, which are read when the section is opened.
 
+import { urlOf } from "./address.js";
 import { DIFF_FILE, readArchive } from "./code_archive.js";
 import { showDiff } from "./code_diff.js";
 import { count } from "./format.js";
@@ -18,7 +19,7 @@ export function connectCode(job) {
   if (digest) section.addEventListener("toggle", () => showChanges(digest), { once: true });
 }
 
-const archiveLink = (digest) => make("a", { href: `/v1/code/${encodeURIComponent(digest)}`, download: true, text: digest });
+const archiveLink = (digest) => make("a", { href: urlOf(`/v1/code/${encodeURIComponent(digest)}`), download: true, text: digest });
 
 async function showChanges(digest) {
   setText(byId("code-state"), "Reading…");

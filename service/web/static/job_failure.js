@@ -1,5 +1,6 @@
 // The panel of a failed job: the error, the user's own line, the last output, and forks with a fix.
 
+import { urlOf } from "./address.js";
 import { query } from "./api.js";
 import { specValue } from "./format.js";
 import { byId, make, setMessage, setText } from "./page.js";
@@ -14,7 +15,7 @@ export const fixLabel = ({ fields }) => Object.entries(fields).map(([path, value
 export function fixAddress(jobId, { fields }) {
   const parameters = new URLSearchParams({ fork: jobId });
   for (const [path, value] of Object.entries(fields)) parameters.append("set", `${path}=${JSON.stringify(value)}`);
-  return `/submit?${parameters}`;
+  return urlOf(`/submit?${parameters}`);
 }
 
 /** The summary of a failure; an empty one while the job has none. */
@@ -48,7 +49,7 @@ const isOwnError = (job, frame) => job.status_reason === "error" && (frame !== n
 const forkWith = (job, fix) => ({ href: fixAddress(job.id, fix), title: fix.note || undefined, text: `Fork with ${fixLabel(fix)}` });
 
 const forkWithCode = (job) => ({
-  href: `/submit${query({ fork: job.id, replaces: job.spec.code ?? undefined })}`, text: "Fork with corrected code", title: "Opens a new job with this spec, for which you choose the folder with the corrected code",
+  href: urlOf(`/submit${query({ fork: job.id, replaces: job.spec.code ?? undefined })}`), text: "Fork with corrected code", title: "Opens a new job with this spec, for which you choose the folder with the corrected code",
 });
 
 function showForks(job, forks) {

@@ -1,5 +1,6 @@
 // The history of a job: its attempts as a timeline, its checkpoints and its events.
 
+import { urlOf } from "./address.js";
 import { call, query } from "./api.js";
 import { EventList } from "./event_list.js";
 import { bytes, count, duration, number } from "./format.js";
@@ -56,7 +57,7 @@ export function showCheckpoints(jobId, checkpoints, ended) {
     make("td", { class: "right", text: bytes(one.size_bytes) }),
     make("td", { text: metricsText(one.metrics) }),
     make("td", {}, make("time", { datetime: one.created_at })),
-    make("td", {}, make("a", { href: `/v1/jobs/${jobId}/checkpoints/${one.id}/archive`, download: true, text: "Download", "aria-label": `Download the checkpoint of step ${one.step}` })))));
+    make("td", {}, make("a", { href: urlOf(`/v1/jobs/${jobId}/checkpoints/${one.id}/archive`), download: true, text: "Download", "aria-label": `Download the checkpoint of step ${one.step}` })))));
   formatTimes(byId("checkpoints"));
 }
 

@@ -1,5 +1,6 @@
 // Where a job comes from, and what was made of it: a tree on its page, which is read when it is opened.
 
+import { urlOf } from "./address.js";
 import { call } from "./api.js";
 import { count } from "./format.js";
 import { tone } from "./job_status.js";
@@ -21,7 +22,7 @@ function treeOf(job, lineage) {
   const bases = lineage.base_versions.map((version) => item("base", versionLink(version)));
   if (lineage.base) bases.push(item("base", make("span", { class: "mono", text: lineage.base })));
   const data = lineage.data.map((one) => item("data", make("span", { class: "mono", text: one.field }), " ", dataName(one)));
-  const sweep = lineage.sweep_id ? [item("sweep", make("a", { href: `/compare?sweep=${encodeURIComponent(lineage.sweep_id)}`, text: lineage.sweep_id }))] : [];
+  const sweep = lineage.sweep_id ? [item("sweep", make("a", { href: urlOf(`/compare?sweep=${encodeURIComponent(lineage.sweep_id)}`), text: lineage.sweep_id }))] : [];
   const more = lineage.has_more_forks ? [make("li", { class: "hint", text: `Only the first ${count(forks.length)} forks are shown.` })] : [];
   const own = [...bases, ...data, ...sweep, ...made, ...forks, ...more];
   const none = own.length ? [] : [make("li", { class: "hint", text: "It names no data, and nothing was made of it yet." })];
@@ -33,11 +34,11 @@ function treeOf(job, lineage) {
 const item = (kind, ...content) => make("li", {}, make("span", { class: "kind", text: kind }), " ", ...content);
 
 const versionLink = ({ model, version, step }) =>
-  make("a", { href: "/models", text: `${model}@${version}${step === null ? "" : `, step ${count(step)}`}` });
+  make("a", { href: urlOf("/models"), text: `${model}@${version}${step === null ? "" : `, step ${count(step)}`}` });
 
 function dataName({ text, file_id: fileId, file_name: name, digest }) {
   const shown = make("span", { class: "mono", text: name ?? text, title: [fileId, digest].filter(Boolean).join("\n") || undefined });
-  return fileId && name ? make("a", { href: "/files" }, shown) : shown;
+  return fileId && name ? make("a", { href: urlOf("/files") }, shown) : shown;
 }
 
 /** What the later of two jobs took: the checkpoint of a step, or only the spec. */
@@ -47,7 +48,7 @@ const taken = (step) => (step === null ? "without its checkpoint" : `checkpoint 
 function related({ job_id: id, name, status, step, continues }) {
   if (name === null) return [make("span", { class: "mono", text: id }), ` deleted or not visible; ${taken(step)}`];
   return [
-    make("a", { href: `/jobs/${encodeURIComponent(id)}`, text: name }), ` ${taken(step)}${continues || step === null ? "" : ", only the weights"} `,
+    make("a", { href: urlOf(`/jobs/${encodeURIComponent(id)}`), text: name }), ` ${taken(step)}${continues || step === null ? "" : ", only the weights"} `,
     make("span", { class: `chip ${tone(status)}`, text: status }),
   ];
 }

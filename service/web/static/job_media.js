@@ -1,6 +1,7 @@
 // What the program logged beside numbers, such as images: a panel for each key, with a slider over its steps. A panel reads its
 // items when it is first in view, and a file when it is shown.
 
+import { urlOf } from "./address.js";
 import { call, callAll } from "./api.js";
 import { artifactUrl, viewOf } from "./artifact_view.js";
 import { histogramView } from "./artifact_histograms.js";
@@ -101,7 +102,7 @@ class Panel {
     const caption = item.caption ? [make("figcaption", { text: item.caption })] : [];
     if (item.histogram) return make("figure", {}, ...histogramView([{ step: item.step, ...item.histogram }]), ...caption);
     const url = artifactUrl(this.root, item.path);
-    const file = make("a", { href: url, download: true, text: "Download" });
+    const file = make("a", { href: urlOf(url), download: true, text: "Download" });
     const parts = await viewOf(url, { path: item.path, size: null, type: item.type, alt: item.caption ?? `${item.key}, step ${item.step}` }).catch((error) => [make("p", { class: "hint", text: error.message })]);
     return make("figure", {}, ...parts, ...caption, file);
   }

@@ -1,5 +1,6 @@
 // The table of jobs: a query, columns, groups and a selection in the address; pages loaded on demand, and live rows.
 
+import { urlOf } from "./address.js";
 import { query } from "./api.js";
 import { connectActions, showSelected } from "./bulk_actions.js";
 import { columnHeads } from "./column_heads.js";
@@ -197,7 +198,7 @@ function storeAddress(change = () => {}) {
   const changed = writeTableView(view, parameters());
   change(changed);
   for (const [name, value] of [...changed]) if (value === "") changed.delete(name);
-  history.replaceState(null, "", `/jobs${changed.size ? `?${changed}` : ""}`);
+  history.replaceState(null, "", urlOf(`/jobs${changed.size ? `?${changed}` : ""}`));
   showAddress();
 }
 
@@ -207,7 +208,7 @@ function showAddress() {
   rememberTable(address);
   address.delete("job");
   byId("reset").hidden = address.size === 0;
-  byId("show-all").href = `/jobs?${withoutFilters(address)}`;
+  byId("show-all").href = urlOf(`/jobs?${withoutFilters(address)}`);
 }
 
 function showGrouping() {
@@ -231,7 +232,7 @@ function changeView(values, { isResize = false } = {}) {
 
 /** Show a saved view. */
 function open(saved) {
-  history.replaceState(null, "", `/jobs${saved.size ? `?${saved}` : ""}`);
+  history.replaceState(null, "", urlOf(`/jobs${saved.size ? `?${saved}` : ""}`));
   location.reload();
 }
 
@@ -267,7 +268,7 @@ async function showSweepFilter() {
   if (!sweep) return;
   const element = byId("sweep-filter");
   element.hidden = false;
-  element.querySelector("a").href = `/compare${query({ sweep: id })}`;
+  element.querySelector("a").href = urlOf(`/compare${query({ sweep: id })}`);
   setText(element.querySelector("a"), sweep.name);
 }
 

@@ -1,5 +1,6 @@
 // The address of the table of jobs as it was last shown in this tab, which the links to it on all pages lead to.
 
+import { urlOf } from "./address.js";
 import { byId, visitor } from "./page.js";
 
 const KEY = `trainyard.jobs.${visitor.name}`; // in the storage of the tab
@@ -7,9 +8,9 @@ const KEY = `trainyard.jobs.${visitor.name}`; // in the storage of the tab
 /** The address of the table with the query, order, columns and filters that it had last. */
 export function tableAddress() {
   try {
-    return `/jobs${sessionStorage.getItem(KEY) ?? ""}`;
+    return urlOf(`/jobs${sessionStorage.getItem(KEY) ?? ""}`);
   } catch {
-    return "/jobs"; // a browser may refuse to store anything
+    return urlOf("/jobs"); // a browser may refuse to store anything
   }
 }
 

@@ -1,5 +1,6 @@
 // The log of one rank: a moving part of it from the API, the lines of the stream, and searches by the service.
 
+import { urlOf } from "./address.js";
 import { call, query, request } from "./api.js";
 import { continuedLines, linesOf, timeIn } from "./log_lines.js";
 import { LogSearch, searchPage, wanted } from "./log_search.js";
@@ -97,7 +98,7 @@ export class LogView {
 
   /** Show what the address asks for at first, and the end of the log afterwards. */
   async load() {
-    byId("log-file").href = `/v1/jobs/${this.job.id}/logs${query(this.selection)}`;
+    byId("log-file").href = urlOf(`/v1/jobs/${this.job.id}/logs${query(this.selection)}`);
     byId("log-file").download = `${this.job.id}-rank-${this.rank}.log`;
     const { line } = this;
     this.line = null;

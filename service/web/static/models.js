@@ -1,6 +1,7 @@
 // The pages of registered models: the table of all, and the versions of one.
 
 import "./copy_buttons.js";
+import { urlOf } from "./address.js";
 import { count, NOTHING, number } from "./format.js";
 import { dataText, shownMetrics } from "./model_versions.js";
 import { byId, data, formatTimes, make } from "./page.js";
@@ -11,7 +12,7 @@ const time = (iso) => make("td", {}, make("time", { datetime: iso, "data-format"
 function modelRow(model) {
   const aliases = Object.entries(model.aliases).map(([alias, version]) => `${alias} ${version}`).join(", ");
   return make("tr", {},
-    make("td", {}, make("a", { href: `/models/${encodeURIComponent(model.name)}`, text: model.name })),
+    make("td", {}, make("a", { href: urlOf(`/models/${encodeURIComponent(model.name)}`), text: model.name })),
     cell(model.latest_version === null ? "" : String(model.latest_version)), cell(aliases), cell(model.description), cell(model.created_by),
     time(model.updated_at));
 }
@@ -23,10 +24,10 @@ function versionRow(version, metrics) {
   const { parent } = version;
   return make("tr", {},
     cell(String(version.version)), cell(version.aliases.join(", ")),
-    make("td", {}, make("a", { href: `/jobs/${version.job_id}`, text: version.job_name })),
+    make("td", {}, make("a", { href: urlOf(`/jobs/${version.job_id}`), text: version.job_name })),
     cell(version.checkpoint_id === null ? (version.is_adapter ? "adapters" : "export") : `checkpoint of step ${count(version.step)}`),
     cell(metricsText(version.metrics, metrics)), cell(dataText(version.data)), cell(version.base),
-    parent ? make("td", {}, make("a", { href: `/jobs/${parent.job_id}`, text: `step ${count(parent.step)} of a job` })) : cell(""),
+    parent ? make("td", {}, make("a", { href: urlOf(`/jobs/${parent.job_id}`), text: `step ${count(parent.step)} of a job` })) : cell(""),
     time(version.created_at));
 }
 

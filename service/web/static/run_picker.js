@@ -1,5 +1,6 @@
 // The search field that adds a run to the comparison.
 
+import { urlOf } from "./address.js";
 import { call, query } from "./api.js";
 import { tone } from "./job_status.js";
 import { make, toastError } from "./page.js";
@@ -24,7 +25,7 @@ export function connectPicker(input, list, compared) {
   function resultItem(job) {
     const address = new URLSearchParams(location.search);
     address.append("job", job.id);
-    return make("li", {}, make("a", { href: `/compare?${address}` },
+    return make("li", {}, make("a", { href: urlOf(`/compare?${address}`) },
       make("span", { text: job.name, title: job.id }), make("span", { class: `chip ${tone(job.status)}`, text: job.status })));
   }
 

@@ -1,12 +1,14 @@
 // Keyboard shortcuts of all pages, and the dialog that lists them and turns them off.
 
+import { urlOf } from "./address.js";
 import { store, stored } from "./browser_storage.js";
 import { showTableLink, tableAddress } from "./last_table.js";
 import { byId, make, openDialog } from "./page.js";
 
 const KEY = "trainyard.shortcuts"; // in the browser's storage: "off", or nothing
 const PAUSE = 1500; // milliseconds between the two keys of `g j`
-const PAGES = { j: "/jobs", s: `/jobs?${new URLSearchParams({ where: "exists sweep", group: "sweep" })}`, c: "/compare", h: "/help" };
+const SWEEPS = new URLSearchParams({ where: "exists sweep", group: "sweep" });
+const PAGES = { j: tableAddress, s: () => urlOf(`/jobs?${SWEEPS}`), c: () => urlOf("/compare"), h: () => urlOf("/help") };
 const LIST = [
   ["?", "Show this list"], ["/", "Search or filter the page"], ["g j", "Go to the jobs"], ["g s", "Go to the jobs of sweeps, by sweep"], ["g c", "Go to the comparison of runs"],
   ["g h", "Go to the help"],
@@ -29,11 +31,11 @@ function isTaken(event) {
 function act(key) {
   const isSecond = performance.now() - prefixed < PAUSE;
   prefixed = -Infinity;
-  if (isSecond && PAGES[key]) location.assign(key === "j" ? tableAddress() : PAGES[key]);
+  if (isSecond && PAGES[key]) location.assign(PAGES[key]());
   else if (key === "?") showList();
   else if (key === "/") return focusSearch();
   else if (key === "g") prefixed = performance.now();
-  else if (key === "n") location.assign("/submit");
+  else if (key === "n") location.assign(urlOf("/submit"));
   else if (key === "j" || key === "k") return moveRow(key === "j" ? 1 : -1);
   else return key === "Enter" && openRow();
   return true;
@@ -62,7 +64,7 @@ function moveRow(by) {
 function openRow() {
   const row = document.activeElement.closest("#rows tr.job");
   if (!row || document.activeElement.matches("a, button")) return false;
-  location.assign(`/jobs/${encodeURIComponent(row.dataset.id)}`);
+  location.assign(urlOf(`/jobs/${encodeURIComponent(row.dataset.id)}`));
   return true;
 }
 

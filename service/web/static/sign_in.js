@@ -1,12 +1,14 @@
 // Takes the code of `trainyard open` from the fragment of the address, which browsers do not send, and posts it.
 
+import { urlOf } from "./address.js";
+
 const form = document.getElementById("code-form");
 
 function takeCode() {
   const parameters = new URLSearchParams(location.hash.slice(1));
   const code = parameters.get("code");
   if (!code) return;
-  history.replaceState(null, "", "/sign-in"); // neither the history nor a copied address has the code
+  history.replaceState(null, "", urlOf("/sign-in")); // neither the history nor a copied address has the code
   form.elements.code.value = code;
   form.elements.next.value = parameters.get("next") ?? "";
   form.submit();
@@ -17,5 +19,5 @@ if (form) {
   takeCode();
 } else {
   // The question. A visitor who goes back to it, or reloads it, gets the sign-in instead of sending the code again.
-  history.replaceState(null, "", "/sign-in");
+  history.replaceState(null, "", urlOf("/sign-in"));
 }

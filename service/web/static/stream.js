@@ -1,6 +1,7 @@
 // Server-sent events, read with fetch: EventSource does not report the status of a refused request, detects no silent
 // connection, and cannot start at a given `Last-Event-ID`.
 
+import { urlOf } from "./address.js";
 import { redirectToSignIn, signedOut } from "./api.js";
 import { outsidePauses } from "./read_pause.js";
 
@@ -45,7 +46,7 @@ export function follow(path, { after = null, on, onState = () => {} }) {
     const headers = { Accept: "text/event-stream" };
     if (last !== null) headers["Last-Event-ID"] = last;
     const signal = AbortSignal.any([current.signal, signedOut]);
-    const response = await fetch(path, { headers, signal, credentials: "same-origin", cache: "no-store" });
+    const response = await fetch(urlOf(path), { headers, signal, credentials: "same-origin", cache: "no-store" });
     if (response.status === 401) redirectToSignIn();
     if ([204, 401, 404].includes(response.status)) return "ended";
     if (!response.ok) throw new Error(`the stream returned status ${response.status}`);

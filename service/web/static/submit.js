@@ -1,5 +1,6 @@
 // The page for writing a spec: problems at their lines and the plan while typing, then one submission.
 
+import { urlOf } from "./address.js";
 import { ApiError, call, query } from "./api.js";
 import { connectUpload, isUncorrected, missingFile } from "./code_upload.js";
 import "./copy_buttons.js";
@@ -165,7 +166,7 @@ byId("submit")?.addEventListener("click", async () => {
   try {
     const job = await call(`/v1/jobs${query({ force })}`, { method: "POST", body: editor.text, headers: { ...YAML, "Idempotency-Key": idempotencyKey } });
     sessionStorage.removeItem(DRAFT);
-    location.assign(`/jobs/${encodeURIComponent(job.id)}`);
+    location.assign(urlOf(`/jobs/${encodeURIComponent(job.id)}`));
   } catch (error) {
     if (error instanceof ApiError && error.status < 500) idempotencyKey = null; // it was rejected: the next one is new
     showError(error);

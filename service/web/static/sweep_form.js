@@ -1,5 +1,6 @@
 // The form for a search on the page of a spec: ranges of the spec's fields, and one submission.
 
+import { urlOf } from "./address.js";
 import { call } from "./api.js";
 import { byId, make, setMessage, setText } from "./page.js";
 import { fieldsOf } from "./yaml_fields.js";
@@ -50,7 +51,7 @@ export function connectSweepForm(text, spec) {
     button.disabled = true;
     try {
       const sweep = await call("/v1/sweeps", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ spec: document_, search, max_parallel: number("sweep-parallel") }) });
-      location.assign(`/compare?sweep=${encodeURIComponent(sweep.id)}`);
+      location.assign(urlOf(`/compare?sweep=${encodeURIComponent(sweep.id)}`));
     } catch (error) {
       const problems = error.problems?.length ? error.problems : [{ param: error.param, message: error.message }];
       explain(problems.map(({ param, message }) => [param, message].filter(Boolean).join(" ")).join("; "));

@@ -1,5 +1,6 @@
 // The ranking of a sweep: its state, the members with the best first, which fields matter, and a scatter of any two.
 
+import { urlOf } from "./address.js";
 import { query } from "./api.js";
 import { apart } from "./chart_axes.js";
 import { asNumber, duration, NOTHING, number, specValue, stepText } from "./format.js";
@@ -28,7 +29,7 @@ export class SweepRanking {
     this.showHead();
     this.showRows();
     byId("ranking-empty").hidden = sweep.members.length > 0;
-    if (byId("longer")) Object.assign(byId("longer"), { hidden: !sweep.best, href: `/submit${query({ from: sweep.best, longer: true })}` });
+    if (byId("longer")) Object.assign(byId("longer"), { hidden: !sweep.best, href: urlOf(`/submit${query({ from: sweep.best, longer: true })}`) });
     this.showImportance();
     this.fillScatter();
   }
@@ -101,7 +102,7 @@ export class SweepRanking {
     row.className = isBest ? "best" : "";
     if (!isBest) setText(rank, String(member.rank ?? NOTHING));
     else if (!rank.firstElementChild) rank.replaceChildren(make("span", { class: "chip good", text: "best" }));
-    if (member.status && !name.firstElementChild) name.replaceChildren(make("a", { href: `/jobs/${member.job_id}` }));
+    if (member.status && !name.firstElementChild) name.replaceChildren(make("a", { href: urlOf(`/jobs/${member.job_id}`) }));
     setText(name.firstElementChild ?? name, this.nameOf(member));
     const { text: state, tone } = chipOf(member);
     chip.className = `chip ${tone}`;

@@ -1,5 +1,6 @@
 // The columns of the table of jobs: what each shows, how it is sorted, and its head.
 
+import { urlOf } from "./address.js";
 import { sparklinePath } from "./curve_preview.js";
 import { age, dateTime, duration, number, stepText, strategyLabel } from "./format.js";
 import { etaOf, fractionDone, LOSS, runtimeOf, TRAIN_LOSS } from "./job_rows.js";
@@ -27,7 +28,7 @@ const BUILT_IN = {
     cell: () => make("td", {}, make("a"), " ", make("span", { class: "tags" }), make("span", { class: "message" }, make("a"), " ", make("small"))),
     fill(cell, job, { note, sweep, shown }) {
       const [link, tags, message] = cell.children;
-      link.href = `/jobs/${encodeURIComponent(job.id)}`;
+      link.href = urlOf(`/jobs/${encodeURIComponent(job.id)}`);
       setText(link, job.name);
       fillSweep(message.firstElementChild, job, sweep);
       setText(message.lastElementChild, note);
@@ -105,7 +106,7 @@ function problemOf({ status, status_message: message, cause }) {
 function fillSweep(link, job, name) {
   link.hidden = !job.sweep_id;
   if (!job.sweep_id) return;
-  link.href = `/compare?${new URLSearchParams({ sweep: job.sweep_id })}`;
+  link.href = urlOf(`/compare?${new URLSearchParams({ sweep: job.sweep_id })}`);
   link.title = `Sweep ${name ?? job.sweep_id}`;
   setText(link, name && name !== job.name ? `sweep ${name}` : "sweep");
 }

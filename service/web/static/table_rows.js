@@ -1,5 +1,6 @@
 // The rows of the table of jobs: one for each job, and one for each group of jobs.
 
+import { urlOf } from "./address.js";
 import { query } from "./api.js";
 import { GROUP, groupText, groupTitle, isAveraged } from "./job_groups.js";
 import { make, setText } from "./page.js";
@@ -75,7 +76,7 @@ export class TableRows {
         setText(button, `${short} · ${size}`);
         cell.title = `${title} · ${size}`;
         link.hidden = !sweep;
-        if (sweep) link.href = `/compare${query({ sweep })}`;
+        if (sweep) link.href = urlOf(`/compare${query({ sweep })}`);
       } else {
         const values = group.jobs.map((job) => column.valueOf(job));
         setText(cell, groupText(values, column.format));
@@ -92,7 +93,7 @@ export class TableRows {
 export function openJob(event) {
   const cell = event.target.closest("tr.job :is(.state, .name, .progress)");
   if (!cell || event.button > 1 || event.target.closest("a, button, input") || !getSelection().isCollapsed) return;
-  const address = `/jobs/${encodeURIComponent(cell.closest("tr").dataset.id)}`;
+  const address = urlOf(`/jobs/${encodeURIComponent(cell.closest("tr").dataset.id)}`);
   if (event.button === 1 || event.ctrlKey || event.metaKey) window.open(address);
   else location.assign(address);
 }

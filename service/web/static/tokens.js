@@ -1,5 +1,6 @@
 // The page of tokens: creating one, whose secret is shown once, and revoking one.
 
+import { urlOf } from "./address.js";
 import { clearErrors, showError, showSecret } from "./admin_forms.js";
 import { call } from "./api.js";
 import { byId, confirmAction, toast, toastError } from "./page.js";
@@ -16,7 +17,7 @@ form.addEventListener("submit", async (event) => {
   try {
     const token = await call("/v1/tokens", { method: "POST", body });
     await showSecret(`The token of ${token.name}`, token.token);
-    location.assign("/admin");
+    location.assign(urlOf("/admin"));
   } catch (error) {
     showError(form, error);
   }
@@ -41,7 +42,7 @@ byId("tokens").addEventListener("click", async (event) => {
     chip.textContent = "revoked";
     button.remove();
     toast("Token revoked.");
-    if (row.dataset.own) location.assign("/sign-in");
+    if (row.dataset.own) location.assign(urlOf("/sign-in"));
   } catch (error) {
     toastError(error);
   }

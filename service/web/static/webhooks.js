@@ -1,5 +1,6 @@
 // The page of webhooks: creating, testing and deleting them, and their recent deliveries.
 
+import { urlOf } from "./address.js";
 import { clearErrors, showError, showSecret } from "./admin_forms.js";
 import { call, query } from "./api.js";
 import { count } from "./format.js";
@@ -20,7 +21,7 @@ form.addEventListener("submit", async (event) => {
   try {
     const webhook = await call("/v1/webhooks", { method: "POST", body });
     await showSecret("Webhook signing key", webhook.secret);
-    location.assign("/admin/webhooks");
+    location.assign(urlOf("/admin/webhooks"));
   } catch (error) {
     showError(form, error);
   }
@@ -53,7 +54,7 @@ async function readDeliveries(card, root) {
 
 function deliveryRow(delivery) {
   const [tone, label] = STATES[delivery.state];
-  const subject = delivery.job_id ? make("a", { href: `/jobs/${delivery.job_id}`, class: "mono", text: delivery.job_id }) : null;
+  const subject = delivery.job_id ? make("a", { href: urlOf(`/jobs/${delivery.job_id}`), class: "mono", text: delivery.job_id }) : null;
   return make("tr", {},
     make("td", {}, make("time", { datetime: delivery.created_at })),
     make("td", {}, subject ? "status of " : delivery.type === "test" ? "test" : "excluded node", subject),

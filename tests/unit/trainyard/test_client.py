@@ -274,7 +274,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("answer", "cause"),
         [
-            (httpx.Response(404, text="<html>nginx</html>"), "does not pass this path on"),
+            (httpx.Response(404, text="<html>nginx</html>"), "needs the path in the URL"),
             (httpx.Response(413, text="<html>nginx</html>"), "client_max_body_size"),
             (httpx.Response(500, json={"detail": "boom"}, headers=OTHER), r"\(Server: other\) with 500"),
             (httpx.Response(200, text="<html>hello</html>"), "the sign-in page of a network"),

@@ -56,6 +56,9 @@ class LaunchDocument(Document):
     tag: Identifier
     """The name of the attempt in the scheduler."""
     service_url: Annotated[str, StringConstraints(max_length=2000)]
+    """Where workers reach the service."""
+    public_url: Annotated[str, StringConstraints(max_length=2000)] = ""
+    """Where users open its pages; empty: at `service_url`."""
     execution: PositiveInt
     """The first execution of this attempt. torchrun's n-th in-place restart is `execution + n`; the service leaves
     `max_restarts` numbers free before the next attempt's."""

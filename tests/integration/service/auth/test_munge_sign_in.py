@@ -191,6 +191,12 @@ class TestCredentials:
         credential = yard.credential(ADA, nonce, url="https://yard.example:443", host="anywhere")
         assert yard.send(nonce, credential).status_code == 201
 
+    @pytest.mark.parametrize("url", ["https://portal.example/trainyard", "http://login1.example:8470"])
+    def test_public_url_with_a_path_and_url_for_workers_are_accepted(self, yard: Yard, url: str) -> None:
+        yard.configure(public_url="https://portal.example/trainyard", worker_url="http://login1.example:8470")
+        nonce = yard.nonce()
+        assert yard.send(nonce, yard.credential(ADA, nonce, url=url, host="anywhere")).status_code == 201
+
     def test_message_of_another_program_is_refused(self, yard: Yard) -> None:
         nonce = yard.nonce()
         for message in (b"", nonce.encode(), sign_in_message(yard.url, socket.gethostname(), nonce) + b"x"):

@@ -61,6 +61,41 @@ def test_clients_on_the_same_machine_use_the_listening_address(host: str, url: s
     assert (settings.local_url, settings.service_url) == (url, "https://yard.example")
 
 
+@pytest.mark.parametrize(
+    ("url", "base"),
+    [
+        ("", ""),
+        ("https://yard.example/", ""),
+        ("https://yard.example:8443/node/login1.example/8470/", "/node/login1.example/8470"),
+    ],
+)
+def test_base_path_is_the_path_of_the_public_url(url: str, base: str) -> None:
+    settings = Settings(public_url=url)
+    assert settings.base_path == base
+    assert settings.service_url == (url.rstrip("/") or settings.local_url)
+    assert settings.url_for_workers == settings.service_url
+    assert Settings(public_url=url, worker_url="http://login1:8470/").url_for_workers == "http://login1:8470"
+
+
+@pytest.mark.parametrize("name", ["public_url", "worker_url"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("yard.example/a", "ftp://yard.example", "https://", "https://ada@yard.example", "https://yard.example:99999"),
+        *(
+            "https://yard.example/a?b",
+            "https://yard.example/a#b",
+            "https://yard.example/a//b",
+            "https://yard.example/../a",
+        ),
+        *("https://yard.example/a;b", "https://yard.example/a%20b", 'https://yard.example/"a', "https://[yard"),
+    ],
+)
+def test_url_of_the_service_has_a_host_and_a_plain_path(name: str, url: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a URL|has a segment that"):
+        Settings(**{name: url})
+
+
 def test_password_file_is_read_verbatim(tmp_path: Path) -> None:
     secret = private(tmp_path / "password", "odd/@:p%w\n")
     settings = Settings(database_url="postgres://ada@host/yard", database_password_file=secret)
