@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
-from urllib.error import HTTPError, URLError
+from urllib.error import URLError
 from urllib.parse import urljoin, urlsplit
 from urllib.request import urlopen
 
@@ -69,7 +69,7 @@ def run_checks(settings: Settings, *, query_scheduler: bool = True) -> Iterator[
     if settings.backend == "slurm":
         checks += [slurm.commands, slurm.interpreter]
         checks += _SCHEDULER_CHECKS if query_scheduler else []
-    checks += [_route, _gpus, containers, munge, owners, roots, models, _interpreter, _versions]
+    checks += [_route, _pages, _gpus, containers, munge, owners, roots, models, _interpreter, _versions]
     yield from _run(settings, checks)
 
 
@@ -244,36 +244,42 @@ _SCHEDULER_CHECKS = (slurm.controller, slurm.requests, ended_jobs, _saves)
 
 def _route(settings: Settings) -> Finding:
     """Whether the URL that workers use answers from this machine."""
-    url = settings.service_url
+    url = settings.url_for_workers
+    name = "TRAINYARD_WORKER_URL" if settings.worker_url else "TRAINYARD_PUBLIC_URL"
     if settings.backend == "slurm" and (urlsplit(url).hostname or "") in ("127.0.0.1", "localhost", "::1"):
-        return error_finding("route", f"workers would call {url}, which is their own node", "set TRAINYARD_PUBLIC_URL")
+        return error_finding("route", f"workers would call {url}, which is their own node", f"set {name}")
     try:
         with urlopen(f"{url}/livez", timeout=_SECONDS):  # noqa: S310 (the service's own address)
             pass
-        if problem := _page_problem(url):
-            return error_finding("route", problem, "let the proxy pass all paths below the address on, unchanged")
     except (URLError, OSError) as error:
         reason = getattr(error, "reason", error)
         distrusted = isinstance(reason, ssl.SSLCertVerificationError)
-        fix = _TRUST_FIX if distrusted else "start the service: trainyard serve; if it runs, set TRAINYARD_PUBLIC_URL"
+        fix = _TRUST_FIX if distrusted else f"start the service: trainyard serve; if it runs, set {name}"
         return error_finding("route", f"{url} does not answer from here: {reason}", fix)
     nodes = f"; whether from the nodes too: srun -N1 curl {url}/livez" if settings.backend == "slurm" else ""
     return ok_finding("route", f"{url} answers from here{nodes}")
 
 
-def _page_problem(url: str) -> str | None:
-    """Return what is wrong with a page of the service, or with a style that it names; None if both load."""
-    with urlopen(f"{url}/sign-in", timeout=_SECONDS) as page:  # noqa: S310 (the service's own address)
-        style = _STYLE.search(page.read().decode(errors="replace"))
-        address = urljoin(page.url, style[1]) if style else ""
-    if not address:
-        return f"{url} answers with a page of another program"
+def _pages(settings: Settings) -> Finding:
+    """Whether a page of the service, and a style that it names, load by the URL for users."""
+    url, style = settings.service_url, ""
+    fix = "let the proxy pass all paths below the address on; docs/operations.md has an example for nginx"
     try:
-        with urlopen(address, timeout=_SECONDS) as answer:  # noqa: S310 (the service's own address)
+        with urlopen(f"{url}/sign-in", timeout=_SECONDS) as page:  # noqa: S310 (the service's own address)
+            named = _STYLE.search(page.read().decode(errors="replace"))
+            style = urljoin(page.url, named[1]) if named else ""
+        if not style:
+            other = "another program answers, or a portal wants a sign-in of its own"
+            return warning_finding("pages", f"{url} shows no page of the service: {other}", f"try a browser; {fix}")
+        with urlopen(style, timeout=_SECONDS) as answer:  # noqa: S310 (the service's own address)
             media_type = answer.headers.get_content_type()
-    except HTTPError as error:
-        return f"the page of {url} loads, and its style {address} does not: HTTP {error.code}"
-    return None if media_type == "text/css" else f"the style {address} is answered as {media_type}"
+    except (URLError, OSError) as error:
+        what = f"the style {style} of a page" if style else f"{url}/sign-in"
+        finding = error_finding if style else warning_finding
+        return finding("pages", f"{what} does not load: {getattr(error, 'reason', error)}", fix)
+    if media_type != "text/css":
+        return error_finding("pages", f"the style {style} of a page is answered as {media_type}", fix)
+    return ok_finding("pages", f"a page and its style load by {url}")
 
 
 def _gpus(settings: Settings) -> Finding:

@@ -179,7 +179,9 @@ def _finding(client: Client, name: str, job: JobHandle, *, unreachable: bool) ->
     if unreachable:
         message = f"job {job.id}{where} trained, but its worker could not reach the service"
         return warning_finding(
-            name, message, "check that the node reaches TRAINYARD_PUBLIC_URL and trusts its certificate"
+            name,
+            message,
+            "check that the node reaches TRAINYARD_WORKER_URL (default: TRAINYARD_PUBLIC_URL) and trusts its certificate",
         )
     with suppress(TrainyardError):
         client.delete(job.id)

@@ -20,6 +20,7 @@ from trainyard.contract.base import (
     MAX_SPEC_SECRETS,
     AnyFloat,
     Document,
+    NonNegativeFloat,
     NonNegativeInt,
     PositiveInt,
     Resource,
@@ -310,7 +311,7 @@ class CheckpointReport(Document):
     world_size: PositiveInt
     metrics: dict[MetricKey, AnyFloat] = Field(default_factory=dict, max_length=MAX_CHECKPOINT_METRICS)
     time: Timestamp
-    seconds: Annotated[float, Field(ge=0, le=1e9)] | None = None
+    seconds: Annotated[NonNegativeFloat, Field(le=1e9)] | None = None
     """From the begin of the save until the manifest was on disk. None: an older worker."""
     removed_steps: Annotated[tuple[Step, ...], Field(max_length=10_000)] = ()
     """Steps of the checkpoints that retention has deleted."""

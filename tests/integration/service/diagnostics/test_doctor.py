@@ -144,19 +144,27 @@ def test_untrusted_certificate_has_its_own_fix(settings: Settings, monkeypatch: 
 
 def test_a_page_and_its_style_load_by_the_address_of_the_service(settings: Settings, world: World) -> None:
     with served(world) as url:
-        finding = findings_by_name(settings.model_copy(update={"public_url": url}))["route"]
-        assert (finding.state, finding.message) == ("ok", f"{url} answers from here")
+        findings = findings_by_name(settings.model_copy(update={"public_url": url}))
+        assert findings["route"].message == f"{url} answers from here"
+        assert (findings["pages"].state, findings["pages"].message) == ("ok", f"a page and its style load by {url}")
 
 
 @pytest.mark.parametrize(
-    ("page", "style", "problem"),
+    ("page", "style", "state", "problem"),
     [
-        ("<h1>It works</h1>", "", "answers with a page of another program"),
-        ('<link rel="stylesheet" href="/static/1/a.css">', "404 Not Found", "/static/1/a.css does not: HTTP 404"),
-        ('<link rel="stylesheet" href="/static/1/a.css">', "200 OK", "/static/1/a.css is answered as text/html"),
+        ("<h1>It works</h1>", "", "warning", "another program answers, or a portal wants a sign-in"),
+        (
+            '<link rel="stylesheet" href="/static/a.css">',
+            "404 Not Found",
+            "error",
+            "/static/a.css of a page does not load",
+        ),
+        ('<link rel="stylesheet" href="/static/a.css">', "200 OK", "error", "a.css of a page is answered as text/html"),
     ],
 )
-def test_a_proxy_that_loses_paths_is_an_error(settings: Settings, page: str, style: str, problem: str) -> None:
+def test_a_proxy_that_loses_paths_is_reported(
+    settings: Settings, page: str, style: str, state: str, problem: str
+) -> None:
     def proxy(environ: dict[str, str], start: StartResponse) -> list[bytes]:
         start(style if environ["PATH_INFO"].startswith("/static") else "200 OK", [("Content-Type", "text/html")])
         return [page.encode()]
@@ -166,11 +174,11 @@ def test_a_proxy_that_loses_paths_is_an_error(settings: Settings, page: str, sty
         thread.start()
         try:
             url = f"http://127.0.0.1:{server.server_port}"
-            finding = findings_by_name(settings.model_copy(update={"public_url": url}))["route"]
+            finding = findings_by_name(settings.model_copy(update={"public_url": url}))["pages"]
         finally:
             server.shutdown()
             thread.join()
-    assert (finding.state, problem in finding.message) == ("error", True), finding
+    assert (finding.state, problem in finding.message) == (state, True), finding
 
 
 class QuietHandler(WSGIRequestHandler):
