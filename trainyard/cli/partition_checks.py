@@ -181,7 +181,7 @@ def _finding(client: Client, name: str, job: JobHandle, *, unreachable: bool) ->
         return warning_finding(
             name,
             message,
-            "check that the node reaches TRAINYARD_WORKER_URL (default: TRAINYARD_PUBLIC_URL) and trusts its certificate",
+            "check that the node reaches TRAINYARD_WORKER_URL (else TRAINYARD_PUBLIC_URL) and trusts its certificate",
         )
     with suppress(TrainyardError):
         client.delete(job.id)
