@@ -13,6 +13,14 @@ from trainyard.contract.wire.jobs import ConditionCode, JobCondition
 TEXTS: Mapping[ConditionCode, str] = {
     "maintenance": "Waiting for the end of maintenance mode, on since {since}{reason}. The job is submitted then.",
     "gpu_quota": "{details}",
+    "after": "Waiting for {jobs}, as `after` of the spec requests.",
+    "after_failed": (
+        "Not submitted, because `after` requires jobs to succeed: {jobs}. `trainyard retry {retry}` runs them again, "
+        "and `trainyard cancel` ends this job."
+    ),
+    "after_deleted": (
+        "Not submitted, because `after` requires jobs to succeed: {jobs}. It cannot start; `trainyard cancel` ends it."
+    ),
     "sweep_limit": "Waiting for other members of sweep {sweep}, which runs at most {limit} at once.",
     "scheduler_unreachable": "Waiting for the scheduler, which has not responded since {since}.",
     "refusals": (

@@ -1,0 +1,110 @@
+"""Dependencies between jobs: all SQL about them, and what they mean. A job waits for its prerequisites."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from service.core.errors import InvalidSpecError
+from service.db.models import Job, JobDependency
+from trainyard.contract.problems import Problem
+from trainyard.contract.spec.prerequisites import Prerequisite, prerequisites_of
+from trainyard.contract.wire.jobs import TERMINAL
+
+
+class Dependency(NamedTuple):
+    """A job that waits, and the state of one of its prerequisites."""
+
+    job_pk: int
+    prerequisite: Prerequisite
+    status: str | None
+    """None: nothing is known about it, as after the restore of a database."""
+    is_deleted: bool
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the prerequisite lets the job go on. Nobody can find out more about an unknown one."""
+        return self.status is None or is_met(self.prerequisite, self.status)
+
+
+def is_met(prerequisite: Prerequisite, status: str) -> bool:
+    """Return whether a prerequisite in this status lets the job that waits for it go on."""
+    return status in TERMINAL if prerequisite.any_end else status == "succeeded"
+
+
+class DependencyRepository:
+    """Dependencies within one session."""
+
+    def __init__(self, session: Session):
+        self._session = session
+
+    def add(self, jobs: Iterable[Job]) -> None:
+        """Insert what the specs of new jobs name."""
+        rows = [(job, one) for job in jobs for one in prerequisites_of(job.spec.get("after", ()))]
+        if not rows:
+            return
+        named = {one.job_id for _, one in rows}
+        deleted = self._deleted(named - self._lock(named))
+        for job, one in rows:
+            job.has_prerequisites = True
+            deleted_as = deleted.get(one.job_id)
+            self._session.add(
+                JobDependency(job_pk=job.pk, prerequisite_id=one.job_id, any_end=one.any_end, deleted_as=deleted_as)
+            )
+
+    def _lock(self, job_ids: Iterable[str]) -> set[str]:
+        """Keep jobs until the transaction ends, and return those that exist: `record_deletion` must see new rows."""
+        query = sa.select(Job.id).where(Job.id.in_(job_ids)).order_by(Job.pk).with_for_update(read=True)
+        return set(self._session.scalars(query))
+
+    def _deleted(self, job_ids: Iterable[str]) -> dict[str, str]:
+        """Return how deleted jobs ended, as far as other jobs wait for them: a search adds jobs for days."""
+        query = sa.select(JobDependency.prerequisite_id, JobDependency.deleted_as).distinct()
+        query = query.where(JobDependency.prerequisite_id.in_(job_ids), JobDependency.deleted_as.is_not(None))
+        return {job_id: str(status) for job_id, status in self._session.execute(query)}
+
+    def record_deletion(self, job_id: str, status: str) -> None:
+        """Record for the jobs that wait for a job how it ended, after its row was deleted."""
+        of_job = sa.update(JobDependency).where(JobDependency.prerequisite_id == job_id)
+        self._session.execute(of_job.values(deleted_as=status))
+
+    def of_queued(self, jobs: Iterable[Job]) -> list[Dependency]:
+        """Return the prerequisites of all queued jobs, ordered by job.
+
+        Args:
+            jobs: The unfinished jobs, loaded before, so that the result has all of them. Nothing is read if none waits.
+        """
+        if not any(job.has_prerequisites and job.status == "queued" for job in jobs):
+            return []
+        is_deleted = sa.or_(Job.pk.is_(None), Job.deletion_requested_at.is_not(None))
+        waits = sa.orm.aliased(Job)
+        query = (
+            sa.select(JobDependency, sa.func.coalesce(Job.status, JobDependency.deleted_as), is_deleted)
+            .join(waits, waits.pk == JobDependency.job_pk)
+            .outerjoin(Job, Job.id == JobDependency.prerequisite_id)
+            .where(waits.status == "queued", waits.has_prerequisites)
+            .order_by(JobDependency.job_pk, JobDependency.prerequisite_id)
+        )
+        return [
+            Dependency(row.job_pk, Prerequisite(row.prerequisite_id, row.any_end), status, gone)
+            for row, status, gone in self._session.execute(query)
+        ]
+
+    def require(self, after: Sequence[str]) -> None:
+        """Check that all jobs exist that a new job names.
+
+        Raises:
+            InvalidSpecError: a job does not exist, or the caller cannot see it.
+        """
+        if not (named := prerequisites_of(after)):
+            return
+        query = sa.select(Job.id).where(Job.id.in_([one.job_id for one in named]), Job.deletion_requested_at.is_(None))
+        visible = set(self._session.scalars(query))
+        problems = [
+            Problem(param=f"after.{number}", message=f"there is no job {one.job_id!r}; remove it from `after`")
+            for number, one in enumerate(named)
+            if one.job_id not in visible
+        ]
+        if problems:
+            raise InvalidSpecError(problems)
