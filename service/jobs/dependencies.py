@@ -91,20 +91,41 @@ class DependencyRepository:
             for row, status, gone in self._session.execute(query)
         ]
 
+    def prerequisites_of(self, job: Job) -> list[tuple[JobDependency, Job | None]]:
+        """Return the prerequisites of a job, oldest first; None: one is deleted, or the caller cannot see it."""
+        query = sa.select(JobDependency).where(JobDependency.job_pk == job.pk).order_by(JobDependency.prerequisite_id)
+        rows = self._session.scalars(query).all()
+        visible = sa.select(Job).where(
+            Job.id.in_([row.prerequisite_id for row in rows]), Job.deletion_requested_at.is_(None)
+        )
+        jobs = {found.id: found for found in self._session.scalars(visible)}
+        return [(row, jobs.get(row.prerequisite_id)) for row in rows]
+
+    def dependents_of(self, job: Job, limit: int) -> list[tuple[JobDependency, Job]]:
+        """Return the jobs that name this one, oldest first."""
+        query = sa.select(JobDependency, Job).join(Job, Job.pk == JobDependency.job_pk)
+        query = query.where(JobDependency.prerequisite_id == job.id, Job.deletion_requested_at.is_(None))
+        return list(self._session.execute(query.order_by(Job.pk).limit(limit)).tuples())
+
+    def of_new_job(self, after: Sequence[str]) -> list[Dependency]:
+        """Return the jobs that a spec names, with the status None if one does not exist or the caller cannot see it."""
+        named = prerequisites_of(after)
+        query = sa.select(Job.id, Job.status).where(Job.id.in_([one.job_id for one in named]))
+        found = dict(self._session.execute(query.where(Job.deletion_requested_at.is_(None))).tuples()) if named else {}
+        return [Dependency(0, one, found.get(one.job_id), is_deleted=False) for one in named]
+
     def require(self, after: Sequence[str]) -> None:
         """Check that all jobs exist that a new job names.
 
         Raises:
             InvalidSpecError: a job does not exist, or the caller cannot see it.
         """
-        if not (named := prerequisites_of(after)):
-            return
-        query = sa.select(Job.id).where(Job.id.in_([one.job_id for one in named]), Job.deletion_requested_at.is_(None))
-        visible = set(self._session.scalars(query))
         problems = [
-            Problem(param=f"after.{number}", message=f"there is no job {one.job_id!r}; remove it from `after`")
-            for number, one in enumerate(named)
-            if one.job_id not in visible
+            Problem(
+                param=f"after.{number}", message=f"there is no job {one.prerequisite.job_id!r}; remove it from `after`"
+            )
+            for number, one in enumerate(self.of_new_job(after))
+            if one.status is None
         ]
         if problems:
             raise InvalidSpecError(problems)

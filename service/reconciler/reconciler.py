@@ -19,6 +19,7 @@ from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
 from service.jobs.conditions import Condition, has_message, minute_text
 from service.jobs.dependencies import DependencyRepository
+from service.jobs.prerequisites import waiting_jobs
 from service.jobs.quota import UserQuotas
 from service.jobs.repository import JobRepository
 from service.jobs.states import ACTIVE
@@ -30,7 +31,6 @@ from service.reconciler.decide import NO_CHANGE, Decision, decide
 from service.reconciler.evidence import with_job_names
 from service.reconciler.node_exclusion import node_fault
 from service.reconciler.orphans import OrphanScan
-from service.reconciler.prerequisites import waiting_jobs
 from service.reconciler.queue_exclusion import QueueExclusion
 from service.reconciler.quota import WAITS, blocked_jobs, quota_entry
 from service.reconciler.repository import unread_attempts

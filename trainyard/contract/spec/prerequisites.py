@@ -1,6 +1,7 @@
 """The field `after` of a spec: the jobs that must have ended before a job starts. Pure functions."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from pydantic import Field, StringConstraints
@@ -28,6 +29,11 @@ class Prerequisite(NamedTuple):
 def prerequisites_of(after: Sequence[str]) -> list[Prerequisite]:
     """Return the jobs that the field names, in its order."""
     return [Prerequisite(text.removesuffix(ENDED), text.endswith(ENDED)) for text in after]
+
+
+def prerequisite_runs(after: Sequence[str], runs: Path) -> list[Path]:
+    """Return the run directories of the jobs that the field names, in its order, below the folder of all runs."""
+    return [runs / one.job_id for one in prerequisites_of(after)]
 
 
 def repeated_prerequisites(after: Sequence[str]) -> Iterator[Problem]:
