@@ -1,6 +1,6 @@
 """Dependencies between jobs: all SQL about them, and what they mean. A job waits for its prerequisites."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -53,10 +53,10 @@ class DependencyRepository:
                 JobDependency(job_pk=job.pk, prerequisite_id=one.job_id, any_end=one.any_end, deleted_as=deleted_as)
             )
 
-    def _lock(self, job_ids: Iterable[str]) -> set[str]:
+    def _lock(self, job_ids: Collection[str]) -> set[str]:
         """Keep jobs until the transaction ends, and return those that exist: `record_deletion` must see new rows."""
         query = sa.select(Job.id).where(Job.id.in_(job_ids)).order_by(Job.pk).with_for_update(read=True)
-        return set(self._session.scalars(query))
+        return set(self._session.scalars(query)) if job_ids else set()
 
     def _deleted(self, job_ids: Iterable[str]) -> dict[str, str]:
         """Return how deleted jobs ended, as far as other jobs wait for them: a search adds jobs for days."""
@@ -98,34 +98,39 @@ class DependencyRepository:
         visible = sa.select(Job).where(
             Job.id.in_([row.prerequisite_id for row in rows]), Job.deletion_requested_at.is_(None)
         )
-        jobs = {found.id: found for found in self._session.scalars(visible)}
+        jobs = {other.id: other for other in self._session.scalars(visible)}
         return [(row, jobs.get(row.prerequisite_id)) for row in rows]
 
     def dependents_of(self, job: Job, limit: int) -> list[tuple[JobDependency, Job]]:
         """Return the jobs that name this one, oldest first."""
         query = sa.select(JobDependency, Job).join(Job, Job.pk == JobDependency.job_pk)
         query = query.where(JobDependency.prerequisite_id == job.id, Job.deletion_requested_at.is_(None))
-        return list(self._session.execute(query.order_by(Job.pk).limit(limit)).tuples())
+        rows = self._session.execute(query.order_by(Job.pk).limit(limit))
+        return [(row, dependent) for row, dependent in rows]
 
     def of_new_job(self, after: Sequence[str]) -> list[Dependency]:
         """Return the jobs that a spec names, with the status None if one does not exist or the caller cannot see it."""
         named = prerequisites_of(after)
         query = sa.select(Job.id, Job.status).where(Job.id.in_([one.job_id for one in named]))
-        found = dict(self._session.execute(query.where(Job.deletion_requested_at.is_(None))).tuples()) if named else {}
-        return [Dependency(0, one, found.get(one.job_id), is_deleted=False) for one in named]
+        query = query.where(Job.deletion_requested_at.is_(None))
+        statuses = {job_id: status for job_id, status in self._session.execute(query)} if named else {}
+        return [Dependency(0, one, statuses.get(one.job_id), is_deleted=False) for one in named]
 
     def require(self, after: Sequence[str]) -> None:
-        """Check that all jobs exist that a new job names.
+        """Check that all jobs exist that a new job names, and keep them until the transaction ends.
 
         Raises:
             InvalidSpecError: a job does not exist, or the caller cannot see it.
         """
-        problems = [
-            Problem(
-                param=f"after.{number}", message=f"there is no job {one.prerequisite.job_id!r}; remove it from `after`"
-            )
-            for number, one in enumerate(self.of_new_job(after))
-            if one.status is None
-        ]
-        if problems:
+        self._lock({one.job_id for one in prerequisites_of(after)})
+        if problems := unknown_prerequisites(self.of_new_job(after)):
             raise InvalidSpecError(problems)
+
+
+def unknown_prerequisites(dependencies: Sequence[Dependency]) -> list[Problem]:
+    """Return a problem for each job of a new spec that does not exist, or that the caller cannot see."""
+    return [
+        Problem(param=f"after.{number}", message=f"there is no job {one.prerequisite.job_id!r}; remove it")
+        for number, one in enumerate(dependencies)
+        if one.status is None
+    ]

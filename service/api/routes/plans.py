@@ -14,7 +14,7 @@ from service.code.service import check_code
 from service.core.errors import InvalidSpecError, PermissionDeniedError
 from service.core.ids import new_id
 from service.core.thread_slots import run_in_thread_slot
-from service.jobs.dependencies import DependencyRepository
+from service.jobs.dependencies import DependencyRepository, unknown_prerequisites
 from service.jobs.prerequisites import waiting_jobs
 from service.jobs.service import require_change
 from service.planner.start_estimates import NO_QUEUE, NO_SCRIPT, read_estimate, request_estimate
@@ -56,7 +56,7 @@ async def make_plan(
         accepted = pin_files(app_state.files, accepted)
         plan = app_state.planner.plan(accepted)
         refusal = _refusal_at_submission(app_state, user, accepted.spec)
-        notes = [note for note in (refusal, None if refusal else _wait(app_state, accepted.spec)) if note]
+        notes = [note for note in (refusal, _wait(app_state, accepted.spec)) if note]
         return plan.model_copy(update={"warnings": [*notes, *plan.warnings]})
 
     plan = await run_in_thread_slot(make)
@@ -66,22 +66,24 @@ async def make_plan(
 
 
 def _refusal_at_submission(app_state: AppState, principal: Principal, spec: TrainingSpec) -> str | None:
-    """Return why this user could not submit the spec: its secrets, code or `after`; None if nothing is known."""
+    """Return why this user could not submit the spec: its secrets or its code; None if nothing is known."""
     try:
         app_state.secrets.require(principal, spec)
         check_code(principal, spec, app_state.settings)
-        with app_state.database.read() as session:
-            DependencyRepository(session).require(spec.after)
     except (InvalidSpecError, PermissionDeniedError) as error:
         return f"You cannot submit this spec: {error.message}"
     return None
 
 
 def _wait(app_state: AppState, spec: TrainingSpec) -> str | None:
-    """Return for which jobs a job with the spec would wait; None without any."""
+    """Return for which jobs a job with the spec would wait, or which of them do not exist; None without any."""
+    if not spec.after:
+        return None
     with app_state.database.read() as session:
-        waiting = waiting_jobs(DependencyRepository(session).of_new_job(spec.after))
-    return next((condition.message for condition in waiting.values()), None)
+        dependencies = DependencyRepository(session).of_new_job(spec.after)
+    if problems := unknown_prerequisites(dependencies):
+        return f"You cannot submit this spec: {'; '.join(map(str, problems))}"
+    return next((condition.message for condition in waiting_jobs(dependencies).values()), None)
 
 
 async def _estimate(

@@ -15,8 +15,8 @@ UNKNOWN = "job_" + "0" * 26
 
 def condition(world: World, job: str) -> tuple[str, str] | None:
     """The code of the job's condition and what it names."""
-    found = world.job(job)["condition"]
-    return (found["code"], found["data"]["jobs"]) if found else None
+    stated = world.job(job)["condition"]
+    return (stated["code"], stated["data"]["jobs"]) if stated else None
 
 
 def submitted(world: World) -> list[str]:
@@ -208,7 +208,7 @@ def test_a_repeated_request_is_answered_after_a_deletion(world: World) -> None:
     assert (second.status_code, second.json()) == (201, first.json())
 
 
-def test_a_fork_starts_from_the_checkpoint_that_exists_only_if_its_step_is_given(world: World) -> None:
+def test_a_fork_of_an_unfinished_prerequisite_names_the_step(world: World) -> None:
     source = world.submit()
     assert world.start(source).checkpoint(10).status_code == 200
     checkpoint = world.settings.runs / source / "checkpoints" / "step-10"
@@ -218,7 +218,7 @@ def test_a_fork_starts_from_the_checkpoint_that_exists_only_if_its_step_is_given
     assert f"Give the step, as in {source}:" in refused.json()["problems"][0]["message"]
 
 
-def test_members_of_a_sweep_wait_and_take_no_place_meanwhile(world: World) -> None:
+def test_waiting_members_of_a_sweep_do_not_count_as_running(world: World) -> None:
     job = world.submit()
     body = {"spec": {**SPEC, "after": [job]}, "grid": {"seed": [1, 2, 3]}, "max_parallel": 2}
     answer = world.client.post("/v1/sweeps", json=body)
@@ -234,7 +234,7 @@ def test_members_of_a_sweep_wait_and_take_no_place_meanwhile(world: World) -> No
     assert world.client.post("/v1/sweeps", json=unknown).status_code == 422
 
 
-def test_trials_of_a_search_know_how_a_job_ended_that_was_deleted_before_them(world: World) -> None:
+def test_later_trials_of_a_search_know_how_a_deleted_job_ended(world: World) -> None:
     job = world.submit(restart={"max_retries": 0})
     search = {"algorithm": "random", "space": {"optimizer.lr": "log:1e-4:1e-1"}, "max_trials": 3}
     body = {"spec": {**SPEC, "after": [job]}, "search": search, "max_parallel": 2}
