@@ -1,6 +1,7 @@
 """Lineage, code and charts of the system on pages: functions of their scripts, and the sections of a job."""
 
 import io
+import re
 import tarfile
 from collections.abc import Callable
 from typing import Any
@@ -131,3 +132,21 @@ def test_job_has_its_lineage_and_no_code(visit: Visit, client: Client) -> None:
     page.locator("#lineage > summary").click()
     expect(page.locator("#lineage-list")).to_contain_text("this job")
     expect(page.locator("#lineage-list")).to_contain_text("parity")
+
+
+def test_a_job_that_waits_links_to_its_prerequisite(visit: Visit, client: Client) -> None:
+    first = client.submit({**SPEC, "name": "prepared"})
+    client.pause(first.id)
+    second = client.submit({**SPEC, "name": "evaluated", "after": [first.id]})
+    page = visit.go(f"/jobs/{second.id}")
+    summary = page.locator("#summary")
+    expect(summary).to_have_text(f"Waiting for {first.id} to succeed, as after of the spec requests.")
+    expect(summary.locator("code")).to_have_text("after")
+    page.locator("#lineage > summary").click()
+    expect(page.locator("#lineage-list")).to_contain_text("after prepared success")
+    summary.get_by_role("link", name=first.id).click()
+    expect(page).to_have_url(re.compile(f"/jobs/{first.id}$"))
+    page.locator("#lineage > summary").click()
+    expect(page.locator("#lineage-list")).to_contain_text("before evaluated success queued")
+    for job in (second, first):
+        client.cancel(job.id)
