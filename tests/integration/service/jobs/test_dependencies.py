@@ -1,10 +1,16 @@
 """Jobs that wait for others: `after` of a spec."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
+from service.core.errors import InvalidSpecError
+from service.db.models import Job
+from service.jobs.dependencies import DependencyRepository
 from service.reconciler.submission.pool import SubmitPool
+from tests.support.wait import wait_until
 from tests.support.world import SPEC, World
 
 pytestmark = pytest.mark.databases("postgres")
@@ -265,3 +271,36 @@ def test_waiting_jobs_do_not_keep_others_from_the_scheduler(world: World, monkey
     world.reconciler = world.new_reconciler("two", SubmitPool(threads=1))
     world.tick(4)
     assert sorted(submitted(world)) == [first, other]
+
+
+def test_a_job_goes_on_if_nothing_is_known_of_its_prerequisite(world: World) -> None:
+    first = world.submit()
+    second = world.submit(after=[first])
+    with world.database.write() as session:
+        session.execute(sa.delete(Job).where(Job.id == first))
+    world.tick()
+    assert submitted(world) == [second]
+
+
+@pytest.mark.databases("postgres", only=True)
+def test_a_job_cannot_name_one_that_is_being_deleted(world: World) -> None:
+    job = fail(world)
+    waiting = sa.text(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+
+    def require() -> None:
+        with world.database.write() as session:
+            DependencyRepository(session).require([job])
+
+    def waits() -> bool:
+        with world.database.read() as session:
+            return bool(session.scalar(waiting))
+
+    with ThreadPoolExecutor(1) as pool:
+        with world.database.write() as session:
+            session.execute(sa.update(Job).where(Job.id == job).values(deletion_requested_at=world.clock()))
+            result = pool.submit(require)
+            wait_until(waits, 20, "the check to wait for the deletion")
+        with pytest.raises(InvalidSpecError, match=f"there is no job '{job}'"):
+            result.result()
