@@ -105,7 +105,7 @@ class Job(Base):
     """The sweep of which the job is a member."""
     sweep_parallel: Mapped[int | None]
     """Maximum number of members of that sweep at the scheduler at once."""
-    has_prerequisites: Mapped[bool] = mapped_column(default=False, server_default=false())
+    has_prerequisites: Mapped[bool] = mapped_column(server_default=false())
     """Whether rows of `job_dependencies` are about what it waits for."""
     pause_at_step: Mapped[int | None]
     """The step after which the worker saves a checkpoint and pauses by itself."""
