@@ -104,6 +104,11 @@ def condition_resource(job: Job) -> JobCondition | None:
     return JobCondition(code=job.condition, data=job.condition_data or {}) if job.condition else None
 
 
+def needs_user(job: Job) -> bool:
+    """Return whether a job waits for an act of a user, who learns it from the level of its event."""
+    return job.condition in ("after_failed", "after_deleted")
+
+
 def has_message(job: Job, message: str, condition: Condition | None = None) -> bool:
     """Return whether a job already has the message and the condition."""
     current = (job.status_message, job.condition, job.condition_data)

@@ -13,7 +13,7 @@ from service.core.sentences import begin_with_capital
 from service.db.json_values import UNDECODABLE
 from service.db.models import Attempt, Checkpoint, Event, Execution, Job, JobLabel, ModelVersion
 from service.db.paging import PageRequest, fetch_page
-from service.jobs.conditions import Condition, columns, condition_resource
+from service.jobs.conditions import Condition, columns, condition_resource, needs_user
 from service.jobs.dependencies import DependencyRepository
 from service.jobs.outbox import enqueue_status_changes
 from service.jobs.states import ACTIVE, FINAL_STATUS, check_transition
@@ -322,7 +322,7 @@ class JobRepository:
         )
 
     def _status_event(self, job: Job) -> None:
-        level = "error" if job.status == "failed" else "warning" if job.status == "lost" else "info"
+        level = "error" if job.status == "failed" else "warning" if job.status == "lost" or needs_user(job) else "info"
         condition = condition_resource(job)
         data = {"status": job.status, "reason": job.status_reason, "condition": condition and condition.model_dump()}
         self.add_event(job, "status", job.status_message, level=level, data=data)
