@@ -137,6 +137,21 @@ def test_a_paused_or_retried_job_still_waits(world: World) -> None:
     assert submitted(world) == [first]
 
 
+def test_a_continuation_waits_while_a_prerequisite_runs_again(world: World) -> None:
+    first = fail(world)
+    second = world.submit(after=[f"{first}:ended"])
+    worker = world.start(second)
+    world.client.post(f"/v1/jobs/{first}/retry")
+    assert worker.finish("preempted", step=5).status_code == 200
+    world.scheduler.set_states("ended")
+    world.tick(2)
+    assert (world.status(first), world.status(second)) == ("pending", "queued")
+    assert condition(world, second) == ("after", f"{first} to end")
+    end(world, first)
+    world.tick()
+    assert submitted(world) == [first, second, first, second]
+
+
 def test_a_restarted_service_waits_on(world: World) -> None:
     first = world.submit()
     second = world.submit(after=[first])
