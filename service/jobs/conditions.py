@@ -13,6 +13,14 @@ from trainyard.contract.wire.jobs import ConditionCode, JobCondition
 TEXTS: Mapping[ConditionCode, str] = {
     "maintenance": "Waiting for the end of maintenance mode, on since {since}{reason}. The job is submitted then.",
     "gpu_quota": "{details}",
+    "after": "Waiting for {jobs}, as `after` of the spec requests.",
+    "after_failed": (
+        "Not submitted, because `after` requires jobs to succeed: {jobs}. `trainyard retry {retry}` runs them again, "
+        "and `trainyard cancel` ends this job."
+    ),
+    "after_deleted": (
+        "Not submitted, because `after` requires jobs to succeed: {jobs}. It cannot start; `trainyard cancel` ends it."
+    ),
     "sweep_limit": "Waiting for other members of sweep {sweep}, which runs at most {limit} at once.",
     "scheduler_unreachable": "Waiting for the scheduler, which has not responded since {since}.",
     "refusals": (
@@ -94,6 +102,11 @@ def columns(condition: Condition | None) -> tuple[str | None, dict[str, str] | N
 def condition_resource(job: Job) -> JobCondition | None:
     """Return a job's condition for clients."""
     return JobCondition(code=job.condition, data=job.condition_data or {}) if job.condition else None
+
+
+def needs_user(job: Job) -> bool:
+    """Return whether a job waits for an act of a user, who learns it from the level of its event."""
+    return job.condition in ("after_failed", "after_deleted")
 
 
 def has_message(job: Job, message: str, condition: Condition | None = None) -> bool:

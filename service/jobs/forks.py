@@ -16,6 +16,7 @@ from service.as_owner.links import link_checkpoint
 from service.core.errors import ConflictError, InvalidRequestError, InvalidSpecError, NotFoundError
 from service.db.engine import Database
 from service.db.models import Job
+from service.jobs.dependencies import is_met
 from service.jobs.repository import JobRepository
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.problems import Problem, SpecError
@@ -26,6 +27,7 @@ from trainyard.contract.spec.forks import (
     layout_differences,
     parse_origin,
 )
+from trainyard.contract.spec.prerequisites import prerequisites_of
 from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
 from trainyard.contract.wire.launch import Origin
 
@@ -52,6 +54,8 @@ def find_origin(database: Database, spec: TrainingSpec, now: datetime) -> Origin
         except NotFoundError:
             raise InvalidRequestError(f"there is no job {job_id!r}", param=_PARAM, code="job_not_found") from None
         steps = jobs.checkpoint_steps(source)
+    if requested_step is None:
+        _require_end(source, spec)
     source_spec = _spec_of(source)
     if problems := incompatible_fields(source_spec, spec):
         raise InvalidSpecError(problems)
@@ -65,6 +69,16 @@ def find_origin(database: Database, spec: TrainingSpec, now: datetime) -> Origin
     _require_remaining_steps(source, source_spec, spec, step)
     layout = tuple(layout_differences(source_spec, spec))
     return Origin(job_id=source.id, step=step, continues=True, differs=tuple(adjusted), layout_differs=layout)
+
+
+def _require_end(source: Job, spec: TrainingSpec) -> None:
+    """Raises InvalidSpecError: the job is to start after the source has ended, whose newest checkpoint is another."""
+    if any(one.job_id == source.id and not is_met(one, source.status) for one in prerequisites_of(spec.after)):
+        message = (
+            f"names job {source.id}, which has status {source.status}; a new job starts from a checkpoint that exists "
+            f"at its submission. Give the step, as in {source.id}:100, or submit this job when the other one has ended"
+        )
+        raise InvalidSpecError([Problem(param=_PARAM, message=message)])
 
 
 def _spec_of(source: Job) -> TrainingSpec:

@@ -13,7 +13,8 @@ from service.core.sentences import begin_with_capital
 from service.db.json_values import UNDECODABLE
 from service.db.models import Attempt, Checkpoint, Event, Execution, Job, JobLabel, ModelVersion
 from service.db.paging import PageRequest, fetch_page
-from service.jobs.conditions import Condition, columns, condition_resource
+from service.jobs.conditions import Condition, columns, condition_resource, needs_user
+from service.jobs.dependencies import DependencyRepository
 from service.jobs.outbox import enqueue_status_changes
 from service.jobs.states import ACTIVE, FINAL_STATUS, check_transition
 from service.jobs.table.value_repository import ValueRepository
@@ -36,6 +37,7 @@ class JobRepository:
             self._session.add(job)
         self._session.flush()
         ValueRepository(self._session).add_jobs(jobs)
+        DependencyRepository(self._session).add(jobs)
         self._session.info.setdefault("changed_job_pks", set()).update(job.pk for job in jobs)
         events = []
         for job in jobs:
@@ -72,15 +74,14 @@ class JobRepository:
         The wide columns are not loaded; reading one raises an error.
 
         Args:
-            max_queued: The number of queued jobs to return, the oldest of each user; None: all. Members of sweeps with
-                `max_parallel` are returned in addition, because most of them only wait for each other.
+            max_queued: The number of queued jobs to return, the oldest of each user; None: all. Those that mostly wait
+                for others are returned in addition: members of sweeps with `max_parallel`, and jobs with prerequisites.
         """
         condition: sa.ColumnElement[bool] = Job.status.in_([*ACTIVE, "queued", "paused"])
         if max_queued is not None:
-            runnable = sa.select(Job.pk).where(
-                Job.status == "queued", Job.desired == "run", Job.deletion_requested_at.is_(None)
-            )
-            single = runnable.where(Job.sweep_parallel.is_(None))
+            waits = sa.or_(Job.sweep_parallel.is_not(None), Job.has_prerequisites)
+            runnable = sa.select(Job.pk).where(Job.status == "queued", Job.desired == "run", ~waits)
+            single = runnable.where(Job.deletion_requested_at.is_(None))
             users = self._users_with_queued_jobs()
             each = math.ceil(max_queued / max(1, len(users)))
             chosen = [
@@ -88,7 +89,7 @@ class JobRepository:
                 for user in users
                 for pk in self._session.scalars(single.where(Job.created_by == user).order_by(Job.pk).limit(each))
             ]
-            others = sa.and_(Job.status == "queued", sa.or_(Job.desired != "run", Job.sweep_parallel.is_not(None)))
+            others = sa.and_(Job.status == "queued", sa.or_(Job.desired != "run", waits))
             condition = sa.or_(Job.status.in_([*ACTIVE, "paused"]), others, Job.pk.in_(chosen))
         wide = (Job.spec, Job.labels, Job.progress, Job.latest, Job.parameters, Job.failure)
         query = (
@@ -321,7 +322,7 @@ class JobRepository:
         )
 
     def _status_event(self, job: Job) -> None:
-        level = "error" if job.status == "failed" else "warning" if job.status == "lost" else "info"
+        level = "error" if job.status == "failed" else "warning" if job.status == "lost" or needs_user(job) else "info"
         condition = condition_resource(job)
         data = {"status": job.status, "reason": job.status_reason, "condition": condition and condition.model_dump()}
         self.add_event(job, "status", job.status_message, level=level, data=data)

@@ -19,6 +19,7 @@ from service.core.ids import new_job_id
 from service.core.settings import RunAs
 from service.db.engine import Database
 from service.db.models import Job
+from service.jobs.dependencies import DependencyRepository
 from service.jobs.forks import OriginLinks, find_origin
 from service.jobs.idempotency import IdempotencyRepository
 from service.jobs.quota import NO_QUOTAS, UserQuotas, check_disk_quota, check_gpu_quota, check_queue_quota
@@ -87,7 +88,7 @@ def submit(
         ConflictError: the key was used for another request, or the checkpoint to start from does not exist.
         InvalidRequestError: `resume_from` names an unknown job or checkpoint.
         QuotaExceededError: the user's jobs hold too much disk space.
-        InvalidSpecError: the job alone exceeds the user's GPU quota.
+        InvalidSpecError: the job alone exceeds the user's GPU quota, or waits for a job that does not exist.
     """
     require_change(principal)
     check_gpu_quota(quotas, principal.role, request.spec)
@@ -156,6 +157,7 @@ def _store(
         if key is not None and (stored := claim_key(database, keys, principal, key, request.digest())):
             return stored
         check_user_quotas(session, principal, quotas, now)
+        DependencyRepository(session).require(request.spec.after)
         job.unix_uid = job_account(session, principal.name, run_as)
         jobs.add(job)
         set_audit_target(job.id)

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from service.db.models import Checkpoint, DownsampledPoint, Job, LogChunk, Point
+from service.jobs.dependencies import DependencyRepository
 from service.jobs.states import ACTIVE
 
 _BATCH = 10_000
@@ -42,7 +43,10 @@ class MaintenanceRepository:
     def delete_job(self, job_pk: int) -> None:
         """Delete a job with all of its rows."""
         # The job first: its row lock orders this after a concurrent insert of points, so that those are deleted too.
-        self._session.execute(sa.delete(Job).where(Job.pk == job_pk))
+        for job_id, status in self._session.execute(
+            sa.delete(Job).where(Job.pk == job_pk).returning(Job.id, Job.status)
+        ):
+            DependencyRepository(self._session).record_deletion(job_id, status)
         for table in (Point, DownsampledPoint):
             self._session.execute(sa.delete(table).where(table.job_pk == job_pk))
 

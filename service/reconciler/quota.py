@@ -1,14 +1,17 @@
-"""Which queued jobs are not submitted yet: maintenance mode, a user's GPU quota, a sweep's limit. Pure functions."""
+"""Which queued jobs are not submitted yet: other jobs, maintenance mode, GPU quota, a sweep's limit. Pure functions."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from service.db.models import Job
 from service.jobs.conditions import Condition, minute_text
 from service.jobs.quota import UserQuotas
 from trainyard.contract.wire.cluster import MaintenanceResource
 
+WAITS = frozenset({"maintenance", "after", "after_failed", "after_deleted"})
+"""Conditions whose end is stated at once: the job may then wait for its turn."""
 _NO_MAINTENANCE = MaintenanceResource(active=False)
 
 
@@ -46,22 +49,29 @@ def quota_entry(job: Job) -> QuotaEntry:
 
 
 def blocked_jobs(
-    jobs: Sequence[QuotaEntry], quotas: UserQuotas, maintenance: MaintenanceResource = _NO_MAINTENANCE
+    jobs: Sequence[QuotaEntry],
+    quotas: UserQuotas,
+    maintenance: MaintenanceResource = _NO_MAINTENANCE,
+    waiting: Mapping[int, Condition] = MappingProxyType({}),
 ) -> Mapping[int, Condition]:
     """Return the waiting jobs that are not submitted yet, with the condition of each.
 
-    A job that waits for its sweep does not block its user's other jobs.
+    A job that waits for its sweep or for its prerequisites does not block its user's other jobs.
 
     Args:
         jobs: All unfinished jobs, oldest first.
+        waiting: The conditions of jobs with prerequisites that are not met.
     """
+    held = {job.job_pk: waiting[job.job_pk] for job in jobs if job.waiting and job.job_pk in waiting}
+    jobs = [job for job in jobs if job.job_pk not in held]
     if maintenance.active:
         reason = f" ({maintenance.message})" if maintenance.message else ""
         since = minute_text(maintenance.since) if maintenance.since else ""
         condition = Condition("maintenance", {"since": since, "reason": reason})
-        return {job.job_pk: condition for job in jobs if job.waiting}
+        return {**dict.fromkeys((job.job_pk for job in jobs if job.waiting), condition), **held}
     over_sweep = over_sweep_limit(jobs)
-    return {**over_gpu_quota([job for job in jobs if job.job_pk not in over_sweep], quotas), **over_sweep}
+    over_quota = over_gpu_quota([job for job in jobs if job.job_pk not in over_sweep], quotas)
+    return {**over_quota, **over_sweep, **held}
 
 
 def over_gpu_quota(jobs: Sequence[QuotaEntry], quotas: UserQuotas) -> Mapping[int, Condition]:

@@ -18,6 +18,8 @@ from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
 from service.jobs.conditions import Condition, has_message, minute_text
+from service.jobs.dependencies import DependencyRepository
+from service.jobs.prerequisites import waiting_jobs
 from service.jobs.quota import UserQuotas
 from service.jobs.repository import JobRepository
 from service.jobs.states import ACTIVE
@@ -30,7 +32,7 @@ from service.reconciler.evidence import with_job_names
 from service.reconciler.node_exclusion import node_fault
 from service.reconciler.orphans import OrphanScan
 from service.reconciler.queue_exclusion import QueueExclusion
-from service.reconciler.quota import blocked_jobs, quota_entry
+from service.reconciler.quota import WAITS, blocked_jobs, quota_entry
 from service.reconciler.repository import unread_attempts
 from service.reconciler.run_dir import read_claimant, read_exit_record
 from service.reconciler.snapshot import SnapshotLoader, stored_exit_record
@@ -156,10 +158,9 @@ class Reconciler:
             self._cluster_poll.run_once()
             estimates_open = self._start_estimates.run_once()
         maintenance = self._load_maintenance()
-        entries = self._load(all_queued=maintenance.active or self._may_state_maintenance)
-        blocked = blocked_jobs([quota_entry(entry.job) for entry in entries], self._quotas, maintenance)
-        if self._may_state_maintenance:
-            self._update_after_maintenance([entry.job for entry in entries if entry.job.pk not in blocked])
+        entries, waiting = self._load(all_queued=maintenance.active or self._may_state_maintenance)
+        blocked = blocked_jobs([quota_entry(entry.job) for entry in entries], self._quotas, maintenance, waiting)
+        self._end_waits([entry.job for entry in entries if entry.job.pk not in blocked])
         self._may_state_maintenance = maintenance.active
         self._failpoint("tick.after-load")
         state = self._observe(entries)
@@ -192,17 +193,18 @@ class Reconciler:
         self._submitter.paused = maintenance.active
         return maintenance
 
-    def _update_after_maintenance(self, jobs: Sequence[Job]) -> None:
+    def _end_waits(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
-            if job.status == "queued" and job.condition == "maintenance":
+            if job.status == "queued" and job.desired == "run" and job.condition in WAITS:
                 self._decisions.apply(job, None, Decision(message=MSG_QUEUED))
 
-    def _load(self, *, all_queued: bool) -> list[_JobEntry]:
+    def _load(self, *, all_queued: bool) -> tuple[list[_JobEntry], Mapping[int, Condition]]:
         # Quotas depend on every queued job, and without a pool the submitter takes all of them in one tick.
         load_all = all_queued or self._quotas.limits_gpus or self._submitter.pool.threads == 0
         with self._database.read() as session:
             rows = JobRepository(session, self._clock()).list_active(None if load_all else _QUEUED_PER_TICK)
-            return [_JobEntry(job, attempt) for job, attempt in rows]
+            waiting = waiting_jobs(DependencyRepository(session).of_queued([job for job, _ in rows]))
+        return [_JobEntry(job, attempt) for job, attempt in rows], waiting
 
     def _in_turns(self, entries: Sequence[_JobEntry]) -> list[_JobEntry]:
         """Return the entries with the queued jobs last: their checks may take long, and their users take turns."""

@@ -8,9 +8,27 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from service.db.engine import Database
-from service.db.models import DataFile, FineTune, Job, JobLabel, JobValue, ModelVersion, RegisteredModel, ValueKey
+from service.db.models import (
+    DataFile,
+    FineTune,
+    Job,
+    JobDependency,
+    JobLabel,
+    JobValue,
+    ModelVersion,
+    RegisteredModel,
+    ValueKey,
+)
+from service.jobs.dependencies import DependencyRepository
 from service.jobs.repository import JobRepository
-from trainyard.contract.wire.lineage import FORKED_FROM, JobLineage, MadeVersion, RelatedJob, UsedData
+from trainyard.contract.wire.lineage import (
+    FORKED_FROM,
+    JobLineage,
+    MadeVersion,
+    RelatedDependency,
+    RelatedJob,
+    UsedData,
+)
 
 MAX_ANCESTORS = 20
 MAX_FORKS = 200
@@ -65,6 +83,8 @@ def read_lineage(database: Database, job_id: str, now: datetime) -> JobLineage:
         job = JobRepository(session, now).get(job_id)
         lineage = LineageRepository(session)
         forks = lineage.forks(job.id, MAX_FORKS + 1)
+        waits = DependencyRepository(session)
+        dependents = waits.dependents_of(job, MAX_FORKS + 1)
         data = used_data(job.spec)
         names = lineage.file_names([one.file_id for one in data if one.file_id])
         origin = job.origin or {}
@@ -73,6 +93,9 @@ def read_lineage(database: Database, job_id: str, now: datetime) -> JobLineage:
             ancestors=_ancestors(lineage, job),
             forks=[_related(fork, _origin_in(fork, job.id), fork.id) for fork in forks[:MAX_FORKS]],
             has_more_forks=len(forks) > MAX_FORKS,
+            prerequisites=[_dependency(row, row.prerequisite_id, other) for row, other in waits.prerequisites_of(job)],
+            dependents=[_dependency(row, other.id, other) for row, other in dependents[:MAX_FORKS]],
+            has_more_dependents=len(dependents) > MAX_FORKS,
             data=[one.model_copy(update={"file_name": names.get(one.file_id or "")}) for one in data],
             base=lineage.fine_tuned(job.id) or (job.spec.get("model") or {}).get("path"),
             base_versions=lineage.versions(origin["job_id"], origin["step"]) if origin else [],
@@ -103,6 +126,12 @@ def _source(job: Job) -> Mapping[str, Any]:
 def _origin_in(fork: Job, job_id: str) -> Mapping[str, Any]:
     """Return the checkpoint of a job from which a fork of it starts; empty if the fork took only the spec."""
     return fork.origin if fork.origin and fork.origin["job_id"] == job_id else {}
+
+
+def _dependency(row: JobDependency, job_id: str, job: Job | None) -> RelatedDependency:
+    """Return a job at one end of a dependency."""
+    known = {"name": job.name, "status": job.status} if job else {}
+    return RelatedDependency(job_id=job_id, any_end=row.any_end, **known)
 
 
 def _related(job: Job | None, origin: Mapping[str, Any], job_id: str) -> RelatedJob:

@@ -14,6 +14,7 @@ from service.core.settings import RunAs
 from service.db.engine import Database
 from service.db.models import Sweep
 from service.db.paging import PageRequest
+from service.jobs.dependencies import DependencyRepository
 from service.jobs.idempotency import IdempotencyRepository
 from service.jobs.quota import UserQuotas, check_gpu_quota
 from service.jobs.repository import JobRepository
@@ -179,6 +180,8 @@ def _store(
             return stored
         if members:
             check_user_quotas(session, principal, options.quotas, now, count=len(members))
+        for after in dict.fromkeys(accepted.spec.after for _, accepted in members) if members else [_after(sweep)]:
+            DependencyRepository(session).require(after)
         unix_uid = job_account(session, principal.name, options.run_as)
         jobs = []
         for changes, accepted in members:
@@ -200,6 +203,11 @@ def _store(
         if key is not None:
             keys.store_response(principal.id, key, response)
     return SubmissionResult(response, replayed=False)
+
+
+def _after(sweep: Sweep) -> tuple[str, ...]:
+    """Return the jobs for which the trials of a search wait."""
+    return tuple((sweep.spec or {}).get("after", ()))
 
 
 def read(database: Database, sweep_id: str, now: datetime) -> SweepDetail:

@@ -1,5 +1,6 @@
 """`trainyard run`: a program as it is, with the real service and its local backend."""
 
+import itertools
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -90,3 +91,45 @@ if not mark.exists():
     assert first.startswith("arguments ['--lr', '1'] in ")
     folder = first.rpartition(" ")[2]
     assert second == f"arguments ['--lr', '1', '--from', '{folder}/last'] in {folder}"
+
+
+def test_a_chain_of_programs_reads_the_results_of_the_earlier_ones(run: Run, client: Client) -> None:
+    text = """
+import os, sys, time
+from pathlib import Path
+
+runs = filter(None, os.environ.get("TRAINYARD_AFTER", "").split(":"))
+earlier = [Path(run, "artifacts", "result.txt").read_text() for run in runs]
+Path(os.environ["TRAINYARD_ARTIFACT_DIR"], "result.txt").write_text(" ".join([*earlier, sys.argv[1]]))
+print("results:", *earlier, sys.argv[1])
+time.sleep(float(sys.argv[2]))
+sys.exit(int(sys.argv[3]))
+"""
+    named = ("--retries", "0", "--name")
+    run(text, "--detach", *named, "first", "--", "python", "train.py", "one", "2", "0")
+    run(text, "--detach", *named, "second", "--after", "first", "--", "python", "train.py", "two", "0", "2")
+    done = run(
+        text,
+        *named,
+        "third",
+        "--after",
+        "second:ended",
+        "--after",
+        "first",
+        "--",
+        "python",
+        "train.py",
+        "three",
+        "0",
+        "0",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "results: one two one three" in done.stdout
+    jobs = [client.job(name).resource for name in ("first", "second", "third")]
+    assert [job.status for job in jobs] == ["succeeded", "failed", "succeeded"]
+    for earlier, later in itertools.pairwise(jobs):
+        attempt = client.attempts(later.id)[0]
+        assert earlier.finished_at is not None
+        assert attempt.submitted_at is not None
+        assert earlier.finished_at <= attempt.submitted_at
+        assert len(client.attempts(later.id)) == 1

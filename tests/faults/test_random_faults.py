@@ -50,10 +50,12 @@ class Campaign(RuleBasedStateMachine):
         self.stage = ServiceStage(self.folder, f"sqlite:///{self.folder / 'test.sqlite'}")
         self.slurm = self.stage.slurm
         self.jobs: list[str] = []
+        self.after: dict[str, str] = {}
+        """The job for whose success each job waits that waits for one."""
         self.ended: dict[str, str] = {}
         self.former: list[Reconciler] = []
         self.slurm.mode, self.slurm.lag_seconds = mode, lag
-        self.submit(now=True)
+        self.submit(now=True, waits=False)
 
     def teardown(self) -> None:
         if not hasattr(self, "stage"):
@@ -65,10 +67,12 @@ class Campaign(RuleBasedStateMachine):
             shutil.rmtree(self.folder, ignore_errors=True)
 
     @precondition(lambda self: len(self.jobs) < 4)
-    @rule(now=st.booleans())
-    def submit(self, now: bool) -> None:
-        answer = self.stage.world.client.post("/v1/jobs", json={**SPEC, "restart": {"max_retries": 1}})
-        self.jobs.append(answer.json()["id"])
+    @rule(now=st.booleans(), waits=st.booleans())
+    def submit(self, now: bool, waits: bool) -> None:
+        after = self.jobs[-1:] if waits else []
+        spec = {**SPEC, "restart": {"max_retries": 1}, "after": after}
+        self.jobs.append(self.stage.world.client.post("/v1/jobs", json=spec).json()["id"])
+        self.after.update(zip(self.jobs[-1:], after, strict=False))
         if now:
             self.tick(1)
 
@@ -88,10 +92,7 @@ class Campaign(RuleBasedStateMachine):
     def retry(self, data: st.DataObject, start: str) -> None:
         over = [job for job in self.jobs if self.ended.get(job) in ("failed", "cancelled")]
         if over:
-            job = data.draw(st.sampled_from(over))
-            answer = self.stage.world.client.post(f"/v1/jobs/{job}/retry", json={"from": start})
-            assert answer.status_code == 202, answer.text
-            del self.ended[job]
+            self._retry(data.draw(st.sampled_from(over)), start)
 
     @rule(seconds=st.sampled_from([1, 20, 61, 200, 700]))
     def tick(self, seconds: int) -> None:
@@ -185,12 +186,24 @@ class Campaign(RuleBasedStateMachine):
             else:
                 assert job not in self.ended, "the job left a terminal status without a retry"
                 assert job_resource["status_message"], "the status message is empty"
+        for job, first in self.after.items():
+            assert not self._jobs_of(job) or self.ended.get(first) == "succeeded", "a job was submitted too early"
 
     def _ours(self, state: str) -> list[SimJob]:
         return [sim for sim in self.stage.in_state(state) if sim.tag.startswith("ty-")]
 
     def _jobs_of(self, job: str) -> list[SimJob]:
         return [sim for sim in self.slurm.jobs if job in sim.folder.parts]
+
+    def _retry(self, job: str, start: str) -> None:
+        answer = self.stage.world.client.post(f"/v1/jobs/{job}/retry", json={"from": start})
+        assert answer.status_code == 202, answer.text
+        del self.ended[job]
+
+    def _retry_prerequisites(self) -> None:
+        for job, first in self.after.items():
+            if job not in self.ended and self.ended.get(first) in ("failed", "cancelled"):
+                self._retry(first, "checkpoint")
 
     def _restart(self) -> None:
         world = self.stage.world
@@ -210,6 +223,7 @@ class Campaign(RuleBasedStateMachine):
                 self.stage.finish(sim, "completed", step=20)
             self.start_pending()
             self.assert_promises()
+            self._retry_prerequisites()
             if all(self.stage.world.status(job) in TERMINAL for job in self.jobs):
                 break
         statuses: dict[str, Any] = {job: self.stage.world.job(job)["status"] for job in self.jobs}

@@ -17,10 +17,13 @@ import pytest
 import sqlalchemy as sa
 
 from service.api.dependencies import AppState
+from service.auth.principals import Principal
 from service.core.settings import Settings
 from service.db.engine import Database
 from service.db.migrate import upgrade
 from service.db.models import Attempt, Job
+from service.jobs.repository import JobRepository
+from service.jobs.submission import new_job
 from service.main import make_loop
 from service.reconciler.reconciler import Reconciler
 from service.scheduler.slurm.scheduler import SlurmScheduler
@@ -52,6 +55,8 @@ LIVE_STATES = ("RUNNING", "COMPLETING", "SUSPENDED", "STAGE_OUT", "SIGNALING")
 OTHER_JOBS = 5_000
 """Pending jobs of other accounts, ahead of ours."""
 NODES = 1_000
+NOW = datetime.now(UTC)
+USER = Principal("user", "tok_1", "bench", "user")
 UNCOUNTED = ("scancel", "scontrol", "sacctmgr")
 
 
@@ -61,6 +66,13 @@ def test_a_tick_over_a_hundred_jobs_changes_none(tmp_path: Path) -> None:
     assert not result["changed"]
     assert result["statements"] < 30
     assert result["max_commands_per_tick"] <= 3
+
+
+def test_three_hundred_jobs_that_wait_for_others_cost_one_query(tmp_path: Path) -> None:
+    with patch.dict(os.environ):
+        result = measure(tmp_path, jobs=20, ticks=1, dependents=300)
+    assert not result["changed"]
+    assert result["statements"] < 30
 
 
 @pytest.mark.fault_scenario(31)
@@ -74,13 +86,14 @@ def test_31_a_tick_over_ten_thousand_jobs_stays_within_its_bounds(tmp_path: Path
     assert result["statements"] < 100
 
 
-def measure(folder: Path, jobs: int, ticks: int) -> dict[str, Any]:
+def measure(folder: Path, jobs: int, ticks: int, dependents: int = 0) -> dict[str, Any]:
     """Return the figures of the tick with the median CPU time, after two ticks that are not counted."""
     settings = Settings(state_dir=folder / "state", backend="slurm", accelerator="cpu")
     settings.state.mkdir(parents=True)
     upgrade(settings.url)
     database = Database(settings.url)
     squeue_lines = _insert_jobs(database, jobs)
+    _insert_dependents(database, dependents)
     others = [f"{900_000 + n}|PENDING|N/A|N/A|gpu|{10**6 + n}|1||Priority|/tmp|x" for n in range(OTHER_JOBS)]
     call_log = install_programs(folder / "bin", [*squeue_lines, *others], nodes=NODES)
     app_state = AppState(settings, database, lambda: datetime.now(UTC))
@@ -96,6 +109,14 @@ def measure(folder: Path, jobs: int, ticks: int) -> dict[str, Any]:
     commands = [row["commands_per_tick"] for row in [*first, *rows]]
     bounds = {"commands_per_tick": min(commands), "max_commands_per_tick": max(commands)}
     return {**rows[len(rows) // 2], **bounds}
+
+
+def _insert_dependents(database: Database, count: int) -> None:
+    """Insert queued jobs that wait for the first two jobs."""
+    with database.write() as session:
+        first, second = session.scalars(sa.select(Job).order_by(Job.pk).limit(2))
+        jobs = [new_job(parse_spec({**first.spec, "after": [first.id, second.id]}), USER, NOW) for _ in range(count)]
+        JobRepository(session, NOW).add(*jobs)
 
 
 def _tick(reconciler: Reconciler, statements: Counter[str], call_log: Path) -> dict[str, Any]:

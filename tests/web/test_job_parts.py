@@ -1,6 +1,7 @@
 """Parts of a job's page: lineage, code, charts of the system, and other resources."""
 
 import io
+import re
 import tarfile
 from collections.abc import Callable
 from typing import Any
@@ -166,3 +167,21 @@ def test_resources_of_a_cluster_are_proposed_and_sent(visit: Visit, client: Clie
     assert sent.value.post_data_json == {"resources": {"partition": "long", "memory_gb_per_gpu": 8}}
     expect(page.locator("#toast")).to_contain_text("runs jobs on its own machine")
     visit.ignore_errors("422")
+
+
+def test_a_job_that_waits_links_to_its_prerequisite(visit: Visit, client: Client) -> None:
+    first = client.submit({**SPEC, "name": "prepared"})
+    client.pause(first.id)
+    second = client.submit({**SPEC, "name": "evaluated", "after": [first.id]})
+    page = visit.go(f"/jobs/{second.id}")
+    summary = page.locator("#summary")
+    expect(summary).to_have_text(f"Waiting for {first.id} to succeed, as after of the spec requests.")
+    expect(summary.locator("code")).to_have_text("after")
+    page.locator("#lineage > summary").click()
+    expect(page.locator("#lineage-list")).to_contain_text("after prepared success")
+    summary.get_by_role("link", name=first.id).click()
+    expect(page).to_have_url(re.compile(f"/jobs/{first.id}$"))
+    page.locator("#lineage > summary").click()
+    expect(page.locator("#lineage-list")).to_contain_text("before evaluated success queued")
+    for job in (second, first):
+        client.cancel(job.id)

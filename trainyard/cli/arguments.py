@@ -12,7 +12,7 @@ from trainyard.cli.completion import complete_job, complete_spec, complete_sweep
 from trainyard.cli.errors import UsageError, print_note
 from trainyard.cli.output import print_line
 from trainyard.client import Client, ConflictError, NotFoundError
-from trainyard.client.references import LAST, SEARCH_LIMIT, is_abbreviation
+from trainyard.client.references import LAST, SEARCH_LIMIT, is_abbreviation, split_end
 from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.sweeps import SweepDetail
 
@@ -37,6 +37,14 @@ SweepOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Follow the job until it ends.")]
+AfterOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="JOB[:ended]",
+        autocompletion=complete_job,
+        help="Start after this job has succeeded, or with :ended in any way; can be repeated.",
+    ),
+]
 ForceOption = Annotated[bool, typer.Option("--force", help="Submit even if the plan exceeds the memory.")]
 OverwriteOption = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
 KeyOption = Annotated[
@@ -107,6 +115,12 @@ def find_jobs(client: Client, references: Sequence[str]) -> list[JobResource]:
     """Return the referenced jobs in this order, without duplicates. Raises like `find_job`."""
     matches = [find_job(client, reference) for reference in references]
     return list({job.id: job for job in matches}.values())
+
+
+def find_prerequisites(client: Client, references: Sequence[str]) -> list[str]:
+    """Return the references of `--after` with the ids of their jobs, as specs have them. Raises like `find_job`."""
+    split = [split_end(reference) for reference in references]
+    return [find_job(client, job).id + end for job, end in split]
 
 
 def find_sweep(client: Client, reference: str) -> SweepDetail:

@@ -216,7 +216,7 @@ def fork(
             raise UsageError(f"{reason}; submit its spec anew, or run it again: trainyard retry {source.id}")
         if step is not None:
             find_checkpoint(client, source, str(step), "step")
-        overrides = {"resume": "state"} | ({"name": name} if name is not None else {})
+        overrides = {"resume": "state", "after": []} | ({"name": name} if name is not None else {})
         changed = apply_settings(source.spec | overrides, settings or [])
         chosen = {setting.partition("=")[0] for setting in settings or []}
         changes = drop_values_of_former_kinds(source.spec, changed, chosen)

@@ -203,7 +203,8 @@ def _pairs(option: str, texts: list[str], example: str) -> dict[str, str]:
 def _row(job: JobResource, shown_id: str) -> tuple[str, ...]:
     step = job.progress.step_text() if job.progress else "-"
     loss = format_number(job.metrics.get(job.loss_metric or ENGINE_LOSS))
-    return shown_id, job.name, StatusText(job.status), step, loss, format_age(job.created_at), job.created_by
+    waits = " (after)" if job.condition and job.condition.code.startswith("after") else ""
+    return shown_id, job.name, StatusText(job.status + waits), step, loss, format_age(job.created_at), job.created_by
 
 
 def _cell(job: JobResource, key: str) -> str:

@@ -27,6 +27,7 @@ from trainyard.cli.watch import error_lines, export_suggestion
 from trainyard.client import Client
 from trainyard.contract.runtime import runtime_seconds
 from trainyard.contract.sizes import format_size
+from trainyard.contract.spec.prerequisites import prerequisites_of
 from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.worker_events import WORKER_PREFIX
 
@@ -74,6 +75,8 @@ def _facts(job: JobResource) -> Iterator[tuple[str, str]]:
     yield "job", job.id
     yield "name", f"{job.name}{' (archived)' if job.archived else ''}"
     yield "status", f"{job.status}{reason}: {job.status_message}"
+    if after := prerequisites_of(job.spec.get("after", ())):
+        yield "after", ", ".join(f"{one.job_id}{' (any end)' if one.any_end else ''}" for one in after)
     yield "created", f"{format_age(job.created_at)} by {job.created_by}"
     if commit := _commit(job.metadata):
         yield "commit", commit

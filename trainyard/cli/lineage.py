@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from trainyard.contract.wire.lineage import JobLineage, MadeVersion, RelatedJob
+from trainyard.contract.wire.lineage import JobLineage, MadeVersion, RelatedDependency, RelatedJob
 
 
 def lineage_lines(lineage: JobLineage, name: str) -> Iterator[str]:
@@ -12,6 +12,8 @@ def lineage_lines(lineage: JobLineage, name: str) -> Iterator[str]:
         yield _indented(depth, _job(ancestor))
         depth += 1
     yield _indented(depth, f"{name}  {lineage.job_id}  (this job)")
+    for prerequisite in lineage.prerequisites:
+        yield _indented(depth + 1, f"after: {_dependency(prerequisite)}")
     for version in lineage.base_versions:
         yield _indented(depth + 1, f"base: {_version(version)}")
     if lineage.base:
@@ -27,6 +29,16 @@ def lineage_lines(lineage: JobLineage, name: str) -> Iterator[str]:
         yield _indented(depth + 1, f"fork: {_job(fork)}")
     if lineage.has_more_forks:
         yield _indented(depth + 1, "… and more forks")
+
+    for dependent in lineage.dependents:
+        yield _indented(depth + 1, f"before: {_dependency(dependent)}")
+    if lineage.has_more_dependents:
+        yield _indented(depth + 1, "… and more jobs that wait for it")
+
+
+def _dependency(job: RelatedDependency) -> str:
+    name = job.name or "deleted or not visible"
+    return f"{name}  {job.job_id}  ({'any end' if job.any_end else 'success'}{f', {job.status}' if job.status else ''})"
 
 
 def _indented(depth: int, text: str) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from trainyard.cli.arguments import JsonOption, make_client, print_submitted
+from trainyard.cli.arguments import AfterOption, JsonOption, make_client, print_submitted
 from trainyard.cli.errors import FAILED, INTERRUPTED, UsageError, print_note, use_json_output
 from trainyard.cli.logs import Follower, LogPosition
 from trainyard.cli.output import format_metric, print_error, print_json, print_text
@@ -88,6 +88,7 @@ def run(
     retries: RetriesOption = None,
     resume_flag: ResumeOption = None,
     signal: SignalOption = None,
+    after: AfterOption = None,
     detach: DetachOption = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
@@ -98,7 +99,6 @@ def run(
 
     Example: trainyard run --gpus 4 -- python train.py --lr 3e-4
     """
-    use_json_output(as_json)
     options = ProgramOptions(
         gpus=gpus,
         nodes=nodes,
@@ -115,17 +115,21 @@ def run(
         retries=retries,
         resume_flag=resume_flag,
         signal=signal,
+        after=after or (),
     )
-    program = _prepare(command or [], options)
-    if dry_run:
-        return _print_spec(program.document, as_json)
+    program = _prepare(command or [], options, as_json=as_json, dry_run=dry_run)
     raise typer.Exit(_submit_and_follow(ctx, program, code, detach=detach, as_json=as_json))
 
 
-def _prepare(command: Sequence[str], options: ProgramOptions) -> PreparedProgram:
+def _prepare(command: Sequence[str], options: ProgramOptions, *, as_json: bool, dry_run: bool) -> PreparedProgram:
+    """Return the program. With `dry_run`, print its spec and exit."""
+    use_json_output(as_json)
     program = prepare_program(command, options)
     for note in program.notes:
         print_note(note)
+    if dry_run:
+        _print_spec(program.document, as_json)
+        raise typer.Exit
     return program
 
 

@@ -6,6 +6,7 @@ import typer
 import yaml
 
 from trainyard.cli.arguments import (
+    AfterOption,
     ForceOption,
     JobArgument,
     JsonOption,
@@ -13,6 +14,7 @@ from trainyard.cli.arguments import (
     SpecArgument,
     WatchOption,
     find_job,
+    find_prerequisites,
     make_client,
     print_submitted,
 )
@@ -44,6 +46,7 @@ def submit(
     gpus: Annotated[
         int | None, typer.Option(help="Number of GPUs, or of CPU processes on a machine without GPUs.")
     ] = None,
+    after: AfterOption = None,
     follow: WatchOption = False,
     code: CodeOption = None,
     idempotency_key: KeyOption = None,
@@ -58,6 +61,7 @@ def submit(
         document = read_spec(client, source, settings or [])
         document |= {"name": name} if name is not None else {}
         document |= {"gpus": gpus} if gpus is not None else {}
+        document |= {"after": find_prerequisites(client, after)} if after else {}
         upload_code(client, document, source, code)
         job = client.submit(document, idempotency_key=idempotency_key, force=force).resource
         if as_json:

@@ -48,6 +48,8 @@ class ProgramOptions:
     retries: int | None = None
     resume_flag: str | None = None
     """Arguments for a start that resumes, as a shell would split them; `{checkpoint_dir}` becomes the folder's path."""
+    after: Sequence[str] = ()
+    """Jobs that must succeed before it starts; with `:ended`, they may end in any way."""
     signal: str | None = None
     """`SIGUSR1` or, with the time between the signal and the time limit, `SIGUSR1@2m`."""
 
@@ -80,6 +82,7 @@ def program_spec(
             "task": "script",
             "argv": list(program.argv),
             "resume_argv": _split(options.resume_flag) if options.resume_flag else None,
+            "after": list(options.after) or None,
             "gpus": size.pop("gpus"),
             "resources": _without_empty(size | limits),
             "environment": _without_empty(environment),

@@ -17,6 +17,7 @@ from trainyard.client.left_out import ignored_note, included_files
 from trainyard.client.program_command import unread_config_note
 from trainyard.client.program_python import choose_python
 from trainyard.client.program_spec import ProgramOptions, program_spec, read_program
+from trainyard.client.references import split_end
 
 
 class ProgramKeywords(TypedDict, total=False):
@@ -36,6 +37,7 @@ class ProgramKeywords(TypedDict, total=False):
     container: str | None
     retries: int | None
     resume_flag: str | None
+    after: Sequence[str]
     signal: str | None
 
 
@@ -62,6 +64,7 @@ def run(command: str | Sequence[str], *, client: Client | None = None, **options
         container: container image for the ranks.
         retries: retries after errors; default: 2.
         resume_flag: arguments for a start that resumes, such as `--resume {checkpoint_dir}/last.ckpt`.
+        after: jobs that must succeed before it starts; with `:ended` after its id or name, one may end in any way.
         signal: the signal that warns the program, and how long before the time limit: `SIGUSR1@2m`.
 
     Raises:
@@ -91,7 +94,9 @@ class PreparedProgram:
 
     def submit(self, client: Client) -> JobHandle:
         """Upload the code and submit the spec."""
-        return client.submit({**self.document, "code": client.upload(self.archive)})
+        named = [split_end(reference) for reference in self.document.get("after", ())]
+        after = {"after": [client.job(job).id + end for job, end in named]} if named else {}
+        return client.submit({**self.document, **after, "code": client.upload(self.archive)})
 
 
 def prepare_program(command: Sequence[str], options: ProgramOptions) -> PreparedProgram:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 
 from trainyard.client.errors import NotFoundError
+from trainyard.contract.spec.prerequisites import ENDED
 from trainyard.contract.wire.files import CheckpointResource
 
 LAST = "last"
@@ -22,6 +23,12 @@ def id_part(reference: str) -> str:
     if not reference.startswith(FINE_TUNED):
         return reference
     return reference.partition(CHECKPOINT_MARK)[0].rpartition(":")[2]
+
+
+def split_end(reference: str) -> tuple[str, str]:
+    """Return what names a job for which another one waits, and the end that permits any end of it, or nothing."""
+    job = reference.removesuffix(ENDED)
+    return job, reference[len(job) :]
 
 
 def is_whole_id(reference: str) -> bool:

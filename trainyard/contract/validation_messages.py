@@ -21,6 +21,7 @@ MODULE_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_.+/@=~-]*$"
 SHELL_LINE_PATTERN = r"^[^\x00-\x08\x0a-\x1f\x7f]+$"
 CREDENTIAL_PATTERN = r"^MUNGE:[A-Za-z0-9+/=]+:$"
 MODEL_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+PREREQUISITE_PATTERN = r"^job_[0-9a-z]{26}(:ended)?$"
 ALIAS_PATTERN = r"^[a-z][a-z0-9_-]{0,49}$"
 
 PATTERN_MESSAGES = {
@@ -40,6 +41,7 @@ PATTERN_MESSAGES = {
     CONDA_PATTERN: "must be the name of a conda environment, or the absolute path of its folder",
     MODULE_PATTERN: "must be the name of an environment module, such as `cuda/12.4`",
     SHELL_LINE_PATTERN: "must be one line of bash; make each line an item of the list",
+    PREREQUISITE_PATTERN: "must be the id of a job, `job_...`, or `job_...:ended` for any end",
     EVENT_TYPE_PATTERN: "must contain only lowercase letters and underscores, at most 48",
 }
 """Messages for strings that do not match a pattern. Patterns that only restrict characters need no message."""

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from trainyard.contract.layout import AttemptLayout, RunLayout
+from trainyard.contract.spec.prerequisites import prerequisite_runs
+from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.spec.user_code import runs_uploaded_file
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import EventsBatch, WorkerEvent
@@ -22,6 +24,9 @@ from worker.trackers.variables import tracker_variables
 ARTIFACTS = "TRAINYARD_ARTIFACT_DIR"
 """The environment variable with the path of the job's folder of artifacts."""
 
+AFTER = "TRAINYARD_AFTER"
+"""The environment variable with the run directories of the jobs in `after` of the spec, separated by colons."""
+
 
 def exec_script(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> NoReturn:
     """Execute the spec's program in this process."""
@@ -29,7 +34,7 @@ def exec_script(layout: AttemptLayout, launch: LaunchDocument, execution: int) -
         write_restart_event(layout, launch, execution)
     folder = layout.code if launch.spec.code else layout.root
     os.chdir(folder)
-    variables = script_variables(os.environ, layout, launch.spec.health.stall_timeout_minutes)
+    variables = script_variables(os.environ, layout, launch.spec)
     resume = resume_arguments(launch.spec.resume_argv, variables[CHECKPOINTS]) if variables[RESUMED] == "1" else []
     program = [*arguments(launch.spec.argv or (), folder), *resume]
     page = f"{(launch.public_url or launch.service_url).rstrip('/')}/jobs/{launch.job_id}"
@@ -65,8 +70,9 @@ def resume_arguments(argv: Sequence[str], checkpoints: str) -> list[str]:
     return [argument.replace("{checkpoint_dir}", checkpoints) for argument in argv]
 
 
-def script_variables(base: Mapping[str, str], layout: AttemptLayout, stall_minutes: float | None) -> dict[str, str]:
+def script_variables(base: Mapping[str, str], layout: AttemptLayout, spec: TrainingSpec) -> dict[str, str]:
     """Return the rank's environment with the variables of `trainyard.script`; it allows imports from the folder."""
+    stall_minutes = spec.health.stall_timeout_minutes
     inherited = {name: value for name, value in base.items() if name != "PYTHONSAFEPATH"}
     watchdog = {} if stall_minutes is None else {PROGRESS_INTERVAL: str(interval(stall_minutes * 60.0))}
     run = RunLayout(layout.root.parent.parent)
@@ -75,4 +81,6 @@ def script_variables(base: Mapping[str, str], layout: AttemptLayout, stall_minut
         folder.mkdir(parents=True, exist_ok=True)
     own = {FOLDER: str(layout.root), RESUMED: base.get(RESUMED, "0")}
     own |= {name: str(folder) for name, folder in folders.items()}
+    earlier = prerequisite_runs(spec.after, run.root.parent)
+    own |= {AFTER: os.pathsep.join(map(str, earlier))} if earlier else {}
     return {**inherited, **watchdog, **own, "PYTHONUNBUFFERED": "1"}

@@ -14,6 +14,8 @@ from service.code.service import check_code
 from service.core.errors import InvalidSpecError, PermissionDeniedError
 from service.core.ids import new_id
 from service.core.thread_slots import run_in_thread_slot
+from service.jobs.dependencies import DependencyRepository, unknown_prerequisites
+from service.jobs.prerequisites import waiting_jobs
 from service.jobs.service import require_change
 from service.planner.start_estimates import NO_QUEUE, NO_SCRIPT, read_estimate, request_estimate
 from service.specs.data_files import pin_files
@@ -54,7 +56,8 @@ async def make_plan(
         accepted = pin_files(app_state.files, accepted)
         plan = app_state.planner.plan(accepted)
         refusal = _refusal_at_submission(app_state, user, accepted.spec)
-        return plan if refusal is None else plan.model_copy(update={"warnings": [refusal, *plan.warnings]})
+        notes = [note for note in (refusal, _wait(app_state, accepted.spec)) if note]
+        return plan.model_copy(update={"warnings": [*notes, *plan.warnings]})
 
     plan = await run_in_thread_slot(make)
     if not estimate_start:
@@ -70,6 +73,17 @@ def _refusal_at_submission(app_state: AppState, principal: Principal, spec: Trai
     except (InvalidSpecError, PermissionDeniedError) as error:
         return f"You cannot submit this spec: {error.message}"
     return None
+
+
+def _wait(app_state: AppState, spec: TrainingSpec) -> str | None:
+    """Return for which jobs a job with the spec would wait, or which of them do not exist; None without any."""
+    if not spec.after:
+        return None
+    with app_state.database.read() as session:
+        dependencies = DependencyRepository(session).of_new_job(spec.after)
+    if problems := unknown_prerequisites(dependencies):
+        return f"You cannot submit this spec: {'; '.join(map(str, problems))}"
+    return next((condition.message for condition in waiting_jobs(dependencies).values()), None)
 
 
 async def _estimate(

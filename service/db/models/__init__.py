@@ -12,6 +12,7 @@ from service.db.models.jobs import (
     Execution,
     IdempotencyKey,
     Job,
+    JobDependency,
     JobLabel,
     JobParameter,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "FineTune",
     "IdempotencyKey",
     "Job",
+    "JobDependency",
     "JobKey",
     "JobLabel",
     "JobParameter",

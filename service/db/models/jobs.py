@@ -105,8 +105,26 @@ class Job(Base):
     """The sweep of which the job is a member."""
     sweep_parallel: Mapped[int | None]
     """Maximum number of members of that sweep at the scheduler at once."""
+    has_prerequisites: Mapped[bool] = mapped_column(server_default=false())
+    """Whether rows of `job_dependencies` are about what it waits for."""
     pause_at_step: Mapped[int | None]
     """The step after which the worker saves a checkpoint and pauses by itself."""
+
+
+class JobDependency(Base):
+    """A job that must have ended before another one is submitted."""
+
+    __tablename__ = "job_dependencies"
+    __table_args__ = (Index(None, "prerequisite_id"),)
+
+    job_pk: Mapped[int] = mapped_column(ForeignKey("jobs.pk", ondelete="CASCADE"), primary_key=True)
+    """The job that waits."""
+    prerequisite_id: Mapped[str] = mapped_column(PublicId, primary_key=True)
+    """The job that must have ended. It may be deleted before the other one starts."""
+    any_end: Mapped[bool]
+    """Whether it may have ended in any way; else it must have succeeded."""
+    deleted_as: Mapped[str | None] = mapped_column(String(16))
+    """The status in which the prerequisite was deleted."""
 
 
 class JobLabel(Base):

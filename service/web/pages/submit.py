@@ -104,7 +104,8 @@ def origin_spec(
 def copied_spec(job: JobResource, name: str) -> dict[str, Any]:
     """Return the spec of a job for a new one, which has another name and records where it comes from."""
     document = brief_spec(job.spec)
-    document.pop("resume_from", None)
+    for field in ("resume_from", "after"):
+        document.pop(field, None)
     first = {"version": document.pop("version")} if "version" in document else {}
     document = {**first, "name": name, **{field: value for field, value in document.items() if field != "name"}}
     labels = {**(document.get("metadata") or {}), FORKED_FROM: job.id}

@@ -23,13 +23,18 @@ function treeOf(job, lineage) {
   if (lineage.base) bases.push(item("base", make("span", { class: "mono", text: lineage.base })));
   const data = lineage.data.map((one) => item("data", make("span", { class: "mono", text: one.field }), " ", dataName(one)));
   const sweep = lineage.sweep_id ? [item("sweep", make("a", { href: urlOf(`/compare?sweep=${encodeURIComponent(lineage.sweep_id)}`), text: lineage.sweep_id }))] : [];
-  const more = lineage.has_more_forks ? [make("li", { class: "hint", text: `Only the first ${count(forks.length)} forks are shown.` })] : [];
-  const own = [...bases, ...data, ...sweep, ...made, ...forks, ...more];
-  const none = own.length ? [] : [make("li", { class: "hint", text: "It names no data, and nothing was made of it yet." })];
+  const prerequisites = lineage.prerequisites.map((one) => item("after", ...dependency(one)));
+  const dependents = lineage.dependents.map((one) => item("before", ...dependency(one)));
+  if (lineage.has_more_forks) forks.push(hint(`Only the first ${count(forks.length)} forks are shown.`));
+  if (lineage.has_more_dependents) dependents.push(hint(`Only the first ${count(dependents.length)} jobs that wait for it are shown.`));
+  const own = [...prerequisites, ...bases, ...data, ...sweep, ...made, ...forks, ...dependents];
+  const none = own.length ? [] : [hint("It names no data, and nothing was made of it yet.")];
   let tree = make("li", {}, make("strong", { text: job.name }), " this job", make("ul", {}, ...own, ...none));
   for (const ancestor of lineage.ancestors) tree = make("li", {}, ...related(ancestor), make("ul", {}, tree));
   return tree;
 }
+
+const hint = (text) => make("li", { class: "hint", text });
 
 const item = (kind, ...content) => make("li", {}, make("span", { class: "kind", text: kind }), " ", ...content);
 
@@ -44,11 +49,20 @@ function dataName({ text, file_id: fileId, file_name: name, digest }) {
 /** What the later of two jobs took: the checkpoint of a step, or only the spec. */
 const taken = (step) => (step === null ? "without its checkpoint" : `checkpoint of step ${count(step)}`);
 
+/** A job that waits for the other one, or for which it waits: its name, when the later one starts, and its status. */
+function dependency({ job_id: id, name, status, any_end: anyEnd }) {
+  const end = anyEnd ? "any end" : "success";
+  if (name === null) return [make("span", { class: "mono", text: id }), ` deleted or not visible; ${end}`];
+  return [jobLink(id, name), ` ${end} `, make("span", { class: `chip ${tone(status)}`, text: status })];
+}
+
+const jobLink = (id, name) => make("a", { href: urlOf(`/jobs/${encodeURIComponent(id)}`), text: name });
+
 /** A job by its name, the step of the checkpoint between the two, and its status. */
 function related({ job_id: id, name, status, step, continues }) {
   if (name === null) return [make("span", { class: "mono", text: id }), ` deleted or not visible; ${taken(step)}`];
   return [
-    make("a", { href: urlOf(`/jobs/${encodeURIComponent(id)}`), text: name }), ` ${taken(step)}${continues || step === null ? "" : ", only the weights"} `,
+    jobLink(id, name), ` ${taken(step)}${continues || step === null ? "" : ", only the weights"} `,
     make("span", { class: `chip ${tone(status)}`, text: status }),
   ];
 }

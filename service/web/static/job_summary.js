@@ -6,7 +6,7 @@ import { bytes, count, duration, NOTHING, number, stepText, strategyLabel } from
 import { etaOf, fractionDone, lossOf, runtimeOf, TRAIN_LOSS } from "./job_rows.js";
 import { tone } from "./job_status.js";
 import { showFailure } from "./job_failure.js";
-import { byId, data, make, parts, setText } from "./page.js";
+import { byId, data, make, parts, setMessage, setText } from "./page.js";
 
 /** One sentence about what the job does, or why it waits. */
 export function summary(job) {
@@ -52,7 +52,7 @@ export function showJob(job, series) {
   const chip = byId("status");
   setText(chip, job.status);
   chip.className = `chip ${tone(job.status)}`;
-  setText(byId("summary"), `${summary(job)} ${bestText(job, series)}`.trim());
+  setMessage(byId("summary"), `${summary(job)} ${bestText(job, series)}`.trim());
   const percent = fractionDone(job) * 100;
   byId("progress").hidden = Boolean(job.progress) && !job.progress.total_steps;
   byId("progress").firstElementChild.style.width = `${percent.toFixed(1)}%`;

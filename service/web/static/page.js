@@ -1,5 +1,6 @@
 // Helpers of every page: the embedded data, elements, toasts, dialogs, and times in the user's time zone.
 
+import { urlOf } from "./address.js";
 import { age, dateTime, timeZone } from "./format.js";
 
 const embedded = JSON.parse(document.getElementById("page-data").textContent);
@@ -41,11 +42,13 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** The parts of a message: text, and what stands between backticks as code. */
+/** The parts of a message: text, links to the jobs whose ids it has, and what stands between backticks as code. */
 export function parts(message) {
   const pieces = message.split("`");
-  return pieces.length % 2 ? pieces.map((piece, n) => (n % 2 ? make("code", { text: piece }) : piece)) : [message];
+  return pieces.length % 2 ? pieces.flatMap((piece, n) => (n % 2 ? make("code", { text: piece }) : linked(piece))) : [message];
 }
+
+const linked = (text) => text.split(/(job_[0-9a-z]{26})/).map((piece, n) => (n % 2 ? make("a", { href: urlOf(`/jobs/${piece}`), text: piece }) : piece));
 
 /** Set an element to a message with code only if it differs, as `setText` does. */
 export function setMessage(element, message) {

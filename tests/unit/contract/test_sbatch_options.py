@@ -134,10 +134,11 @@ class TestNames:
             ("gpus_per_node", "`resources.gpus_per_node`"),
             ("export", "`environment.variables`"),
             ("array", "a sweep"),
+            ("dependency", "`after`"),
             ("job-name", "set `name`"),
             ("requeue", "submits each next attempt"),
             ("signal", "TRAINYARD_SLURM_SIGNAL_LEAD_SECONDS"),
-            *((name, "") for name in ("dependency", "wrap", "uid", "chdir", "propagate", "get-user-env", "open-mode")),
+            *((name, "") for name in ("wrap", "uid", "chdir", "propagate", "get-user-env", "open-mode")),
         ],
     )
     def test_options_of_the_service_are_rejected_with_the_field_to_use(self, name: str, advice: str) -> None:

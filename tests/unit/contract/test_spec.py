@@ -193,6 +193,9 @@ SPECS = st.fixed_dictionaries(
             },
             optional={"python": st.just("/opt/python")},
         ),
+        "after": st.lists(st.integers(0, 99), max_size=32, unique=True).map(
+            lambda numbers: [f"job_{number:026}{':ended' * (number % 2)}" for number in numbers]
+        ),
         "metadata": st.dictionaries(st.sampled_from("abc"), st.sampled_from(["", "x", "ü"])),
         "trainable": st.lists(st.sampled_from(["*.bias", "head.*"]), min_size=1),
         "seed": st.integers(0, 2**53),

@@ -107,7 +107,7 @@ class AsyncJobCalls(AsyncTransport):
         source = (await self.job(job_id)).resource
         origin = source.id if step is None else f"{source.id}:{step}"
         changes = changes or {}
-        defaults = {"resume_from": origin, "resume": "state", **fields_reset_by(changes)}
+        defaults = {"resume_from": origin, "resume": "state", "after": (), **fields_reset_by(changes)}
         return await self.submit({**source.spec, **defaults, **changes}, force=force)
 
     async def job(self, job_id: str) -> AsyncJobHandle:

@@ -17,6 +17,7 @@ _ALIASES = {
     "data.max_length": ("data.sequence_len", "data.max_seq_length", "data.cutoff_len"),
     "data.packing": ("data.sample_packing",),
     "data.eval_path": ("data.validation_file", "data.validation_path", "data.eval_file"),
+    "after": ("depends_on", "dependency", "dependencies", "afterok", "resources.dependency"),
     "gpus": ("num_gpus", "n_gpus", "ngpus", "num_devices", "devices", "world_size", "resources.gpus"),
     "steps": ("max_steps", "num_steps", "n_steps", "total_steps"),
     "epochs": ("num_epochs", "n_epochs", "max_epochs", "num_train_epochs"),

@@ -107,6 +107,7 @@ _FIELDS = {
         *("ntasks", "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-node", "ntasks-per-socket"),
     ),
     "`environment.variables`": ("export", "export-file"),
+    "`after`": ("dependency",),
     "a sweep": ("array",),
 }
 """What to use instead of an option that the service sets from other fields."""
@@ -120,7 +121,7 @@ _SERVICE = {
         *("output", "error", "input", "open-mode", "chdir"),
     ),
     "would change whose job it is, what it runs or when the service sees it end": (
-        *("uid", "gid", "wrap", "get-user-env", "propagate", "clusters", "dependency", "hold", "wait", "no-kill"),
+        *("uid", "gid", "wrap", "get-user-env", "propagate", "clusters", "hold", "wait", "no-kill"),
         *("priority", "reboot", "oversubscribe", "overcommit", "test-only", "parsable", "nodefile", "container"),
     ),
 }

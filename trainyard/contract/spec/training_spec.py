@@ -12,6 +12,7 @@ from trainyard.contract.spec.field_advice import UNKNOWN_FIELD_ADVICE
 from trainyard.contract.spec.image_data import ImageFiles, image_data_problems
 from trainyard.contract.spec.objectives import Objective, Preference
 from trainyard.contract.spec.optimization import Ema, Loss, Optimizer, Schedule
+from trainyard.contract.spec.prerequisites import After, repeated_prerequisites
 from trainyard.contract.spec.rank_environment import Environment
 from trainyard.contract.spec.sections import (
     MAX_PATTERNS,
@@ -139,6 +140,9 @@ class TrainingSpec(Strict):
     early_stopping: EarlyStopping | None = None
     """Absent: the run has all its steps."""
     checkpoint: Checkpoint = Checkpoint()
+    after: After = ()
+    """Ids of jobs that must succeed before this one is submitted to the scheduler; `<job id>:ended` permits any end.
+    See `docs/api.md`."""
     resume_from: ShortText | None = None
     """`<job id>` or `<job id>:<step>`: start from that job's newest checkpoint or from that of the step."""
     resume: Literal["state", "weights"] = "state"
@@ -207,7 +211,7 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
             refuse("profile.ranks", f"contains rank {outside[0]}, but ranks are 0 to {last}")
         if spec.steps is not None and spec.profile.start_step > spec.steps:
             refuse("profile.start_step", f"is {spec.profile.start_step}, after the last of the {spec.steps} steps")
-    problems += _data_problems(spec.data)
+    problems += [*_data_problems(spec.data), *repeated_prerequisites(spec.after)]
     if spec.optimizer.name == "muon" and not spec.optimizer.momentum:
         refuse("optimizer.momentum", "is 0, and `muon` needs a momentum; remove the field for the default, 0.95")
     if spec.lora_rank is not None and spec.trainable is not None:

@@ -56,6 +56,9 @@ StatusReason = Literal[
 ConditionCode = Literal[
     "maintenance",
     "gpu_quota",
+    "after",
+    "after_failed",
+    "after_deleted",
     "sweep_limit",
     "scheduler_unreachable",
     "refusals",

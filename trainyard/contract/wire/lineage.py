@@ -24,6 +24,17 @@ class RelatedJob(Resource):
     """Whether the later one continues after that step; else it took only the weights."""
 
 
+class RelatedDependency(Resource):
+    """A job for which this one waits or has waited, or that waits or has waited for this one."""
+
+    job_id: str
+    name: str | None = None
+    """None: the job is deleted, or the caller cannot see it."""
+    status: JobStatus | None = None
+    any_end: bool = False
+    """Whether the earlier job may have ended in any way; else it must have succeeded."""
+
+
 class UsedData(Resource):
     """Data that the spec names."""
 
@@ -62,6 +73,11 @@ class JobLineage(Resource):
     forks: list[RelatedJob] = Field(default_factory=list)
     """Jobs that start from this one, oldest first."""
     has_more_forks: bool = False
+    prerequisites: list[RelatedDependency] = Field(default_factory=list)
+    """The jobs that `after` of the spec names."""
+    dependents: list[RelatedDependency] = Field(default_factory=list)
+    """Jobs whose `after` names this one, oldest first."""
+    has_more_dependents: bool = False
     data: list[UsedData] = Field(default_factory=list)
     base: str | None = None
     """The base model: its folder, or its name in OpenAI's API."""

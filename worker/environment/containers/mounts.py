@@ -5,6 +5,7 @@ from pathlib import Path
 
 from trainyard.contract.allowed_roots import AllowedRoots
 from trainyard.contract.spec.containers import Container, Mount, is_image_path, is_plain_path, parse_mount
+from trainyard.contract.spec.prerequisites import prerequisite_runs
 from trainyard.contract.spec.text_data import TextData, uploads_of
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.spec.uploaded_data import stored_path
@@ -43,10 +44,19 @@ def upload_mounts(spec: TrainingSpec, runs: Path, mounts: Iterable[Mount]) -> tu
     """
     if not isinstance(spec.data, TextData):
         return ()
-    files = dict.fromkeys(stored_path(source, runs) for _, source in uploads_of(spec.data))
+    return _read_only(dict.fromkeys(stored_path(source, runs) for _, source in uploads_of(spec.data)), mounts)
+
+
+def prerequisite_mounts(spec: TrainingSpec, runs: Path, mounts: Iterable[Mount]) -> tuple[Mount, ...]:
+    """Return the mounts of the run directories of the jobs in `after`, as far as they exist, like `upload_mounts`."""
+    return _read_only([str(run) for run in prerequisite_runs(spec.after, runs) if run.is_dir()], mounts)
+
+
+def _read_only(paths: Iterable[str], mounts: Iterable[Mount]) -> tuple[Mount, ...]:
+    """Return mounts of the paths that the other mounts do not contain."""
     visible = [Path(mount.target) for mount in mounts]
-    hidden = [file for file in files if not any(Path(file).is_relative_to(folder) for folder in visible)]
-    return tuple(Mount(file, file, read_only=True) for file in hidden)
+    hidden = [path for path in paths if not any(Path(path).is_relative_to(folder) for folder in visible)]
+    return tuple(Mount(path, path, read_only=True) for path in hidden)
 
 
 def package_mounts(folder: Path) -> tuple[Mount, ...]:

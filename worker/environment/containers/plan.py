@@ -15,7 +15,13 @@ from pathlib import Path
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.contract.spec.containers import Container, ContainerRuntime, Mount, is_image_path
 from trainyard.contract.wire.launch import LaunchDocument
-from worker.environment.containers.mounts import container_mounts, image_argument, package_mounts, upload_mounts
+from worker.environment.containers.mounts import (
+    container_mounts,
+    image_argument,
+    package_mounts,
+    prerequisite_mounts,
+    upload_mounts,
+)
 from worker.environment.containers.rank_process import PYTHON
 from worker.environment.containers.runtimes import RUNTIMES, ContainerRun
 from worker.environment.containers.variables import runtime_variables
@@ -84,6 +90,7 @@ def write_plan(
     folder = RunLayout(layout.root.parent.parent).root
     mounts = container_mounts(container, folder, launch.roots)
     mounts += upload_mounts(launch.spec, folder.parent, mounts)
+    mounts += prerequisite_mounts(launch.spec, folder.parent, mounts)
     mounts += () if scripted else package_mounts(layout.packages)
     settings = runtime_variables(changes, ())
     run = _container_run(container, launch, mounts, init, {**environ, **settings})

@@ -167,3 +167,22 @@ def test_queries_show_and_suggest_only_own_jobs(seeded: tuple[World, Seeds]) -> 
     assert client.get("/v1/jobs", params=params).status_code == 404
     olga = world.new_user("user", "olga")
     assert olga.get("/v1/jobs", params={"where": "seed = 0", "sort": "-seed"}).json()["data"]
+
+
+def test_a_job_cannot_wait_for_one_of_another_user(seeded: tuple[World, Seeds]) -> None:
+    world, seeds = seeded
+    done, otto, olga = seeds.values["job_id"][2], world.new_user("user", "otto"), world.new_user("user", "olga")
+    problem = f"after.0: there is no job '{done}'; remove it"
+    refused = otto.post("/v1/jobs", json={**SPEC, "after": [done]})
+    assert (refused.status_code, problem) == (422, f"after.0: {refused.json()['problems'][0]['message']}")
+    assert otto.post("/v1/plans", json={**SPEC, "after": [done]}).json()["warnings"][0].endswith(problem)
+    later = olga.post("/v1/jobs", json={**SPEC, "after": [done]}).json()["id"]
+
+    def dependents() -> list[str]:
+        return [one["job_id"] for one in olga.get(f"/v1/jobs/{done}/lineage").json()["dependents"]]
+
+    assert dependents() == [later]
+    with world.database.write() as session:
+        session.execute(sa.text(f"UPDATE jobs SET created_by = 'otto' WHERE id = '{later}'"))
+    assert dependents() == []
+    assert [one["name"] for one in otto.get(f"/v1/jobs/{later}/lineage").json()["prerequisites"]] == [None]

@@ -140,6 +140,13 @@ class TestPlans:
     def test_plan_requires_a_token(self, world: World) -> None:
         assert world.new_client(None).post("/v1/plans", json=SPEC).status_code == 401
 
+    def test_plan_states_what_the_job_would_wait_for(self, world: World) -> None:
+        job = world.submit()
+        answer = world.client.post("/v1/plans", json={**SPEC, "after": [job]})
+        assert answer.json()["warnings"][0] == f"Waiting for {job} to succeed, as `after` of the spec requests."
+        unknown = world.client.post("/v1/plans", json={**SPEC, "after": ["job_" + "0" * 26]})
+        assert "You cannot submit this spec: after.0: there is no job" in unknown.json()["warnings"][0]
+
     def test_viewer_can_plan(self, world: World) -> None:
         assert world.new_user("viewer", "ann").post("/v1/plans", json=SPEC).status_code == 200
 

@@ -78,6 +78,21 @@ def test_registered_models_are_shown_by_their_job_and_its_forks(world: World) ->
     assert read(world, fork(world, job))["base_versions"] == [version]
 
 
+def test_jobs_know_for_which_others_they_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = ended(world, name="first")
+    second = world.submit(name="second", after=[f"{first}:ended"])
+    third = world.submit(name="third", after=[second, first])
+    assert [(one["name"], one["status"], one["any_end"]) for one in read(world, third)["prerequisites"]] == [
+        ("first", "succeeded", False), ("second", "queued", False),
+    ]  # fmt: skip
+    dependents = read(world, first)["dependents"]
+    assert [(one["job_id"], one["any_end"]) for one in dependents] == [(second, True), (third, False)]
+    monkeypatch.setattr(lineage, "MAX_FORKS", 1)
+    assert (len(read(world, first)["dependents"]), read(world, first)["has_more_dependents"]) == (1, True)
+    assert world.client.delete(f"/v1/jobs/{first}").status_code == 204
+    assert [(one["job_id"], one["name"]) for one in read(world, second)["prerequisites"]] == [(first, None)]
+
+
 def test_unknown_job_has_no_lineage(world: World) -> None:
     assert world.client.get("/v1/jobs/job_none/lineage").status_code == 404
 

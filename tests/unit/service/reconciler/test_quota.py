@@ -1,7 +1,9 @@
 """Jobs that wait for their user's GPU quota or for other members of their sweep."""
 
+from service.jobs.conditions import Condition
 from service.jobs.quota import UserQuotas
 from service.reconciler.quota import QuotaEntry, blocked_jobs, over_gpu_quota, over_sweep_limit
+from trainyard.contract.wire.cluster import MaintenanceResource
 
 
 def job(no: int, gpus: int, *, user: str = "ada", role: str = "user", waiting: bool = True) -> QuotaEntry:
@@ -48,6 +50,23 @@ class TestGpuQuota:
         assert (
             blocked[1].message == "Exceeds the GPU quota: needs 9 GPUs, and the limit is 8 per user. It cannot start."
         )
+
+
+class TestPrerequisites:
+    WAITS = Condition("after", {"jobs": "job_9 to succeed"})
+
+    def test_a_job_that_waits_for_another_holds_no_quota(self) -> None:
+        jobs = [job(1, 8), job(2, 8), member(3, parallel=1), member(4, parallel=1)]
+        blocked = blocked_jobs(jobs, UserQuotas(gpus=9), waiting={1: self.WAITS, 3: self.WAITS})
+        assert blocked == {1: self.WAITS, 3: self.WAITS}
+
+    def test_it_is_still_what_is_stated_during_maintenance(self) -> None:
+        maintenance = MaintenanceResource(active=True)
+        blocked = blocked_jobs([job(1, 1), job(2, 1)], UserQuotas(), maintenance, {1: self.WAITS})
+        assert [blocked[no].code for no in (1, 2)] == ["after", "maintenance"]
+
+    def test_a_job_that_is_to_end_does_not_wait(self) -> None:
+        assert blocked_jobs([job(1, 1, waiting=False)], UserQuotas(), waiting={1: self.WAITS}) == {}
 
 
 class TestSweepLimit:

@@ -3,7 +3,7 @@ import pytest
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
 from trainyard.contract.spec.containers import Container, Mount
 from trainyard.contract.spec.training_spec import parse_spec
-from worker.environment.containers.mounts import container_mounts, image_argument, upload_mounts
+from worker.environment.containers.mounts import container_mounts, image_argument, prerequisite_mounts, upload_mounts
 from worker.environment.prepare import EnvironmentRejectedError
 
 
@@ -113,3 +113,14 @@ class TestUploadMounts:
         file = str(runs / "files" / f"{'1' * 64}.jsonl")
         assert upload_mounts(spec, runs, [mount(run)]) == (Mount(file, file, read_only=True),)
         assert upload_mounts(spec, runs, [mount(runs)]) == ()
+
+
+class TestPrerequisiteMounts:
+    def test_run_directories_of_earlier_jobs_can_be_read(self, run, tmp_path):
+        first, gone = f"job_{1:026}", f"job_{2:026}"
+        script = {"version": 1, "task": "script", "argv": ["/opt/main"], "after": [f"{first}:ended", gone]}
+        folder = tmp_path / "runs" / first
+        folder.mkdir(parents=True)
+        expected = (Mount(str(folder), str(folder), read_only=True),)
+        assert prerequisite_mounts(parse_spec(script), tmp_path / "runs", [mount(run)]) == expected
+        assert prerequisite_mounts(parse_spec(script), tmp_path / "runs", [mount(folder.parent)]) == ()

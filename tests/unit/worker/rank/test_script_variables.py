@@ -1,14 +1,20 @@
 """The variables of a program."""
 
 from pathlib import Path
+from typing import Any
 
 from trainyard.contract.layout import RunLayout
+from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
 from worker.rank.script import script_variables
+
+
+def script(**changes: Any) -> TrainingSpec:
+    return parse_spec({"version": 1, "task": "script", "argv": ["main.py"], "code": "sha256:" + "0" * 64, **changes})
 
 
 def test_a_program_gets_folders_that_exist(tmp_path: Path) -> None:
     layout = RunLayout(tmp_path / "job").attempt("1-a")
-    variables = script_variables({"PYTHONSAFEPATH": "1", "OTHER": "x"}, layout, None)
+    variables = script_variables({"PYTHONSAFEPATH": "1", "OTHER": "x"}, layout, script())
     assert variables == {
         "OTHER": "x",
         "TRAINYARD_ATTEMPT_FOLDER": str(layout.root),
@@ -19,3 +25,10 @@ def test_a_program_gets_folders_that_exist(tmp_path: Path) -> None:
     }
     assert Path(variables["TRAINYARD_CHECKPOINT_DIR"]).is_dir()
     assert Path(variables["TRAINYARD_ARTIFACT_DIR"]).is_dir()
+
+
+def test_a_program_knows_the_folders_of_the_jobs_before_it(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path / "job").attempt("1-a")
+    second, first = f"job_{2:026}", f"job_{1:026}"
+    variables = script_variables({}, layout, script(after=[second, f"{first}:ended"]))
+    assert variables["TRAINYARD_AFTER"] == f"{tmp_path / second}:{tmp_path / first}"
