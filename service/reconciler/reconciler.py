@@ -276,7 +276,8 @@ class Reconciler:
         absent = observation.state == "absent" and exit_record is None
         # A worker that still sends heartbeats is still writing, even if the scheduler has no record of it.
         alive = snapshot.still_running or (absent and snapshot.has_recent_heartbeat)
-        if job.status == "lost" and absent and not alive and job.desired != "cancelled":
+        is_settled = job.desired != "cancelled" and job.condition != "unlisted"
+        if job.status == "lost" and absent and not alive and is_settled:
             return
         claimant = read_claimant(files, folder) if gone and names_entries(attempt.scheduler) else None
         if claimant not in (None, attempt.scheduler_id):
@@ -374,7 +375,8 @@ class Reconciler:
 
     def _submitted(self, job: Job, attempt: Attempt) -> SubmittedJob:
         folder = RunLayout(self._runs / job.id).attempt(attempt.folder_name).root
-        return SubmittedJob(attempt.tag, str(attempt.scheduler_id), folder, job.unix_uid)
+        is_stopping = job.desired != "run" or job.status in ("cancelling", "pausing")
+        return SubmittedJob(attempt.tag, str(attempt.scheduler_id), folder, job.unix_uid, is_stopping)
 
     def renew(self) -> None:
         """Renew the lease during a long tick."""
