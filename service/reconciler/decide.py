@@ -177,8 +177,10 @@ def _absent(snapshot: JobSnapshot) -> Decision:
     if not snapshot.started and snapshot.absence is not None:
         return _unlisted(snapshot, snapshot.absence)
     if snapshot.status == "lost":
-        revived = snapshot.has_recent_heartbeat
-        return Decision(status="running", condition=Condition("not_in_queue")) if revived else NO_CHANGE
+        if snapshot.has_recent_heartbeat:
+            return Decision(status="running", condition=Condition("not_in_queue"))
+        # A worker has claimed the attempt in its folder since: no next attempt follows.
+        return Decision(condition=Condition("lost")) if snapshot.condition == "unlisted" else NO_CHANGE
     if snapshot.pausing and over:
         return _paused(snapshot, "node_failure")
     if snapshot.pausing:
