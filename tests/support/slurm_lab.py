@@ -72,8 +72,13 @@ class SlurmLab:
             self.start_node(node)
         wait_until(self._nodes_are_idle, 60, f"both nodes to be idle; the logs are in {self.root}")
 
-    def start_controller(self) -> None:
-        self.spawn("slurmctld", ["slurmctld", "-D"])
+    def start_controller(self, *, clean: bool = False) -> None:
+        """Start the controller.
+
+        Args:
+            clean: Whether it forgets the jobs and nodes of its saved state.
+        """
+        self.spawn("slurmctld", ["slurmctld", "-D", *(["-c"] if clean else [])])
 
     def stop_controller(self) -> None:
         """Stop the controller, as in an outage; a later start restores its saved state."""

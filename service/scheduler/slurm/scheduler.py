@@ -94,6 +94,7 @@ class SlurmScheduler:
         count: CommandCounter = count_nothing,
         owners: OwnerCalls | None = None,
         runs: Path | None = None,
+        commands: SlurmCommands | None = None,
     ) -> None:
         """Create the scheduler.
 
@@ -103,6 +104,7 @@ class SlurmScheduler:
             target: The function that the job runs, as `module:function`.
             owners: Set where jobs run as their owners.
             runs: The folder of the runs; needed with `owners`.
+            commands: Slurm's commands; by default those of this machine.
         """
         self._submit_seconds = submit_seconds
         self._poll_seconds = poll_seconds
@@ -110,7 +112,7 @@ class SlurmScheduler:
         self._clock = clock
         self._count = count
         self._owners = owners
-        self._commands = SlurmCommands(count, owners, runs)
+        self._commands = commands or SlurmCommands(count, owners, runs)
         self._accounts = SlurmAccounts(self._commands)
         self._ends = EndEvidence(self._commands, self._accounts)
         self._submitters = Submitters()

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from service.scheduler.base import Canceller, SchedulerUnavailableError, SubmittedJob
-from service.scheduler.slurm.accounting import SlurmAccounts
 from service.scheduler.slurm.commands import NodeReason, Row, SlurmCommands
-from service.scheduler.slurm.ends import EndEvidence
 from service.scheduler.slurm.scheduler import SlurmScheduler
 from service.scheduler.slurm.states import BY_CONTROLLER
 
@@ -79,10 +77,7 @@ def commands() -> FakeCommands:
 
 @pytest.fixture
 def scheduler(commands: FakeCommands, time: list[float]) -> SlurmScheduler:
-    made = SlurmScheduler(poll_seconds=5)
-    made._commands, made._ends = commands, EndEvidence(commands, SlurmAccounts(commands))
-    made._accounts = made._ends._accounts
-    return made
+    return SlurmScheduler(poll_seconds=5, commands=commands)
 
 
 def test_the_end_of_a_duplicate_is_not_reported_for_its_claimant(
