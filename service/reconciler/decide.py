@@ -203,8 +203,8 @@ def _unlisted(snapshot: JobSnapshot, absence: Absence) -> Decision:
 
 
 def _after_end(snapshot: JobSnapshot) -> Decision:
-    found = verdict(snapshot)
-    reason = found.reason
+    judged = verdict(snapshot)
+    reason = judged.reason
     is_cancelled = snapshot.desired == "cancelled" or snapshot.status == "cancelling"
     if snapshot.run_dir_vanished and not is_cancelled:
         message = f"The run directory was deleted: {_RUN_DIR_VANISHED.message}."
@@ -219,12 +219,12 @@ def _after_end(snapshot: JobSnapshot) -> Decision:
     if snapshot.pausing or reason == "paused":
         return _paused(snapshot, reason)
     if reason == "user_cancelled":
-        message = f"{begin_with_capital(found.cause)}. `trainyard retry` continues the job."
+        message = f"{begin_with_capital(judged.cause)}. `trainyard retry` continues the job."
         return Decision("cancelled", message, "cancelled_outside", ended=True, exit_reason=reason)
     if reason == "time_limit" and snapshot.on_time_limit == "fail":
         message = "Time limit reached. `restart.on_time_limit: continue` would continue from the last checkpoint."
         return Decision("failed", message, "time_limit", ended=True, exit_reason=reason)
-    return _continue_or_fail(snapshot, found)
+    return _continue_or_fail(snapshot, judged)
 
 
 _OUT_OF_MEMORY = Failure(
@@ -280,9 +280,9 @@ def _after_error(
     return Decision(status, message, None, failure, ended=True, uses_retry=uses_retry, exit_reason=exit_reason)
 
 
-def _continue_or_fail(snapshot: JobSnapshot, found: Verdict) -> Decision:
+def _continue_or_fail(snapshot: JobSnapshot, judged: Verdict) -> Decision:
     """Queue a continuation, unless the time limit does not suffice, or the cluster has ended attempts for days."""
-    error, reason, cause = found.startup_error, found.reason, found.cause
+    error, reason, cause = judged.startup_error, judged.reason, judged.cause
     failure = Failure(type="NotStarted", message=error, hint=_STARTUP_HINT) if error else None
     count = _continuations(snapshot, None, reason)
     if reason == "time_limit" and count >= MAX_CONTINUATIONS:

@@ -156,42 +156,48 @@ _ENDS: Mapping[EndedAs | None, tuple[EndedBy, EndReason, str]] = {
 
 def verdict(evidence: Evidence) -> Verdict:
     """Return who ended an attempt that is over: what its worker reported, unless the scheduler knows better."""
-    record, ended_as, seen = evidence.exit_record, evidence.ended_as, evidence.observation
+    record, ended_as, observation = evidence.exit_record, evidence.ended_as, evidence.observation
     if record is not None and not _scheduler_overrides(ended_as, record):
         by: EndedBy = "site" if record.reason in ("preempted", "node_failure") else "job"
         by = "user" if record.reason in ("paused", "user_cancelled") else by
         return Verdict(by, record.reason, _reported_cause(evidence, record))
-    if ended_as == "cancelled" and seen is not None:
-        return _verdict_of_cancellation(evidence, seen)
-    if seen is not None and seen.prolog_failed and not evidence.started:
-        return Verdict("site", "node_failure", _in_slurms_words(_PROLOG, seen))
+    if ended_as == "cancelled" and observation is not None:
+        return _verdict_of_cancellation(evidence, observation)
+    if observation is not None and observation.prolog_failed and not evidence.started:
+        return Verdict("site", "node_failure", _with_report(_PROLOG, observation))
     if ended_as in _ENDS:
         by, reason, cause = _ENDS[ended_as]
-        began = evidence.claimed or evidence.unclaimed != UnclaimedAttempt() or (seen is not None and seen.nodes)
+        began = (
+            evidence.claimed
+            or evidence.unclaimed != UnclaimedAttempt()
+            or (observation is not None and observation.nodes)
+        )
         cause = cause if began or ended_as != "node_failure" else "ended by Slurm before it started"
-        return Verdict(by, reason, _in_slurms_words(cause, seen))
+        return Verdict(by, reason, _with_report(cause, observation))
     if record is None and (error := evidence.unclaimed.startup_error):
-        return Verdict("site", "node_failure", _in_slurms_words(f"the worker did not start: {error}", seen), error)
-    return Verdict("unknown", "node_failure", _in_slurms_words("processes ended without an exit record", seen))
+        return Verdict("site", "node_failure", _with_report(f"the worker did not start: {error}", observation), error)
+    return Verdict("unknown", "node_failure", _with_report("processes ended without an exit record", observation))
 
 
-def _verdict_of_cancellation(evidence: Evidence, seen: Observation) -> Verdict:
+def _verdict_of_cancellation(evidence: Evidence, observation: Observation) -> Verdict:
     """Return who cancelled an attempt in the scheduler. Programs of the site cancel as an administrator does."""
-    by = seen.canceller
+    by = observation.canceller
     if by is None or by.is_administrator:
-        if seen.prolog_failed and not evidence.started:
-            return Verdict("site", "node_failure", _in_slurms_words(_PROLOG, seen))
-        if seen.node_left:
-            return Verdict("site", "node_failure", _in_slurms_words("its node was taken out of service", seen))
-        if seen.nodes and not evidence.started:
-            cause = _in_slurms_words("cancelled in Slurm before its worker started", seen)
+        if observation.prolog_failed and not evidence.started:
+            return Verdict("site", "node_failure", _with_report(_PROLOG, observation))
+        if observation.node_left:
+            return Verdict("site", "node_failure", _with_report("its node was taken out of service", observation))
+        if observation.nodes and not evidence.started:
+            cause = _with_report("cancelled in Slurm before its worker started", observation)
             return Verdict("site", "preempted", cause)
     if by is not None:
         who = f"an administrator ({by.name})" if by.is_administrator else by.name
-        return Verdict("user", "user_cancelled", _in_slurms_words(f"cancelled by {who} with `scancel`", seen))
+        return Verdict("user", "user_cancelled", _with_report(f"cancelled by {who} with `scancel`", observation))
     if not evidence.cancelled_before:
-        return Verdict("unknown", "cancelled_outside", _in_slurms_words("cancelled in Slurm by an unknown user", seen))
-    return Verdict("user", "user_cancelled", _in_slurms_words(_CANCELLED_OUTSIDE, seen))
+        return Verdict(
+            "unknown", "cancelled_outside", _with_report("cancelled in Slurm by an unknown user", observation)
+        )
+    return Verdict("user", "user_cancelled", _with_report(_CANCELLED_OUTSIDE, observation))
 
 
 _CANCELLED_OUTSIDE = "cancelled outside Trainyard, such as by `scancel`"
@@ -210,9 +216,9 @@ def _scheduler_overrides(ended_as: EndedAs | None, exit_record: FinishRecord) ->
 
 def _reported_cause(evidence: Evidence, record: FinishRecord) -> str:
     """Return the cause of an end that the worker reported; Slurm names a preemption, the worker only its signal."""
-    seen, ended_as = evidence.observation, evidence.ended_as
+    observation, ended_as = evidence.observation, evidence.ended_as
     if record.reason == "user_cancelled":
-        return _in_slurms_words(_CANCELLED_OUTSIDE, seen)
+        return _with_report(_CANCELLED_OUTSIDE, observation)
     if record.reason == "node_failure" and record.failure is not None:
         return record.failure.message
     if record.reason != "preempted":
@@ -220,13 +226,13 @@ def _reported_cause(evidence: Evidence, record: FinishRecord) -> str:
     if evidence.condition == "requeued":
         return "requeued by an operator or the site"
     if ended_as == "failed":
-        return _in_slurms_words("ended by a signal that is no preemption", seen)
+        return _with_report("ended by a signal that is no preemption", observation)
     if ended_as == "completed":
-        return _in_slurms_words("requested to stop by a signal, as before a preemption", seen)
+        return _with_report("requested to stop by a signal, as before a preemption", observation)
     return _ENDS[ended_as][2] if ended_as in _ENDS else "preempted"
 
 
-def _in_slurms_words(cause: str, observation: Observation | None) -> str:
+def _with_report(cause: str, observation: Observation | None) -> str:
     return f"{cause} ({observation.message})" if observation is not None and observation.message else cause
 
 

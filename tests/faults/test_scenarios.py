@@ -238,7 +238,7 @@ def forget(world: World, minutes: int) -> None:
 
 
 @pytest.mark.fault_scenario(60)
-def test_60_forgotten_pending_job_has_a_next_attempt_and_the_former_one_never_runs(world: World) -> None:
+def test_60_former_attempt_of_a_forgotten_pending_job_never_runs(world: World) -> None:
     job = world.submit()
     world.tick()
     former, listed = world.worker(job), dict(world.scheduler.states)

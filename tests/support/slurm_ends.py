@@ -60,14 +60,16 @@ class RecordingCommands(SlurmCommands):
         except SchedulerUnavailableError as error:
             self.record.errors[command[0]] = str(error)
             raise
-        kept = output
+        stored = output
         if token := _token(command):
-            kept = output.replace(token, _TOKEN)
+            stored = output.replace(token, _TOKEN)
         if command[0] == "squeue":
-            kept = "".join(f"{line}\n" for line in kept.splitlines() if f"|{self.record.scheduler_id}|" in line)
+            stored = "".join(f"{line}\n" for line in stored.splitlines() if f"|{self.record.scheduler_id}|" in line)
         if command[0] == "scontrol":
-            kept = "".join(f"{line}\n" for line in kept.splitlines() if re.match("ClusterName|SlurmUser|Accou", line))
-        self.record.outputs[command[0]] = kept
+            stored = "".join(
+                f"{line}\n" for line in stored.splitlines() if re.match("ClusterName|SlurmUser|Accou", line)
+            )
+        self.record.outputs[command[0]] = stored
         return output
 
 
@@ -85,7 +87,7 @@ class ReplayedCommands(SlurmCommands):
 
 def _token(command: Sequence[str]) -> str:
     pattern = _TOKENS.get(command[0], "$^")
-    return next((found[1] for word in command if (found := re.match(pattern, word))), "")
+    return next((match[1] for word in command if (match := re.match(pattern, word))), "")
 
 
 def scheduler_with(commands: SlurmCommands, runs: Path) -> SlurmScheduler:

@@ -45,15 +45,15 @@ class EndEvidence:
         reasons = self._reasons(observed)
         explained: dict[str, Observation | None] = {}
         waiting = set(unrecorded)
-        for tag, seen in observed.items():
-            if seen.ended_as == "cancelled" and (by := _BY.match(states.get(tag, ""))):
-                seen = replace(seen, canceller=self._accounts.canceller(int(by[1])))
-            if _may_be_of_nodes(seen):
-                known = reasons.get(seen.nodes)
-                seen = _with_reasons(seen, known or [])
-                if known is None and seen.ended_as == "cancelled":
+        for tag, observation in observed.items():
+            if observation.ended_as == "cancelled" and (by := _BY.match(states.get(tag, ""))):
+                observation = replace(observation, canceller=self._accounts.canceller(int(by[1])))
+            if _may_be_of_nodes(observation):
+                known = reasons.get(observation.nodes)
+                observation = _with_reasons(observation, known or [])
+                if known is None and observation.ended_as == "cancelled":
                     waiting.add(tag)
-            explained[tag] = seen
+            explained[tag] = observation
         now = time.monotonic()
         self._since = {tag: self._since.get(tag, now) for tag in waiting}
         return explained | {tag: None for tag, since in self._since.items() if now - since < _PATIENCE_SECONDS}

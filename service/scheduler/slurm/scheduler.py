@@ -198,23 +198,23 @@ class SlurmScheduler:
         missing = self._next_batch([job for job in jobs if job.tag not in observed])
         # The queue never shows who cancelled a job.
         cancelled = [job for job in jobs if _is_cancelled(observed.get(job.tag)) and not job.is_stopping]
-        asked = [*missing, *cancelled][:_MAX_IDS]
+        queried = [*missing, *cancelled][:_MAX_IDS]
         rows: dict[str, Row] = {}
         unrecorded = {job.tag for job in cancelled}
         try:
-            records = self._commands.sacct(ids=[job.scheduler_id for job in asked]) if asked else None
+            records = self._commands.sacct(ids=[job.scheduler_id for job in queried]) if queried else None
         except SchedulerUnavailableError as error:
             # The queue's answer is enough for the jobs in it; the others wait for the accounting.
             log.warning("accounting unavailable", error=str(error))
         else:
             # Only the controller knows what runs: an unfinished record that it does not list is outdated.
-            found = _rows_of(asked, records or [])
-            rows = {tag: row for tag, row in found.items() if interpret_state(row.state)[0] == "ended"}
+            matches = _rows_of(queried, records or [])
+            rows = {tag: row for tag, row in matches.items() if interpret_state(row.state)[0] == "ended"}
             unrecorded = set() if records is None else unrecorded - rows.keys()
             absent = {job.tag: Observation("absent", "Slurm: not listed") for job in missing}
             observed = absent | observed | {tag: _observation(row, {}, self._clock()) for tag, row in rows.items()}
         ours = {job.tag for job in jobs if job.is_stopping and _is_cancelled(observed.get(job.tag))}
-        by_others = {tag: seen for tag, seen in observed.items() if tag not in ours}
+        by_others = {tag: observation for tag, observation in observed.items() if tag not in ours}
         known = observed | self._ends.collect(by_others, {tag: row.state for tag, row in rows.items()}, unrecorded)
         return {job.tag: CachedObservation(job.scheduler_id, known.get(job.tag)) for job in jobs}
 

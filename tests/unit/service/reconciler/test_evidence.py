@@ -21,7 +21,7 @@ PROLOG = {"node_left": True, "prolog_failed": True, "message": "Slurm: CANCELLED
 
 
 @pytest.mark.parametrize(
-    ("canceller", "seen", "known", "by", "cause"),
+    ("canceller", "report", "known", "by", "cause"),
     [
         (ADA, {}, {}, "user", "cancelled by ada with `scancel` (Slurm: CANCELLED)"),
         (ADA, PROLOG, {"claimed": False}, "user", "cancelled by ada with `scancel`"),
@@ -48,15 +48,15 @@ PROLOG = {"node_left": True, "prolog_failed": True, "message": "Slurm: CANCELLED
     ],
 )
 def test_who_cancelled_decides_whether_the_job_goes_on(
-    canceller: Canceller | None, seen: dict[str, Any], known: dict[str, Any], by: str, cause: str
+    canceller: Canceller | None, report: dict[str, Any], known: dict[str, Any], by: str, cause: str
 ) -> None:
     plain = {"message": "Slurm: CANCELLED", "nodes": ("node1",), "ended_as": "cancelled", "canceller": canceller}
-    evidence = snapshot(observation=Observation("ended", **{**plain, **seen}), **known)
-    found, decision = verdict(evidence), decide(evidence)
-    assert found.by == by
-    assert cause in found.cause
+    evidence = snapshot(observation=Observation("ended", **{**plain, **report}), **known)
+    judged, decision = verdict(evidence), decide(evidence)
+    assert judged.by == by
+    assert cause in judged.cause
     assert decision.status == ("cancelled" if by == "user" else "queued")
-    assert found.cause[1:] in (decision.message or "")
+    assert judged.cause[1:] in (decision.message or "")
     assert decide(replace(evidence, status="cancelling", desired="cancelled")).reason == "user_cancelled"
 
 
@@ -74,10 +74,10 @@ RECORDS: list[ExitReason | None] = [None, *get_args(ExitReason)]
 def test_only_the_job_and_its_user_end_it(ended_as: EndedAs | None, reason: ExitReason | None, claimed: bool) -> None:
     record = exit_record(reason, failure=FAILURE) if reason else None
     for by, nodes, left in product([None, ROOT, ADA], [(), ("node1",)], [True, False]):
-        seen = Observation("ended", nodes=nodes, ended_as=ended_as, canceller=by, node_left=left)
-        evidence = snapshot(observation=seen, exit_record=record, claimed=claimed, retries_left=0, site_ends=50)
-        found, decision = verdict(evidence), decide(evidence)
-        if found.by in ("site", "unknown"):
+        report = Observation("ended", nodes=nodes, ended_as=ended_as, canceller=by, node_left=left)
+        evidence = snapshot(observation=report, exit_record=record, claimed=claimed, retries_left=0, site_ends=50)
+        judged, decision = verdict(evidence), decide(evidence)
+        if judged.by in ("site", "unknown"):
             assert (decision.status, decision.uses_retry) == ("queued", False)
 
 
@@ -85,10 +85,10 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def absence(*minutes: float) -> Absence:
-    found = Absence(NOON, NOON)
+    judged = Absence(NOON, NOON)
     for minute in minutes:
-        found = found.again(NOON + timedelta(minutes=minute))
-    return found
+        judged = judged.again(NOON + timedelta(minutes=minute))
+    return judged
 
 
 @pytest.mark.parametrize(
@@ -103,16 +103,16 @@ def absence(*minutes: float) -> Absence:
     ],
 )
 def test_absence_takes_several_answers_over_ten_minutes(minutes: tuple[float, ...], is_certain: bool) -> None:
-    found = absence(*minutes)
-    assert found.is_certain is is_certain
-    unlisted = snapshot(status="pending", claimed=False, observation=Observation("absent"), absence=found)
+    judged = absence(*minutes)
+    assert judged.is_certain is is_certain
+    unlisted = snapshot(status="pending", claimed=False, observation=Observation("absent"), absence=judged)
     decision = decide(unlisted)
     if is_certain:
         assert (decision.status, decision.ended, decision.cancel) == ("queued", True, True)
         assert (decision.exit_reason, decision.uses_retry) == ("preempted", False)
     else:
         assert (decision.status, decision.ended) == ("lost", False)
-        until = f"{found.since + timedelta(minutes=10):%Y-%m-%d %H:%M} UTC"
+        until = f"{judged.since + timedelta(minutes=10):%Y-%m-%d %H:%M} UTC"
         assert decision.condition == Condition("unlisted", {"until": until})
     assert decide(replace(unlisted, desired="paused", status="lost")).status == "paused"
     for started in ({"claimed": True}, {"unclaimed": UnclaimedAttempt(started=True)}):

@@ -192,9 +192,7 @@ def test_a_record_that_comes_late_names_the_canceller(
     assert scheduler.observe([FIRST])["ty-1"].canceller == Canceller("daemon")
 
 
-def test_nobody_is_asked_who_cancelled_what_the_service_has_cancelled(
-    scheduler: SlurmScheduler, commands: FakeCommands
-) -> None:
+def test_a_job_that_the_service_cancelled_needs_no_canceller(scheduler: SlurmScheduler, commands: FakeCommands) -> None:
     commands.queue = [row(FIRST, "CANCELLED"), row(SECOND, "CANCELLED")]
     commands.without_slurmdbd = True
     observed = scheduler.observe([replace(FIRST, is_stopping=True), SECOND])
