@@ -165,7 +165,8 @@ def verdict(evidence: Evidence) -> Verdict:
         return _verdict_of_cancellation(evidence, observation)
     if observation is not None and observation.prolog_failed and not evidence.started:
         return Verdict("site", "node_failure", _with_report(_PROLOG, observation))
-    if ended_as in _ENDS:
+    # Slurm 22.05 also calls a launch failed if a signal has killed the batch script.
+    if ended_as in _ENDS and not (ended_as == "launch_failed" and evidence.started):
         by, reason, cause = _ENDS[ended_as]
         began = (
             evidence.claimed

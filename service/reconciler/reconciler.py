@@ -303,8 +303,7 @@ class Reconciler:
             self._call_scheduler(lambda: self._scheduler.cancel(self._submitted(job, attempt)))
             self._failpoint("tick.after-cancel")
         if decision != NO_CHANGE:
-            startup_error, stalled = snapshot.unclaimed.startup_error, snapshot.stalled_hosts
-            fault = node_fault(exit_record, observation, attempt.excluded_nodes, startup_error, stalled)
+            fault = node_fault(snapshot, attempt.excluded_nodes, snapshot.stalled_hosts)
             self._decisions.apply(job, attempt, decision, exit_record, fault, observation.message)
             self._failpoint("tick.after-apply")
 

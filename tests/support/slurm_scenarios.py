@@ -16,8 +16,9 @@ EATER = "python3 -c 'import time; x = bytearray(300 << 20); time.sleep(60)'"
 def plain_ends(at: Recorder) -> None:
     """Ends without an intervention."""
     limited = at.started("time limit", "sleep 300", "--time=1")
-    late = at.submit("deadline while pending", "true", "--hold", "--time=1", "--deadline=now+61")
-    overdue = at.started("deadline while running", "sleep 300", "--time=2", "--deadline=now+125")
+    at.started("licences taken", "sleep 300", "--licenses=tokens:4")
+    missing = at.submit("licence missing", "true", "--licenses=tokens:1")
+    late = at.submit("deadline", "true", "--licenses=tokens:1", "--time=1", "--deadline=now+70")
     at.observe(at.submit("completed", "true"))
     at.observe(at.submit("failed", "exit 3"))
     at.observe(at.submit("killed by a signal", "kill -9 $$"))
@@ -25,8 +26,12 @@ def plain_ends(at: Recorder) -> None:
     at.observe(at.submit("working folder missing", "true", "--chdir=/missing"))
     at.observe(at.submit("interpreter missing", "exec /missing/python"))
     at.observe(at.submit("interpreter missing under srun", "srun /missing/python"))
-    for record in (limited, late, overdue):
+    wait_until(lambda: at.lab.run("squeue", "-ho", "%r", "-j", missing.scheduler_id).strip() == "Licenses", 30)
+    at.observe(missing, "PENDING")
+    for record in (limited, late):
         at.observe(record)
+    at.records[:] = [each for each in at.records if each.name != "licences taken"]
+    at.lab.cancel_all()
 
 
 def cancellations(at: Recorder) -> None:
@@ -142,11 +147,6 @@ def operators(at: Recorder) -> None:
     record = at.started("suspended by an operator")
     at.lab.run("scontrol", "suspend", record.scheduler_id)
     at.observe(record, "SUSPENDED")
-    at.started("licences taken", "sleep 300", "--licenses=tokens:4")
-    record = at.submit("licence missing", "true", "--licenses=tokens:1")
-    wait_until(lambda: at.lab.run("squeue", "-ho", "%r", "-j", record.scheduler_id).strip() == "Licenses", 30)
-    at.observe(record, "PENDING")
-    at.records[:] = [each for each in at.records if each.name != "licences taken"]
     at.lab.cancel_all()
 
 

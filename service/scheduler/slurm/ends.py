@@ -16,7 +16,7 @@ log = structlog.get_logger("slurm")
 _MAX_NODE_LISTS, _MAX_REASONS = 4, 4
 """Node lists whose reasons one poll queries, and reasons in one message."""
 _PATIENCE_SECONDS = 30.0
-"""How long the end of a cancelled job waits for what the accounting and sinfo know of it. slurmdbd gets a record a few
+"""How long an unclear end waits for what the accounting and sinfo know of it. slurmdbd gets a record a few
 seconds late."""
 _BY = re.compile(r"CANCELLED by (\d+)")
 _CONSEQUENCES = ("kill task failed", "epilog")
@@ -30,7 +30,7 @@ class EndEvidence:
         self._commands = commands
         self._accounts = accounts
         self._since: dict[str, float] = {}
-        """By tag, since when a cancelled job waits for its evidence."""
+        """By tag, since when a job that is over waits for its evidence."""
 
     def collect(
         self, observed: Mapping[str, Observation], states: Mapping[str, str], unrecorded: Collection[str]
@@ -40,7 +40,7 @@ class EndEvidence:
         Args:
             observed: By tag, without the jobs that the service itself has cancelled.
             states: By tag, the states of ended jobs in the accounting.
-            unrecorded: The tags of cancelled jobs of which the accounting, if there is one, has no record yet.
+            unrecorded: The tags of jobs with an unclear end that the accounting, if there is one, has not recorded yet.
         """
         reasons = self._reasons(observed)
         explained: dict[str, Observation | None] = {}

@@ -192,15 +192,14 @@ class SlurmScheduler:
         return {tag: observation for tag, observation in observations.items() if observation is not None}
 
     def _poll(self, jobs: Sequence[SubmittedJob]) -> dict[str, CachedObservation]:
-        """One squeue, and one sacct for the jobs that the controller no longer lists or that somebody cancelled."""
+        """One squeue, and one sacct for the jobs that the queue lacks or whose end it does not explain."""
         self._query_queue()
         observed = self._matching(jobs, self._queue)
         missing = self._next_batch([job for job in jobs if job.tag not in observed])
-        # The queue never shows who cancelled a job.
-        cancelled = [job for job in jobs if _is_cancelled(observed.get(job.tag)) and not job.is_stopping]
-        queried = [*missing, *cancelled][:_MAX_IDS]
+        unclear = [job for job in jobs if _is_unclear(observed.get(job.tag)) and not job.is_stopping]
+        queried = [*missing, *unclear][:_MAX_IDS]
         rows: dict[str, Row] = {}
-        unrecorded = {job.tag for job in cancelled}
+        unrecorded = {job.tag for job in unclear}
         try:
             records = self._commands.sacct(ids=[job.scheduler_id for job in queried]) if queried else None
         except SchedulerUnavailableError as error:
@@ -213,7 +212,7 @@ class SlurmScheduler:
             unrecorded = set() if records is None else unrecorded - rows.keys()
             absent = {job.tag: Observation("absent", "Slurm: not listed") for job in missing}
             observed = absent | observed | {tag: _observation(row, {}, self._clock()) for tag, row in rows.items()}
-        ours = {job.tag for job in jobs if job.is_stopping and _is_cancelled(observed.get(job.tag))}
+        ours = {job.tag for job in jobs if job.is_stopping and _is_unclear(observed.get(job.tag))}
         by_others = {tag: observation for tag, observation in observed.items() if tag not in ours}
         known = observed | self._ends.collect(by_others, {tag: row.state for tag, row in rows.items()}, unrecorded)
         return {job.tag: CachedObservation(job.scheduler_id, known.get(job.tag)) for job in jobs}
@@ -308,8 +307,10 @@ class SlurmScheduler:
         return snapshot if self._owners else self._accounts.add_to(snapshot)
 
 
-def _is_cancelled(observation: Observation | None) -> bool:
-    return observation is not None and observation.ended_as == "cancelled"
+def _is_unclear(observation: Observation | None) -> bool:
+    """Whether the accounting knows more than the queue: who cancelled a job, or whether a signal killed its script,
+    which Slurm 22.05 shows as a failed launch."""
+    return observation is not None and observation.ended_as in ("cancelled", "launch_failed")
 
 
 def _numeric_id(job: SubmittedJob) -> tuple[int, str]:

@@ -10,6 +10,7 @@ import pytest
 from service.jobs.conditions import Condition
 from service.reconciler.decide import decide
 from service.reconciler.evidence import Absence, verdict
+from service.reconciler.node_exclusion import Fault, node_fault
 from service.reconciler.run_dir import UnclaimedAttempt
 from service.scheduler.base import Canceller, EndedAs, Observation
 from tests.unit.service.reconciler.test_decide import FAILURE, exit_record, snapshot
@@ -64,6 +65,16 @@ def test_a_cancellation_by_an_unknown_user_states_how_to_end_the_job() -> None:
     decision = decide(snapshot(observation=Observation("ended", "Slurm: CANCELLED", ended_as="cancelled")))
     assert decision.exit_reason == "cancelled_outside"
     assert (decision.message or "").endswith("The next such end cancels the job, and so does `trainyard cancel`.")
+
+
+def test_a_launch_that_a_worker_has_claimed_did_not_fail() -> None:
+    report = Observation("ended", "Slurm: FAILED, JobLaunchFailure", ("node1",), ended_as="launch_failed")
+    killed, not_launched = snapshot(observation=report), snapshot(observation=report, claimed=False)
+    assert verdict(killed).by == "unknown"
+    assert verdict(killed).cause.startswith("processes ended without an exit record")
+    assert verdict(not_launched).by == "site"
+    assert node_fault(killed) is None
+    assert node_fault(not_launched) == Fault("node1", "launch_failed", report.message)
 
 
 RECORDS: list[ExitReason | None] = [None, *get_args(ExitReason)]

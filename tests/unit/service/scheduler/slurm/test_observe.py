@@ -182,6 +182,14 @@ def test_a_cancelled_job_waits_for_its_evidence_but_not_for_ever(
     assert (observed["ty-1"].canceller is None) == (missing != "sinfo")
 
 
+def test_a_signal_is_no_failed_launch(scheduler: SlurmScheduler, commands: FakeCommands) -> None:
+    """Slurm 22.05 has the same reason for both in the queue; the exit code in the accounting differs."""
+    commands.queue = [row(FIRST, "FAILED", "JobLaunchFailure"), row(SECOND, "FAILED", "JobLaunchFailure")]
+    commands.past = [row(FIRST, "FAILED", "0:9"), row(SECOND, "FAILED", "0:53")]
+    observed = scheduler.observe([FIRST, SECOND])
+    assert [observed[tag].ended_as for tag in ("ty-1", "ty-2")] == ["failed", "launch_failed"]
+
+
 def test_a_record_that_comes_late_names_the_canceller(
     scheduler: SlurmScheduler, commands: FakeCommands, time: list[float]
 ) -> None:
