@@ -4,12 +4,14 @@ Each record has the raw output of each command, so that the parsers and the verd
 """
 
 import json
+import os
+import pwd
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from unittest.mock import patch
 
 from service.as_owner.accounts import Accounts
 from service.as_owner.calls import OwnerCalls
@@ -23,6 +25,7 @@ from tests.support.wait import wait_until
 _TOKENS = {"squeue": r"--format=([0-9a-f]{16})\|", "sacct": r"--delimiter=([0-9a-f]{16})"}
 """The options with the random text that separates the lines or fields of a command's output."""
 _TOKEN = "<separator>"
+_LAB = re.compile(r"[^\s\"|]*/trainyard-slurm-\w+")
 _LIVE = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED")
 
 
@@ -47,6 +50,10 @@ class RecordedEnd:
     @property
     def job(self) -> SubmittedJob:
         return SubmittedJob(self.tag, self.scheduler_id, Path(self.folder), self.uid)
+
+    def account(self, uid: int) -> pwd.struct_passwd:
+        """Return an account as the lab's machine knew it, in place of `pwd.getpwuid`."""
+        return pwd.struct_passwd((self.accounts[str(uid)], "", uid, 0, "", "", ""))
 
 
 class RecordingCommands(SlurmCommands):
@@ -78,6 +85,12 @@ class ReplayedCommands(SlurmCommands):
 
     record: RecordedEnd
 
+    @classmethod
+    def of(cls, record: RecordedEnd) -> "ReplayedCommands":
+        commands = cls()
+        commands.record = record
+        return commands
+
     def _run(self, command: list[str], *, harmless: Sequence[str] = ()) -> str:
         program = command[0]
         if program in self.record.errors:
@@ -102,7 +115,7 @@ def load(file: Path) -> list[RecordedEnd]:
 
 
 class Recorder:
-    """Runs jobs in a lab and records their ends. Each method named `end_...` or `state_...` is one end."""
+    """Runs jobs in a lab and records their ends."""
 
     def __init__(self, lab: SlurmLab, users: Sequence[UnixUser], accounting: str) -> None:
         self.lab = lab
@@ -152,10 +165,14 @@ class Recorder:
         wait_until(reached, 150, f"{record.name}, which is {self.state(record)}")
         if self.accounting == "slurmdbd" and not states:
             wait_until(lambda: self.recorded_state(record).split(" ")[0] not in ("", *_LIVE), 60, "the record")
+        return self.record_now(record)
+
+    def record_now(self, record: RecordedEnd) -> RecordedEnd:
+        """Record what the service's commands answer about the job at this moment."""
         commands = RecordingCommands()
         commands.record = record
         record.started = (Path(record.folder) / "started").exists()
-        with suppress(SchedulerUnavailableError):
+        with suppress(SchedulerUnavailableError), patch.dict(os.environ, self.lab.environment):
             scheduler_with(commands, self.runs).observe([record.job])
             commands.configuration()
         return record
@@ -223,5 +240,6 @@ class Recorder:
 
 
 def write(file: Path, records: Sequence[RecordedEnd], slurm: str) -> None:
-    text: dict[str, Any] = {"slurm": slurm, "ends": [asdict(record) for record in records]}
-    file.write_text(json.dumps(text, indent=1) + "\n")
+    """Write a corpus, in which each lab is in the folder `/lab`."""
+    text = json.dumps({"slurm": slurm, "ends": [asdict(record) for record in records]}, indent=1)
+    file.write_text(_LAB.sub("/lab", text) + "\n")

@@ -51,13 +51,15 @@ def cancellations(at: Recorder) -> None:
 
 
 def signals(at: Recorder) -> None:
-    """Signals instead of a cancellation. They do not end each job."""
-    for name, *options in (("TERM", "-s", "TERM"), ("KILL", "-s", "KILL"), ("TERM to all", "-f", "-s", "TERM")):
-        record = at.started(f"signal {name}")
-        at.run_as(at.owner, "scancel", *options, record.scheduler_id)
-        observe_later(at, record)
-    record = at.started("scancel of the batch step")
-    at.run_as(at.owner, "scancel", f"{record.scheduler_id}.batch")
+    """Signals instead of a cancellation, to the steps, to all processes, and to the batch script alone."""
+    to_all, to_script = ["--full"], ["--batch"]
+    for receivers, options in (("steps", list[str]()), ("all processes", to_all), ("batch script", to_script)):
+        for signal in ("TERM", "KILL"):
+            record = at.started(f"signal {signal} to {receivers}")
+            at.run_as(at.owner, "scancel", *options, f"--signal={signal}", record.scheduler_id)
+            observe_later(at, record)
+    record = at.started("scancel of the batch script")
+    at.run_as(at.owner, "scancel", "--batch", record.scheduler_id)
     observe_later(at, record)
 
 
@@ -83,15 +85,20 @@ def site_programs(at: Recorder) -> None:
     program = at.lab.root / "fails"
     program.write_text("#!/bin/sh\nexit 1\n")
     program.chmod(0o755)
-    for option in ("Prolog", "Epilog"):
-        with at.configured(f"{option}={program}", *(["PrologFlags=Alloc"] if option == "Prolog" else [])):
-            at.observe(at.submit(f"{option.lower()} fails", "true"))
-            at.resume()
-            if option == "Epilog":
-                record = at.started("scancel by root, then the epilog fails")
-                at.lab.run("scancel", record.scheduler_id)
-                at.observe(record)
-            wait_until(lambda: any("drain" in state for state in at.node_states()), 30, "the node to be drained")
+    with at.configured(f"Prolog={program}", "PrologFlags=Alloc"):
+        at.observe(at.submit("prolog fails", "true"))
+    with at.configured(f"Epilog={program}"):
+        at.observe(at.submit("epilog fails", "true"))
+        wait_for_drain(at)
+        at.resume()
+        record = at.started("scancel by root, then the epilog fails")
+        at.lab.run("scancel", record.scheduler_id)
+        wait_for_drain(at)
+        at.observe(record)
+
+
+def wait_for_drain(at: Recorder) -> None:
+    wait_until(lambda: any("drain" in state for state in at.node_states()), 30, "a node to be drained")
 
 
 def nodes(at: Recorder) -> None:
@@ -126,8 +133,8 @@ def mounts(at: Recorder) -> None:
     at.lab.start_node("node1", without=at.runs)
     at.wait_for_nodes()
     at.resume()
-    record = at.submit("folder of the runs not mounted", "true", "--nodelist=node1", f"--output={at.runs}/sub/out")
-    at.observe(record)
+    name = "folder of the runs not mounted"
+    at.observe(at.submit(name, "true", "--nodelist=node1", f"--output={at.runs}/{name.replace(' ', '-')}/out"))
     at.lab.stop_node("node1")
     at.lab.start_node("node1")
     at.wait_for_nodes()
@@ -147,6 +154,15 @@ def operators(at: Recorder) -> None:
     record = at.started("suspended by an operator")
     at.lab.run("scontrol", "suspend", record.scheduler_id)
     at.observe(record, "SUSPENDED")
+    at.lab.cancel_all()
+
+
+def credentials(at: Recorder) -> None:
+    """munged ends: no command gets a credential."""
+    record = at.started("no credentials")
+    at.lab.stop_munge()
+    at.record_now(record)
+    at.lab.start_munge()
     at.lab.cancel_all()
 
 
@@ -200,8 +216,9 @@ def refusal(at: Recorder) -> None:
     at.lab.start_accounting()
 
 
-SCENARIOS = [plain_ends, cancellations, signals, preemptions, site_programs, nodes, mounts, operators, memory, boot]
-"""The last two, `refusal` and `lost_state`, follow by themselves."""
+OF_USERS = [plain_ends, cancellations, signals, operators]
+OF_SITES = [preemptions, site_programs, nodes, mounts, credentials, memory, boot]
+"""`refusal` and `lost_state` follow these."""
 
 
 def record_ends(accounting: bool, names: list[str]) -> tuple[list[RecordedEnd], str]:
@@ -210,7 +227,7 @@ def record_ends(accounting: bool, names: list[str]) -> tuple[list[RecordedEnd], 
     with unix_users(2) as users, running_lab(variant) as lab:
         at = Recorder(lab, users, "slurmdbd" if accounting else "none")
         at.add_accounts()
-        for scenario in SCENARIOS:
+        for scenario in (*OF_USERS, *OF_SITES):
             if not names or scenario.__name__ in names:
                 print(scenario.__name__, flush=True)
                 scenario(at)

@@ -1,8 +1,10 @@
 """The evidence of each attempt's end is stored with the attempt."""
 
+from collections.abc import Mapping, Sequence
+
 import pytest
 
-from service.scheduler.base import Canceller, Observation
+from service.scheduler.base import Canceller, Observation, SubmittedJob
 from tests.support.world import World
 from trainyard.contract.layout import write_atomic
 from trainyard.contract.wire.reports import Failure, FinishRecord
@@ -65,3 +67,22 @@ def test_job_cancelled_by_a_known_user_ends_and_names_them(world: World) -> None
     shown = world.job(job)
     assert shown["status_reason"] == "cancelled_outside"
     assert shown["status_message"].startswith("Cancelled by ada with `scancel` (Slurm: CANCELLED).")
+
+
+@pytest.mark.parametrize("action", ["cancel", "pause"])
+def test_scheduler_learns_which_attempts_the_service_ends(
+    world: World, action: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, stopping = world.submit(), []
+    world.start(job)
+    observe = world.scheduler.observe
+
+    def observe_and_note(jobs: Sequence[SubmittedJob]) -> Mapping[str, Observation]:
+        stopping.extend(job.is_stopping for job in jobs)
+        return observe(jobs)
+
+    monkeypatch.setattr(world.scheduler, "observe", observe_and_note)
+    world.tick()
+    assert world.client.post(f"/v1/jobs/{job}/{action}").status_code == 202
+    world.tick()
+    assert stopping == [False, True]
