@@ -67,7 +67,9 @@ class Evidence:
     @property
     def ended_as(self) -> EndedAs | None:
         """How the attempt ended, as the scheduler says."""
-        return self.observation.ended_as if self.observation else None
+        ended_as = self.observation.ended_as if self.observation else None
+        # Slurm 22.05 also calls a launch failed if a signal has killed the batch script.
+        return "failed" if ended_as == "launch_failed" and self.started else ended_as
 
     @property
     def started(self) -> bool:
@@ -165,8 +167,7 @@ def verdict(evidence: Evidence) -> Verdict:
         return _verdict_of_cancellation(evidence, observation)
     if observation is not None and observation.prolog_failed and not evidence.started:
         return Verdict("site", "node_failure", _with_report(_PROLOG, observation))
-    # Slurm 22.05 also calls a launch failed if a signal has killed the batch script.
-    if ended_as in _ENDS and not (ended_as == "launch_failed" and evidence.started):
+    if ended_as in _ENDS:
         by, reason, cause = _ENDS[ended_as]
         began = (
             evidence.claimed

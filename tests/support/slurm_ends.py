@@ -25,7 +25,9 @@ from tests.support.wait import wait_until
 _TOKENS = {"squeue": r"--format=([0-9a-f]{16})\|", "sacct": r"--delimiter=([0-9a-f]{16})"}
 """The options with the random text that separates the lines or fields of a command's output."""
 _TOKEN = "<separator>"
-_LAB = re.compile(r"[^\s\"|]*/trainyard-slurm-\w+")
+_LAB = re.compile(r"(/[\w.-]+)*/trainyard-slurm-\w+")
+_SETTINGS = "ClusterName|SlurmUser|PrivateData|AccountingStorage(Type|Enforce)"
+"""The lines of `scontrol show config` that the service reads."""
 _LIVE = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED")
 
 
@@ -73,9 +75,7 @@ class RecordingCommands(SlurmCommands):
         if command[0] == "squeue":
             stored = "".join(f"{line}\n" for line in stored.splitlines() if f"|{self.record.scheduler_id}|" in line)
         if command[0] == "scontrol":
-            stored = "".join(
-                f"{line}\n" for line in stored.splitlines() if re.match("ClusterName|SlurmUser|Accou", line)
-            )
+            stored = "".join(f"{line}\n" for line in stored.splitlines() if re.match(_SETTINGS, line))
         self.record.outputs[command[0]] = stored
         return output
 
@@ -128,7 +128,7 @@ class Recorder:
 
     def submit(self, name: str, script: str = "sleep 300", *options: str) -> RecordedEnd:
         """Submit a job of the owner, as the service does."""
-        folder = self.runs / name.replace(" ", "-")
+        folder = self.runs / re.sub(r"\W+", "-", name)
         folder.mkdir(exist_ok=True)
         folder.chmod(0o777)
         tag = f"ty-main-{len(self.records):016x}"
@@ -178,9 +178,10 @@ class Recorder:
         return record
 
     def recorded_state(self, record: RecordedEnd) -> str:
-        """Return the newest state in the accounting."""
-        query = ("sacct", "--allocations", "--duplicates", "--noheader", "--parsable2", "-o", "State", "-j")
-        return self.lab.run(*query, record.scheduler_id).strip().split("\n")[-1]
+        """Return the state in the accounting, whose record of a short job lacks the name and the uid for a while."""
+        query = ("sacct", "--allocations", "--noheader", "--parsable2", "-o", "JobName,State", "-j")
+        lines = self.lab.run(*query, record.scheduler_id).splitlines()
+        return next((state for name, state in (line.split("|") for line in lines) if name == record.tag), "")
 
     def again(self, record: RecordedEnd, name: str) -> RecordedEnd:
         """Return a further record of the same job."""

@@ -10,7 +10,7 @@ from tests.support.slurm_ends import RecordedEnd, Recorder, write
 from tests.support.slurm_lab import Variant, running_lab
 from tests.support.wait import wait_until
 
-EATER = "python3 -c 'import time; x = bytearray(300 << 20); time.sleep(60)'"
+EATER = "python3 -c 'import time; x = bytes([1]) * (300 << 20); time.sleep(60)'"
 
 
 def plain_ends(at: Recorder) -> None:

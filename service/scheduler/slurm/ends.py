@@ -19,6 +19,7 @@ _PATIENCE_SECONDS = 30.0
 """How long an unclear end waits for what the accounting and sinfo know of it. slurmdbd gets a record a few
 seconds late."""
 _BY = re.compile(r"CANCELLED by (\d+)")
+_OF_NODES = ("node_failure", "launch_failed")
 _CONSEQUENCES = ("kill task failed", "epilog")
 """Reasons for which Slurm drains a node because of how a job ended there."""
 
@@ -71,13 +72,13 @@ class EndEvidence:
 
 
 def _may_be_of_nodes(observation: Observation) -> bool:
-    """Whether nodes may have caused the end. Slurm cancels a job whose prolog fails, as a user does."""
-    return observation.ended_as in ("node_failure", "launch_failed", "cancelled") and bool(observation.nodes)
+    """Whether nodes may have caused the end. A job whose prolog fails is cancelled or failed, as others are."""
+    return observation.ended_as in (*_OF_NODES, "cancelled", "failed") and bool(observation.nodes)
 
 
 def _with_reasons(observation: Observation, reasons: Sequence[NodeReason]) -> Observation:
-    if observation.ended_as == "cancelled":
-        # A cancelled job says nothing about what its nodes had before, nor about what its end has left there.
+    if observation.ended_as not in _OF_NODES:
+        # The end says nothing about what its nodes had before, nor about what it has left there.
         reasons = [each for each in reasons if _explains(each, observation)]
     if not reasons:
         return observation

@@ -182,6 +182,12 @@ def test_a_cancelled_job_waits_for_its_evidence_but_not_for_ever(
     assert (observed["ty-1"].canceller is None) == (missing != "sinfo")
 
 
+def test_a_failing_prolog_explains_a_failed_job(scheduler: SlurmScheduler, commands: FakeCommands) -> None:
+    commands.queue = [row(FIRST, "FAILED", "NonZeroExitCode")]
+    commands.reasons = ["node1 is drained: Prolog error"]
+    assert scheduler.observe([FIRST])["ty-1"].prolog_failed
+
+
 def test_a_signal_is_no_failed_launch(scheduler: SlurmScheduler, commands: FakeCommands) -> None:
     """Slurm 22.05 has the same reason for both in the queue; the exit code in the accounting differs."""
     commands.queue = [row(FIRST, "FAILED", "JobLaunchFailure"), row(SECOND, "FAILED", "JobLaunchFailure")]
