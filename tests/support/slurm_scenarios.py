@@ -67,7 +67,7 @@ def observe_later(at: Recorder, record: RecordedEnd) -> None:
     """Record a job that may have ended or not."""
     with suppress(AssertionError):
         wait_until(lambda: at.state(record) not in ("RUNNING", "COMPLETING"), 15)
-    at.observe(record, at.state(record))
+    at.observe(record, *(["RUNNING"] if at.state(record) == "RUNNING" else []))
     at.lab.cancel_all()
 
 

@@ -164,12 +164,15 @@ def test_a_job_that_the_controller_cancelled_was_dropped(scheduler: SlurmSchedul
     assert scheduler.observe([FIRST])["ty-1"].ended_as == "dropped"
 
 
-@pytest.mark.parametrize("missing", ["no record", "an old record", "sacct", "sinfo"])
+@pytest.mark.parametrize("missing", ["no record", "an old record", "an early record", "sacct", "sinfo"])
 def test_a_cancelled_job_waits_for_its_evidence_but_not_for_ever(
     scheduler: SlurmScheduler, commands: FakeCommands, time: list[float], missing: str
 ) -> None:
     commands.queue = [row(FIRST, "CANCELLED"), row(SECOND, "RUNNING")]
-    commands.past = [row(FIRST, "RUNNING")] if missing == "an old record" else []
+    # slurmdbd has the end of a short job before its start, and with it the name and the account.
+    early = Row("1", "allocation", "CANCELLED by 1", "0:0", "node1", start=START, uid=0)
+    records = {"an old record": row(FIRST, "RUNNING"), "an early record": early}
+    commands.past = [records[missing]] if missing in records else []
     commands.accounting, commands.sinfo = missing != "sacct", missing != "sinfo"
     if missing == "sinfo":
         commands.past = [row(FIRST, "CANCELLED by 1")]
