@@ -7,6 +7,7 @@ import json
 import os
 import pwd
 import re
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -160,7 +161,9 @@ class Recorder:
 
         def reached() -> bool:
             state = self.state(record)
-            return state in states if states else state not in _LIVE
+            # In its time of grace, a preempted job has two states by turns.
+            time.sleep(0 if states else 0.5)
+            return state in states if states else state not in (*_LIVE, "") and self.state(record) == state
 
         wait_until(reached, 150, f"{record.name}, which is {self.state(record)}")
         if self.accounting == "slurmdbd" and not states:

@@ -10,8 +10,6 @@ from tests.support.slurm_ends import RecordedEnd, Recorder, write
 from tests.support.slurm_lab import Variant, running_lab
 from tests.support.wait import wait_until
 
-EATER = "python3 -c 'import time; x = bytes([1]) * (300 << 20); time.sleep(60)'"
-
 
 def plain_ends(at: Recorder) -> None:
     """Ends without an intervention."""
@@ -166,17 +164,6 @@ def credentials(at: Recorder) -> None:
     at.lab.cancel_all()
 
 
-def memory(at: Recorder) -> None:
-    """Slurm's own limit of memory, by sampling: the lab has no cgroups."""
-    sampling = (
-        "JobAcctGatherFrequency=1",
-        "JobAcctGatherParams=OverMemoryKill",
-        "JobAcctGatherType=jobacct_gather/linux",
-    )
-    with at.configured(*sampling):
-        at.observe(at.submit("memory limit by sampling", f"srun {EATER}", "--mem=50M"))
-
-
 def boot(at: Recorder) -> None:
     """A node that is powered up for a job and never answers."""
     program = at.lab.root / "power"
@@ -196,6 +183,8 @@ def boot(at: Recorder) -> None:
 def lost_state(at: Recorder) -> None:
     """The controller starts without its state."""
     record = at.started("state of the controller lost")
+    if at.accounting == "slurmdbd":
+        wait_until(lambda: at.recorded_state(record) == "RUNNING", 60, "its start in the accounting")
     at.lab.stop_controller()
     at.lab.start_controller(clean=True)
     at.wait_for_nodes()
@@ -217,7 +206,7 @@ def refusal(at: Recorder) -> None:
 
 
 OF_USERS = [plain_ends, cancellations, signals, operators]
-OF_SITES = [preemptions, site_programs, nodes, mounts, credentials, memory, boot]
+OF_SITES = [preemptions, site_programs, nodes, mounts, credentials, boot]
 """`refusal` and `lost_state` follow these."""
 
 
