@@ -95,6 +95,28 @@ def test_job_killed_and_unlisted_during_an_outage_is_resolved(accounted: SlurmLa
             assert (done.status, done.status_reason) == ("cancelled", "cancelled_outside")
 
 
+@pytest.mark.fault_scenario(19)
+def test_accounting_tells_a_cancellation_from_an_evacuation(accounted: SlurmLab, tmp_path: Path) -> None:
+    """Root cancels the job twice: first with a node that was drained, then with all nodes in service."""
+    with slurm_service(tmp_path) as service, service.client() as client:
+        job = client.submit(long_run())
+        wait_for_step(client, job.id, 3)
+        accounted.run("scontrol", "update", "nodename=node1", "state=drain", "reason=kernel update")
+        accounted.run("scancel", scheduler_id(client, job.id))
+        wait_until(lambda: len(list(client.attempts(job.id))) == 2, 60, "a next attempt")
+        accounted.run("scontrol", "update", "nodename=node1", "state=resume")
+        wait_for_status(client, job.id, "running")
+        accounted.run("scancel", scheduler_id(client, job.id))
+        done = wait_for_status(client, job.id, "cancelled", "failed", "lost", "succeeded", seconds=60)
+        assert done.status_message.startswith(
+            "Cancelled by an administrator (root) with `scancel` (Slurm: CANCELLED by 0"
+        )
+        first, second = sorted(client.attempts(job.id), key=lambda attempt: attempt.number)
+        assert (first.exit_reason, second.exit_reason) == ("node_failure", "user_cancelled")
+        assert "CANCELLED by 0" in str(first.scheduler_end)
+        assert "node1 is drained: kernel update" in str(first.scheduler_end)
+
+
 @pytest.mark.fault_scenario(14)
 def test_preempted_job_is_continued_by_the_service_not_requeued(
     accounted: SlurmLab, tmp_path: Path, pace: Pace
