@@ -267,6 +267,8 @@ class Reconciler:
 
     def _process_observed(self, job: Job, attempt: Attempt, observation: Observation) -> None:
         """Decide and apply what follows from an observation of the attempt."""
+        if job.condition == "unlisted" and job.desired == "run" and self._snapshots.was_absent(attempt, observation):
+            return
         files, folder = self._snapshots.files(job, attempt)
         gone = observation.state in ("ended", "absent")
         exit_record = stored_exit_record(attempt)
@@ -276,8 +278,7 @@ class Reconciler:
         absent = observation.state == "absent" and exit_record is None
         # A worker that still sends heartbeats is still writing, even if the scheduler has no record of it.
         alive = snapshot.still_running or (absent and snapshot.has_recent_heartbeat)
-        is_settled = job.desired != "cancelled" and job.condition != "unlisted"
-        if job.status == "lost" and absent and not alive and is_settled:
+        if job.status == "lost" and absent and not alive and job.desired != "cancelled" and job.condition != "unlisted":
             return
         claimant = read_claimant(files, folder) if gone and names_entries(attempt.scheduler) else None
         if claimant not in (None, attempt.scheduler_id):

@@ -131,6 +131,11 @@ class SnapshotLoader:
             cancelled_before=_is_cancelled_outside(attempts[-1:], since),
         )
 
+    def was_absent(self, attempt: Attempt, observation: Observation) -> bool:
+        """Return whether the attempt is absent as before, and nothing new can follow within this minute."""
+        absence = self._absences.get(attempt.id)
+        return observation.state == "absent" and absence is not None and absence.again(self.clock()) is absence
+
     def _absence(self, attempt_id: str, observation: Observation | None) -> Absence | None:
         before = self._absences.pop(attempt_id, None)
         if observation is None or observation.state != "absent":

@@ -297,3 +297,14 @@ def test_60_claim_in_the_folder_is_no_forgotten_start(world: World) -> None:
     world.folder(job).claim.write_text(json.dumps(claim))
     forget(world, minutes=20)
     assert (world.job(job)["condition"]["code"], len(world.scheduler.submitted)) == ("lost", 1)
+
+
+@pytest.mark.fault_scenario(60)
+def test_60_folders_of_forgotten_jobs_are_read_once_a_minute(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.submit()
+    world.tick()
+    forget(world, minutes=1)
+    readings: list[object] = []
+    monkeypatch.setattr("service.reconciler.reconciler.read_exit_record", lambda *read: readings.append(read))
+    world.tick(120)
+    assert len(readings) == 2
