@@ -18,6 +18,9 @@ from trainyard.client import Client
 
 pytestmark = pytest.mark.slurm
 
+NOWHERE = Path("/nowhere/job/attempts/1")
+"""The folder of an attempt that left nothing on disk."""
+
 
 def wait_until_purged(slurm: SlurmLab, *, number: str = "", name: str = "") -> None:
     """Wait until the controller has purged the job."""
@@ -49,13 +52,13 @@ def test_accounting_reports_how_an_unlisted_job_ended(
     number = accounted.run(*arguments).strip()
     if options:
         accounted.run("scancel", number)
-    known = SubmittedJob(name, number, Path("/nowhere"))
+    known = SubmittedJob(name, number, NOWHERE)
     wait_until_purged(accounted, number=number)
     scheduler = SlurmScheduler(poll_seconds=0)
     observed = wait_until(lambda: _ended(scheduler, known), 30, "the record")
     assert observed.ended_as == expected[0]
     assert expected[1] in observed.message
-    assert SlurmScheduler().find(name, Path("/nowhere")) == [number], "an ambiguous submission would find it too"
+    assert SlurmScheduler().find(name, NOWHERE) == [number], "an ambiguous submission would find it too"
 
 
 def _ended(scheduler: SlurmScheduler, known: SubmittedJob):  # type: ignore[no-untyped-def]
@@ -67,7 +70,7 @@ def _ended(scheduler: SlurmScheduler, known: SubmittedJob):  # type: ignore[no-u
 def test_no_conclusion_without_an_answer_of_the_accounting(accounted: SlurmLab) -> None:
     accounted.stop_accounting()
     try:
-        assert SlurmScheduler().observe([SubmittedJob("ty-gone", "999999", Path("/nowhere"))]) == {}
+        assert SlurmScheduler().observe([SubmittedJob("ty-gone", "999999", NOWHERE)]) == {}
     finally:
         accounted.start_accounting()
     wait_until(lambda: _answers(accounted), 30, "slurmdbd")
