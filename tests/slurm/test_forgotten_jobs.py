@@ -99,7 +99,7 @@ def test_job_killed_and_unlisted_during_an_outage_is_resolved(accounted: SlurmLa
 
 
 @pytest.mark.fault_scenario(19)
-def test_accounting_tells_a_cancellation_from_an_evacuation(accounted: SlurmLab, tmp_path: Path) -> None:
+def test_accounting_separates_a_cancellation_from_an_evacuation(accounted: SlurmLab, tmp_path: Path) -> None:
     """Root cancels the job twice: first with a node that was drained, then with all nodes in service."""
     with slurm_service(tmp_path) as service, service.client() as client:
         job = client.submit(long_run())
