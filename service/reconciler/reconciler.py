@@ -272,8 +272,7 @@ class Reconciler:
         files, folder = self._snapshots.files(job, attempt)
         gone = observation.state in ("ended", "absent")
         exit_record = stored_exit_record(attempt)
-        if exit_record is None and gone:
-            exit_record = read_exit_record(files, folder, attempt.executions)
+        exit_record = exit_record or (read_exit_record(files, folder, attempt.executions) if gone else None)
         snapshot = self._snapshots.load(job, attempt, observation, exit_record, ended=False)
         absent = observation.state == "absent" and exit_record is None
         # A worker that still sends heartbeats is still writing, even if the scheduler has no record of it.
@@ -395,6 +394,5 @@ class Reconciler:
 
 def _log_context(entry: _JobEntry) -> dict[str, str | None]:
     """Return the fields of every log line about a job."""
-    if entry.attempt is None:
-        return {"job": entry.job.id}
-    return {"job": entry.job.id, "attempt": entry.attempt.id, "scheduler_id": entry.attempt.scheduler_id}
+    attempt = entry.attempt
+    return {"job": entry.job.id} | ({"attempt": attempt.id, "scheduler_id": attempt.scheduler_id} if attempt else {})
