@@ -72,6 +72,10 @@ TEXTS: Mapping[ConditionCode, str] = {
     "cancel_unlisted": (
         "Cancellation requested. The scheduler no longer lists the job; it ends after 10 minutes of silence."
     ),
+    "unlisted": (
+        "The scheduler no longer lists the job, which has not started. If it is still absent at {until}, a next "
+        "attempt follows."
+    ),
     "lost": (
         "Contact lost: the worker left no exit record and is not in the scheduler's queue. The job continues when a "
         "heartbeat arrives; an administrator can resolve it with `trainyard resolve`."

@@ -5,18 +5,20 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
-from service.jobs.conditions import Condition
+from service.core.sentences import begin_with_capital
+from service.jobs.conditions import Condition, minute_text
 from service.jobs.states import TRANSITIONS
 from service.reconciler.evidence import (
     CONTACT_TIMEOUT_SECONDS,
+    Absence,
+    EndReason,
     JobSnapshot,
-    cause_of,
-    exit_reason_of,
-    startup_error_of,
+    Verdict,
+    verdict,
 )
 from service.scheduler.base import Observation
 from trainyard.contract.wire.jobs import ConditionCode, JobStatus, StatusReason
-from trainyard.contract.wire.reports import CONTINUE_REASONS, ExitReason, Failure, end_text
+from trainyard.contract.wire.reports import CONTINUE_REASONS, Failure, end_text
 
 MAX_CONTINUATIONS = 3
 """Attempts that the time limit ended without progress, after which the job fails: it would go on like this for ever."""
@@ -172,11 +174,15 @@ def _absent(snapshot: JobSnapshot) -> Decision:
         return replace(_cancelled(snapshot), cancel=not snapshot.claimed)
     if snapshot.desired == "cancelled":
         return _within(snapshot, "cancelling", "cancel_unlisted")
+    if not snapshot.started and snapshot.absence is not None:
+        return _unlisted(snapshot, snapshot.absence)
     if snapshot.status == "lost":
-        revived = snapshot.has_recent_heartbeat
-        return Decision(status="running", condition=Condition("not_in_queue")) if revived else NO_CHANGE
+        if snapshot.has_recent_heartbeat:
+            return Decision(status="running", condition=Condition("not_in_queue"))
+        # A worker has claimed the attempt in its folder since: no next attempt follows.
+        return Decision(condition=Condition("lost")) if snapshot.condition == "unlisted" else NO_CHANGE
     if snapshot.pausing and over:
-        return _paused(snapshot, "node_failure" if snapshot.claimed else "preempted")
+        return _paused(snapshot, "node_failure")
     if snapshot.pausing:
         return _within(snapshot, "pausing", "pause_unlisted")
     if snapshot.has_recent_heartbeat:
@@ -184,29 +190,41 @@ def _absent(snapshot: JobSnapshot) -> Decision:
     return Decision(status="lost", condition=Condition("lost"))
 
 
+def _unlisted(snapshot: JobSnapshot, absence: Absence) -> Decision:
+    """The scheduler does not list the attempt, which has not started. From its end on, its claim is refused."""
+    if snapshot.pausing:
+        return _paused(snapshot, "preempted")
+    if not absence.is_certain:
+        condition = Condition("unlisted", {"until": minute_text(absence.ends)})
+        return Decision(status=None if snapshot.status == "lost" else "lost", condition=condition)
+    message = f"To be submitted again: the scheduler has not listed the job since {minute_text(absence.since)}."
+    # It may be listed late; it is cancelled so that it does not start in vain.
+    return Decision("queued", message, ended=True, exit_reason="preempted", cancel=True)
+
+
 def _after_end(snapshot: JobSnapshot) -> Decision:
-    exit_reason = exit_reason_of(snapshot)
+    judged = verdict(snapshot)
+    reason = judged.reason
     is_cancelled = snapshot.desired == "cancelled" or snapshot.status == "cancelling"
     if snapshot.run_dir_vanished and not is_cancelled:
         message = f"The run directory was deleted: {_RUN_DIR_VANISHED.message}."
         return Decision("failed", message, "error", _RUN_DIR_VANISHED, ended=True, exit_reason="error")
-    if exit_reason == "completed":
-        return Decision("succeeded", end_text(snapshot.exit_record), "completed", ended=True, exit_reason=exit_reason)
+    if reason == "completed":
+        return Decision("succeeded", end_text(snapshot.exit_record), "completed", ended=True, exit_reason=reason)
     if is_cancelled:
         return _cancelled(snapshot)
-    if exit_reason in ("error", "out_of_memory", "disk_full", "stalled", "rejected"):
+    if reason in ("error", "out_of_memory", "disk_full", "stalled", "rejected"):
         failure = snapshot.exit_record.failure if snapshot.exit_record else _OUT_OF_MEMORY
-        return _after_error(snapshot, exit_reason, failure)
-    if snapshot.pausing or exit_reason == "paused":
-        return _paused(snapshot, exit_reason)
-    if exit_reason == "user_cancelled":
-        by = f" ({snapshot.observation.message})" if snapshot.observation and snapshot.observation.message else ""
-        message = f"Cancelled outside Trainyard, such as by `scancel`{by}. `trainyard retry` continues the job."
-        return Decision("cancelled", message, "cancelled_outside", ended=True, exit_reason=exit_reason)
-    if exit_reason == "time_limit" and snapshot.on_time_limit == "fail":
+        return _after_error(snapshot, reason, failure)
+    if snapshot.pausing or reason == "paused":
+        return _paused(snapshot, reason)
+    if reason == "user_cancelled":
+        message = f"{begin_with_capital(judged.cause)}. `trainyard retry` continues the job."
+        return Decision("cancelled", message, "cancelled_outside", ended=True, exit_reason=reason)
+    if reason == "time_limit" and snapshot.on_time_limit == "fail":
         message = "Time limit reached. `restart.on_time_limit: continue` would continue from the last checkpoint."
-        return Decision("failed", message, "time_limit", ended=True, exit_reason=exit_reason)
-    return _continue_or_fail(snapshot, exit_reason)
+        return Decision("failed", message, "time_limit", ended=True, exit_reason=reason)
+    return _continue_or_fail(snapshot, judged)
 
 
 _OUT_OF_MEMORY = Failure(
@@ -229,7 +247,11 @@ def _cancelled(snapshot: JobSnapshot) -> Decision:
     return Decision("cancelled", message, "user_cancelled", ended=True, exit_reason="user_cancelled")
 
 
-def _paused(snapshot: JobSnapshot, exit_reason: ExitReason) -> Decision:
+_CANCELLED_BY = ("preempted", "user_cancelled", "cancelled_outside")
+"""Reasons that the scheduler gives for an attempt that the service has cancelled."""
+
+
+def _paused(snapshot: JobSnapshot, exit_reason: EndReason) -> Decision:
     if "paused" not in TRANSITIONS[snapshot.status]:
         return Decision(status="pausing", condition=Condition("pausing"))
     if not snapshot.claimed:
@@ -238,7 +260,7 @@ def _paused(snapshot: JobSnapshot, exit_reason: ExitReason) -> Decision:
         message = f"Paused after step {snapshot.exit_record.step}. The allocation was released."
     else:
         message = "Paused without an exit record: it resumes from its last checkpoint. The allocation was released."
-    attempt_exit = "paused" if not snapshot.claimed or exit_reason in ("preempted", "user_cancelled") else exit_reason
+    attempt_exit = "paused" if not snapshot.claimed or exit_reason in _CANCELLED_BY else exit_reason
     return Decision(status="paused", message=message, ended=True, exit_reason=attempt_exit)
 
 
@@ -258,26 +280,28 @@ def _after_error(
     return Decision(status, message, None, failure, ended=True, uses_retry=uses_retry, exit_reason=exit_reason)
 
 
-def _continue_or_fail(snapshot: JobSnapshot, exit_reason: ExitReason) -> Decision:
+def _continue_or_fail(snapshot: JobSnapshot, judged: Verdict) -> Decision:
     """Queue a continuation, unless the time limit does not suffice, or the cluster has ended attempts for days."""
-    startup_error = startup_error_of(snapshot, exit_reason)
-    failure = Failure(type="NotStarted", message=startup_error, hint=_STARTUP_HINT) if startup_error else None
-    count, cause = _continuations(snapshot, None, exit_reason), cause_of(snapshot, exit_reason)
-    if exit_reason == "time_limit" and count >= MAX_CONTINUATIONS:
+    error, reason, cause = judged.startup_error, judged.reason, judged.cause
+    failure = Failure(type="NotStarted", message=error, hint=_STARTUP_HINT) if error else None
+    count = _continuations(snapshot, None, reason)
+    if reason == "time_limit" and count >= MAX_CONTINUATIONS:
         message = (
             f"{count} attempts in a row reached the time limit without a newer checkpoint ({cause}). Write "
             "checkpoints more often (checkpoint.every_steps), or raise resources.time_limit_minutes or use a partition "
             "with a longer limit (`trainyard cluster`)."
         )
-        return Decision("failed", message, "retries_exhausted", None, ended=True, exit_reason=exit_reason)
+        return Decision("failed", message, "retries_exhausted", None, ended=True, exit_reason=reason)
     waited_long = snapshot.seconds_of_site_ends >= snapshot.site_patience_seconds
-    if exit_reason != "time_limit" and snapshot.site_ends >= MIN_SITE_ENDS and waited_long:
+    if reason != "time_limit" and snapshot.site_ends >= MIN_SITE_ENDS and waited_long:
         days = snapshot.seconds_of_site_ends / 86400
         ends = f"{snapshot.site_ends} attempts in a row ended soon after their start"
         message = f"{ends} within {days:.1f} days, without an error of the job. The last: {cause}"
-        return Decision("failed", message, "retries_exhausted", failure, ended=True, exit_reason=exit_reason)
+        return Decision("failed", message, "retries_exhausted", failure, ended=True, exit_reason=reason)
     message = f"To be continued from the last checkpoint. Cause: {cause}"
-    return Decision("queued", message, None, failure, ended=True, exit_reason=exit_reason)
+    if reason == "cancelled_outside":
+        message += ". The next such end cancels the job, and so does `trainyard cancel`."
+    return Decision("queued", message, None, failure, ended=True, exit_reason=reason)
 
 
 _STARTUP_HINT = (

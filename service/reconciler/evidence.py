@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal
 
 from service.db.models import Job
@@ -14,28 +14,95 @@ from trainyard.contract.wire.reports import ExitReason, FinishRecord
 CONTACT_TIMEOUT_SECONDS = 600.0
 """A run that should stop, is not in the scheduler's queue and gave no sign of life for this long counts as ended."""
 
+_POLL_INTERVAL, _MIN_POLLS = timedelta(minutes=1), 5
+
 
 @dataclass(frozen=True)
-class JobSnapshot:
+class Absence:
+    """The answers of a scheduler that did not list an attempt, none of which was missing."""
+
+    since: datetime
+    last: datetime
+    polls: int = 1
+    """Answers, of which those within a minute count as one."""
+
+    def again(self, now: datetime) -> "Absence":
+        """Return the absence after another answer at a time. A clock that was set back begins it anew."""
+        if now < self.last:
+            return Absence(now, now)
+        is_next = now - self.last >= _POLL_INTERVAL
+        return Absence(self.since, now, self.polls + 1) if is_next else self
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the scheduler does not have the attempt."""
+        return self.polls >= _MIN_POLLS and self.last >= self.ends
+
+    @property
+    def ends(self) -> datetime:
+        """When it is certain at the earliest."""
+        return self.since + timedelta(seconds=CONTACT_TIMEOUT_SECONDS)
+
+
+EndedBy = Literal["job", "user", "site", "unknown"]
+EndReason = ExitReason | Literal["cancelled_outside"]
+"""How an attempt ended. `cancelled_outside`: it was cancelled in the scheduler, and nobody knows by whom."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What is known about the end of an attempt, or about one that is not over."""
+
+    observation: Observation | None
+    """None: the scheduler did not answer."""
+    exit_record: FinishRecord | None
+    claimed: bool
+    unclaimed: UnclaimedAttempt = field(default_factory=UnclaimedAttempt)
+    """What the attempt's folder shows if no worker has claimed the attempt from the service."""
+    condition: ConditionCode | None = None
+    """The job's present condition."""
+    cancelled_before: bool = False
+    """Whether the attempt before ended as `cancelled_outside`."""
+
+    @property
+    def ended_as(self) -> EndedAs | None:
+        """How the attempt ended, as the scheduler says."""
+        ended_as = self.observation.ended_as if self.observation else None
+        # Slurm 22.05 also calls a launch failed if a signal has killed the batch script.
+        return "failed" if ended_as == "launch_failed" and self.started else ended_as
+
+    @property
+    def started(self) -> bool:
+        """Whether a worker has claimed the attempt, from the service or in its folder."""
+        return self.claimed or self.unclaimed.started
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Who ended an attempt, how and why."""
+
+    by: EndedBy
+    """Only `job` and `user` end the job, too."""
+    reason: EndReason
+    cause: str
+    """With the scheduler's own words, if the worker did not report it."""
+    startup_error: str = ""
+    """The error that prevented the worker's start, if it is the cause."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSnapshot(Evidence):
     """What is known about a job whose attempt was submitted to the scheduler."""
 
     status: JobStatus
     desired: Desired
-    claimed: bool
-    observation: Observation | None
-    """None: the scheduler did not answer."""
-    exit_record: FinishRecord | None
     retries_left: int
     """Retries left after this attempt's in-place restarts."""
     continuations_without_progress: int
     """Attempts before this one that the time limit ended without progress, apart from those that the cluster ended."""
     on_time_limit: Literal["continue", "fail"]
-    unclaimed: UnclaimedAttempt = field(default_factory=UnclaimedAttempt)
-    """What the attempt's folder shows if no worker has claimed the attempt from the service."""
     run_dir_vanished: bool = False
     """The attempt was claimed and has ended, but its launch document is gone."""
-    condition: ConditionCode | None = None
-    """The job's present condition."""
     progressed: bool = False
     """Whether the attempt, which is over, has brought the job on, or nobody can know."""
     site_ends: int = 0
@@ -44,6 +111,8 @@ class JobSnapshot:
     """Since the first of them was made."""
     site_patience_seconds: float = 7 * 86400.0
     """How long the cluster may end attempts soon after their start before the job fails."""
+    absence: Absence | None = None
+    """How long the scheduler has not listed the attempt; None if it does, or has not answered."""
     stalled_hosts: frozenset[str] = frozenset()
     """The nodes of the ranks that stalled earlier attempts."""
     full_disks: int = 0
@@ -75,27 +144,65 @@ class JobSnapshot:
         return self.status == "pausing" or (self.desired == "paused" and self.status != "cancelling")
 
 
-def exit_reason_of(snapshot: JobSnapshot) -> ExitReason:
-    """Return the exit record's reason, or the scheduler's if there is no record or the scheduler knows better."""
-    ended_as = snapshot.observation.ended_as if snapshot.observation else None
-    if _prolog_failed(snapshot):
-        return "node_failure"
-    if snapshot.exit_record is not None and not _scheduler_overrides(ended_as, snapshot.exit_record):
-        return snapshot.exit_record.reason
-    reasons: dict[EndedAs | None, ExitReason] = {
-        "cancelled": "user_cancelled",
-        "dropped": "preempted",
-        "preempted": "preempted",
-        "time_limit": "time_limit",
-        "out_of_memory": "out_of_memory",
-    }
-    return reasons.get(ended_as, "node_failure")
+_PROLOG = "the prolog of the site failed"
+_ENDS: Mapping[EndedAs | None, tuple[EndedBy, EndReason, str]] = {
+    "preempted": ("site", "preempted", "preempted"),
+    "dropped": ("site", "preempted", "removed by Slurm's controller, not by a user"),
+    "node_failure": ("site", "node_failure", "node failure"),
+    "launch_failed": ("site", "node_failure", "Slurm could not launch the job on its node"),
+    "time_limit": ("job", "time_limit", "time limit reached"),
+    "out_of_memory": ("job", "out_of_memory", "out of memory"),
+}
+"""Ends that the scheduler explains by their state alone."""
 
 
-def _prolog_failed(snapshot: JobSnapshot) -> bool:
-    """Return whether the prolog of the site failed. Slurm then cancels the job, as if a user had."""
-    started = snapshot.claimed or snapshot.unclaimed.started
-    return snapshot.observation is not None and snapshot.observation.prolog_failed and not started
+def verdict(evidence: Evidence) -> Verdict:
+    """Return who ended an attempt that is over: what its worker reported, unless the scheduler knows better."""
+    record, ended_as, observation = evidence.exit_record, evidence.ended_as, evidence.observation
+    if record is not None and not _scheduler_overrides(ended_as, record):
+        by: EndedBy = "site" if record.reason in ("preempted", "node_failure") else "job"
+        by = "user" if record.reason in ("paused", "user_cancelled") else by
+        return Verdict(by, record.reason, _reported_cause(evidence, record))
+    if ended_as == "cancelled" and observation is not None:
+        return _verdict_of_cancellation(evidence, observation)
+    if observation is not None and observation.prolog_failed and not evidence.started:
+        return Verdict("site", "node_failure", _with_report(_PROLOG, observation))
+    if ended_as in _ENDS:
+        by, reason, cause = _ENDS[ended_as]
+        began = (
+            evidence.claimed
+            or evidence.unclaimed != UnclaimedAttempt()
+            or (observation is not None and observation.nodes)
+        )
+        cause = cause if began or ended_as != "node_failure" else "ended by Slurm before it started"
+        return Verdict(by, reason, _with_report(cause, observation))
+    if record is None and (error := evidence.unclaimed.startup_error):
+        return Verdict("site", "node_failure", _with_report(f"the worker did not start: {error}", observation), error)
+    return Verdict("unknown", "node_failure", _with_report("processes ended without an exit record", observation))
+
+
+def _verdict_of_cancellation(evidence: Evidence, observation: Observation) -> Verdict:
+    """Return who cancelled an attempt in the scheduler. Programs of the site cancel as an administrator does."""
+    by = observation.canceller
+    if by is None or by.is_administrator:
+        if observation.prolog_failed and not evidence.started:
+            return Verdict("site", "node_failure", _with_report(_PROLOG, observation))
+        if observation.node_left:
+            return Verdict("site", "node_failure", _with_report("its node was taken out of service", observation))
+        if observation.nodes and not evidence.started:
+            cause = _with_report("cancelled in Slurm before its worker started", observation)
+            return Verdict("site", "preempted", cause)
+    if by is not None:
+        who = f"an administrator ({by.name})" if by.is_administrator else by.name
+        return Verdict("user", "user_cancelled", _with_report(f"cancelled by {who} with `scancel`", observation))
+    if not evidence.cancelled_before:
+        return Verdict(
+            "unknown", "cancelled_outside", _with_report("cancelled in Slurm by an unknown user", observation)
+        )
+    return Verdict("user", "user_cancelled", _with_report(_CANCELLED_OUTSIDE, observation))
+
+
+_CANCELLED_OUTSIDE = "cancelled outside Trainyard, such as by `scancel`"
 
 
 def _scheduler_overrides(ended_as: EndedAs | None, exit_record: FinishRecord) -> bool:
@@ -109,47 +216,26 @@ def _scheduler_overrides(ended_as: EndedAs | None, exit_record: FinishRecord) ->
     return ended_as == "node_failure" and exit_record.failure is not None and exit_record.failure.consequence
 
 
-_CAUSES = {
-    "preempted": "preempted",
-    "time_limit": "time limit reached",
-    "node_failure": "processes ended without an exit record",
-}
-
-
-def cause_of(snapshot: JobSnapshot, exit_reason: ExitReason) -> str:
-    """Return the cause of a continuation, with the scheduler's own words if the worker did not report it."""
-    exit_record, observation = snapshot.exit_record, snapshot.observation
-    if exit_reason == "preempted" and snapshot.condition == "requeued":
+def _reported_cause(evidence: Evidence, record: FinishRecord) -> str:
+    """Return the cause of an end that the worker reported; Slurm names a preemption, the worker only its signal."""
+    observation, ended_as = evidence.observation, evidence.ended_as
+    if record.reason == "user_cancelled":
+        return _with_report(_CANCELLED_OUTSIDE, observation)
+    if record.reason == "node_failure" and record.failure is not None:
+        return record.failure.message
+    if record.reason != "preempted":
+        return {"time_limit": "time limit reached"}.get(record.reason, record.reason)
+    if evidence.condition == "requeued":
         return "requeued by an operator or the site"
-    if exit_reason == "preempted" and observation is not None and observation.ended_as == "failed":
-        # Slurm names a preemption; the worker only knows that it received a signal to end.
-        return f"ended by a signal that is no preemption ({observation.message})"
-    if exit_reason == "preempted" and observation is not None and observation.ended_as == "completed":
-        return f"requested to stop by a signal, as before a preemption ({observation.message})"
-    cause = _CAUSES[exit_reason]
-    if exit_record is not None and exit_record.reason == "node_failure" and exit_record.failure is not None:
-        cause = exit_record.failure.message
-    elif observation is not None and observation.ended_as == "node_failure":
-        began = snapshot.claimed or observation.nodes or snapshot.unclaimed != UnclaimedAttempt()
-        cause = "node failure" if began else "ended by Slurm before it started"
-    elif _prolog_failed(snapshot):
-        cause = "the prolog of the site failed"
-    elif observation is not None and observation.ended_as == "launch_failed":
-        cause = "Slurm could not launch the job on its node"
-    elif observation is not None and observation.ended_as == "dropped":
-        cause = "removed by Slurm's controller, not by a user"
-    elif startup_error := startup_error_of(snapshot, exit_reason):
-        cause = f"the worker did not start: {startup_error}"
-    if exit_record is not None and exit_record.reason == exit_reason:
-        return cause
+    if ended_as == "failed":
+        return _with_report("ended by a signal that is no preemption", observation)
+    if ended_as == "completed":
+        return _with_report("requested to stop by a signal, as before a preemption", observation)
+    return _ENDS[ended_as][2] if ended_as in _ENDS else "preempted"
+
+
+def _with_report(cause: str, observation: Observation | None) -> str:
     return f"{cause} ({observation.message})" if observation is not None and observation.message else cause
-
-
-def startup_error_of(snapshot: JobSnapshot, exit_reason: ExitReason) -> str:
-    """Return the error that prevented the worker's start, if the folder shows one and nothing else explains the end."""
-    node_failed = snapshot.observation is not None and snapshot.observation.ended_as == "node_failure"
-    explained = exit_reason != "node_failure" or snapshot.exit_record is not None or node_failed
-    return "" if explained else snapshot.unclaimed.startup_error
 
 
 def with_job_names(observation: Observation, job_names: Mapping[str, str], job: Job) -> Observation:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from service.scheduler.base import Observation
+from service.reconciler.evidence import Evidence
 from trainyard.contract.wire.cluster import FaultKind
 from trainyard.contract.wire.reports import NODE_NOT_READY, FinishRecord
 
@@ -24,13 +24,7 @@ _PART = re.compile(r"(?:[^,\[\]]|\[[^\]]*\])+")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-def failed_node(
-    exit_record: FinishRecord | None,
-    observation: Observation | None,
-    excluded: Sequence[str] = (),
-    startup_error: str = "",
-    stalled_before: Collection[str] = (),
-) -> str | None:
+def failed_node(evidence: Evidence, excluded: Sequence[str] = (), stalled_before: Collection[str] = ()) -> str | None:
     """Return the node that made the attempt fail, by the scheduler's name; None if there is no evidence of one.
 
     The exit record names the node, if it does. Otherwise the only node of the allocation counts as failed if the
@@ -39,10 +33,10 @@ def failed_node(
 
     Args:
         excluded: The nodes that the attempt excluded.
-        startup_error: Why the worker did not start, from the scheduler's error log; empty if it started.
         stalled_before: The nodes of the ranks that stalled earlier attempts. One stall may have any cause; a node
             that is named again counts as failed.
     """
+    exit_record, observation = evidence.exit_record, evidence.observation
     named = exit_record.failure.node if exit_record is not None and exit_record.failure else None
     if named is not None:
         # The exit record is untrusted input.
@@ -51,9 +45,10 @@ def failed_node(
         return host if host in stalled_before else None
     if observation is None or len(observation.nodes) != 1:
         return None
-    did_not_start = exit_record is None and startup_error and not _SHARED.search(startup_error)
-    did_not_launch = exit_record is None and (observation.ended_as == "launch_failed" or observation.prolog_failed)
-    is_attributed = did_not_launch or (observation.ended_as == "failed" and did_not_start)
+    startup_error = evidence.unclaimed.startup_error
+    did_not_start = observation.ended_as == "failed" and startup_error and not _SHARED.search(startup_error)
+    did_not_launch = evidence.ended_as == "launch_failed" or observation.prolog_failed
+    is_attributed = exit_record is None and not evidence.started and (did_not_launch or did_not_start)
     is_attributed = is_attributed and len(excluded) < MAX_ATTRIBUTED
     if observation.ended_as != "node_failure" and not is_attributed:
         return None
@@ -69,16 +64,11 @@ class Fault:
     message: str
 
 
-def node_fault(
-    exit_record: FinishRecord | None,
-    observation: Observation,
-    excluded: Sequence[str] = (),
-    startup_error: str = "",
-    stalled_before: Collection[str] = (),
-) -> Fault | None:
+def node_fault(evidence: Evidence, excluded: Sequence[str] = (), stalled_before: Collection[str] = ()) -> Fault | None:
     """Return which node made the attempt fail and how; None if `failed_node` finds none. The arguments are the same."""
-    node = failed_node(exit_record, observation, excluded, startup_error, stalled_before)
-    if node is None:
+    node = failed_node(evidence, excluded, stalled_before)
+    exit_record, observation = evidence.exit_record, evidence.observation
+    if node is None or observation is None:
         return None
     if exit_record is not None and exit_record.failure is not None and observation.ended_as != "node_failure":
         failure, kind = exit_record.failure, _reported_kind(exit_record)
@@ -91,7 +81,7 @@ def node_fault(
         return Fault(node, "prolog_failed", observation.message)
     if observation.ended_as == "launch_failed":
         return Fault(node, "launch_failed", observation.message)
-    return Fault(node, "not_started", f"{startup_error} ({observation.message})")
+    return Fault(node, "not_started", f"{evidence.unclaimed.startup_error} ({observation.message})")
 
 
 def _reported_kind(exit_record: FinishRecord) -> FaultKind:

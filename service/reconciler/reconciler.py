@@ -269,16 +269,17 @@ class Reconciler:
 
     def _process_observed(self, job: Job, attempt: Attempt, observation: Observation) -> None:
         """Decide and apply what follows from an observation of the attempt."""
+        if job.condition == "unlisted" and job.desired == "run" and self._snapshots.was_absent(attempt, observation):
+            return
         files, folder = self._snapshots.files(job, attempt)
         gone = observation.state in ("ended", "absent")
         exit_record = stored_exit_record(attempt)
-        if exit_record is None and gone:
-            exit_record = read_exit_record(files, folder, attempt.executions)
+        exit_record = exit_record or (read_exit_record(files, folder, attempt.executions) if gone else None)
         snapshot = self._snapshots.load(job, attempt, observation, exit_record, ended=False)
         absent = observation.state == "absent" and exit_record is None
         # A worker that still sends heartbeats is still writing, even if the scheduler has no record of it.
         alive = snapshot.still_running or (absent and snapshot.has_recent_heartbeat)
-        if job.status == "lost" and absent and not alive and job.desired != "cancelled":
+        if job.status == "lost" and absent and not alive and job.desired != "cancelled" and job.condition != "unlisted":
             return
         claimant = read_claimant(files, folder) if gone and names_entries(attempt.scheduler) else None
         if claimant not in (None, attempt.scheduler_id):
@@ -304,8 +305,7 @@ class Reconciler:
             self._call_scheduler(lambda: self._scheduler.cancel(self._submitted(job, attempt)))
             self._failpoint("tick.after-cancel")
         if decision != NO_CHANGE:
-            startup_error, stalled = snapshot.unclaimed.startup_error, snapshot.stalled_hosts
-            fault = node_fault(exit_record, observation, attempt.excluded_nodes, startup_error, stalled)
+            fault = node_fault(snapshot, attempt.excluded_nodes, snapshot.stalled_hosts)
             self._decisions.apply(job, attempt, decision, exit_record, fault, observation.message)
             self._failpoint("tick.after-apply")
 
@@ -376,7 +376,8 @@ class Reconciler:
 
     def _submitted(self, job: Job, attempt: Attempt) -> SubmittedJob:
         folder = RunLayout(self._runs / job.id).attempt(attempt.folder_name).root
-        return SubmittedJob(attempt.tag, str(attempt.scheduler_id), folder, job.unix_uid)
+        is_stopping = job.desired != "run" or job.status in ("cancelling", "pausing")
+        return SubmittedJob(attempt.tag, str(attempt.scheduler_id), folder, job.unix_uid, is_stopping)
 
     def renew(self) -> None:
         """Renew the lease during a long tick."""
@@ -395,6 +396,5 @@ class Reconciler:
 
 def _log_context(entry: _JobEntry) -> dict[str, str | None]:
     """Return the fields of every log line about a job."""
-    if entry.attempt is None:
-        return {"job": entry.job.id}
-    return {"job": entry.job.id, "attempt": entry.attempt.id, "scheduler_id": entry.attempt.scheduler_id}
+    attempt = entry.attempt
+    return {"job": entry.job.id} | ({"attempt": attempt.id, "scheduler_id": attempt.scheduler_id} if attempt else {})

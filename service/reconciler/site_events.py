@@ -6,7 +6,7 @@ from itertools import takewhile
 
 from service.db.models import Attempt
 
-SITE_REASONS = frozenset({"preempted", "node_failure"})
+SITE_REASONS = frozenset({"preempted", "node_failure", "cancelled_outside"})
 """Exit reasons that the cluster causes, or that nobody knows."""
 STEADY = timedelta(minutes=10)
 """An attempt that ran this long has shown that the job can run here."""

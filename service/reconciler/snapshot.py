@@ -1,7 +1,7 @@
 """Loading all that `decide` needs to know about one attempt."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import structlog
@@ -14,7 +14,7 @@ from service.db.engine import Database
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
 from service.jobs.service import RETRY
-from service.reconciler.evidence import JobSnapshot
+from service.reconciler.evidence import Absence, JobSnapshot
 from service.reconciler.node_exclusion import stalled_host
 from service.reconciler.run_dir import UnclaimedAttempt, has_vanished, read_unclaimed
 from service.reconciler.site_events import STEADY, ended_by_site
@@ -27,6 +27,8 @@ from trainyard.contract.wire.reports import FinishRecord
 log = structlog.get_logger("reconciler")
 
 _MAX_CHECKPOINT_ENTRIES = 1000
+_FORGET_ABSENCE = timedelta(hours=1)
+"""Absent attempts are looked at each second or so; the others have ended."""
 _RECENT_HEARTBEAT = timedelta(seconds=30)
 """Workers send a heartbeat every ten seconds."""
 
@@ -43,6 +45,7 @@ class _History:
     seconds_of_site_ends: float = 0.0
     stalled_hosts: frozenset[str] = frozenset()
     full_disks: int = 0
+    cancelled_before: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,8 @@ class SnapshotLoader:
     settings: Settings
     watching_since: datetime
     """When this process began to reconcile; silence before that means nothing."""
+    _absences: dict[str, Absence] = field(default_factory=dict)
+    """By attempt id."""
 
     def load(
         self,
@@ -89,8 +94,10 @@ class SnapshotLoader:
             site_ends=history.site_ends,
             seconds_of_site_ends=history.seconds_of_site_ends,
             site_patience_seconds=self.settings.site_patience_days * 86400,
+            absence=self._absence(attempt.id, observation),
             stalled_hosts=history.stalled_hosts,
             full_disks=history.full_disks,
+            cancelled_before=history.cancelled_before,
             seconds_since_claim=_seconds_since(attempt.claimed_at, now),
             seconds_since_contact=_seconds_since_contact(attempt, self.watching_since, now),
             last_contact=attempt.heartbeat_at or attempt.claimed_at,
@@ -109,7 +116,8 @@ class SnapshotLoader:
             retries_used = fresh.retries_used + restarts(jobs, attempt, exit_record)
         restart = parse_spec(fresh.spec).restart
         progressed = self._progressed(fresh, attempt)
-        by_site = ended_by_site(attempts, newest_step(fresh), retry.created_at if retry else None)
+        since = retry.created_at if retry else None
+        by_site = ended_by_site(attempts, newest_step(fresh), since)
         first = by_site[-1] if by_site else attempt
         return _History(
             retries_left=restart.max_retries - retries_used,
@@ -120,7 +128,24 @@ class SnapshotLoader:
             seconds_of_site_ends=_seconds_since(first.created_at, self.clock()),
             stalled_hosts=_stalled_hosts(attempts),
             full_disks=1 + full_disks(attempts),
+            cancelled_before=_is_cancelled_outside(attempts[-1:], since),
         )
+
+    def was_absent(self, attempt: Attempt, observation: Observation) -> bool:
+        """Return whether the attempt is absent as before, and nothing new can follow within this minute."""
+        absence = self._absences.get(attempt.id)
+        return observation.state == "absent" and absence is not None and absence.again(self.clock()) is absence
+
+    def _absence(self, attempt_id: str, observation: Observation | None) -> Absence | None:
+        before = self._absences.pop(attempt_id, None)
+        if observation is None or observation.state != "absent":
+            return None
+        now = self.clock()
+        if before is None:
+            for forgotten in [key for key, each in self._absences.items() if now - each.last > _FORGET_ABSENCE]:
+                del self._absences[forgotten]
+        absence = self._absences[attempt_id] = before.again(now) if before else Absence(now, now)
+        return absence
 
     def _ran(self, attempt: Attempt) -> timedelta:
         now = self.clock()
@@ -178,6 +203,12 @@ def restarts(jobs: JobRepository, attempt: Attempt, exit_record: FinishRecord | 
 def _stalled_hosts(attempts: Sequence[Attempt]) -> frozenset[str]:
     records = (stored_exit_record(attempt) for attempt in attempts)
     return frozenset(host for record in records if (host := stalled_host(record)) is not None)
+
+
+def _is_cancelled_outside(last: Sequence[Attempt], retry: datetime | None) -> bool:
+    """Return whether the last attempt, if there is one, was cancelled by an unknown user after the last retry."""
+    ends = [attempt.ended_at for attempt in last if attempt.exit_reason == "cancelled_outside" and attempt.ended_at]
+    return any(retry is None or end >= retry for end in ends)
 
 
 def stored_exit_record(attempt: Attempt) -> FinishRecord | None:

@@ -80,6 +80,8 @@ class SubmittedJob:
     folder: Path
     uid: int | None = None
     """The Unix account as which it runs; None: that of the service."""
+    is_stopping: bool = False
+    """Whether the service itself has requested its end, so that nobody asks who did."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +106,18 @@ EndedAs = Literal[
     "node_failure",
     "launch_failed",
 ]
-"""`cancelled` is the request of a user or operator; `dropped`: the scheduler itself removed the job, such as after the
+"""`cancelled`: a user or a program of the site removed the job; `dropped`: the scheduler itself did, such as after the
 loss of its state; `launch_failed`: the job did not come so far as its first command."""
+
+
+@dataclass(frozen=True)
+class Canceller:
+    """Who removed a job from the scheduler."""
+
+    name: str
+    """Such as `ada`, or `uid 1234` if this machine does not know the account."""
+    is_administrator: bool = False
+    """root or the scheduler's own account, as which programs of the site act, too."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +139,12 @@ class Observation:
     """Running: its processes are stopped and will be resumed."""
     ended_as: EndedAs | None = None
     """Ended: how, if the scheduler knows. An exit record is more precise."""
+    started_at: datetime | None = None
+    """Ended: when it started, if the scheduler knows."""
+    canceller: Canceller | None = None
+    """Ended as `cancelled`: who did it; None if nobody knows."""
+    node_left: bool = False
+    """Ended as `cancelled`: a node was taken out of service since the start, and `message` has the reason."""
     prolog_failed: bool = False
     """Ended: a node is out of service because its prolog failed."""
 

@@ -44,7 +44,7 @@ class ServiceStage:
 
     def start(self, sim: SimJob) -> None:
         """Start a job on the cluster and let its worker claim the attempt; a worker with a rejected claim exits."""
-        sim.state = "running"
+        sim.state, sim.forgotten = "running", False
         self.slurm.save()
         self._claim(sim)
 

@@ -39,6 +39,8 @@ class SimJob:
     purged: bool = False
     """Whether the controller has purged it; the accounting still has it."""
     cancel_requested: bool = False
+    forgotten: bool = False
+    """Whether the controller has lost it; it lists the job again if it starts all the same."""
 
 
 @dataclass
@@ -129,7 +131,8 @@ class SimSlurm:
         return Observation("absent")
 
     def _visible(self, job: SimJob) -> bool:
-        return (not job.purged or self.accounting) and job.visible_at <= self._time()
+        known = not job.forgotten and (not job.purged or self.accounting)
+        return known and job.visible_at <= self._time()
 
     def _time(self) -> float:
         return self.clock().timestamp()

@@ -158,6 +158,11 @@ class Campaign(RuleBasedStateMachine):
         for sim in self.stage.in_state("ended"):
             sim.purged = True
 
+    @rule(forgotten=st.booleans())
+    def forget_pending(self, forgotten: bool) -> None:
+        for sim in self._ours("pending"):
+            sim.forgotten = forgotten
+
     @rule()
     def reuse_id(self) -> None:
         purged = [sim for sim in self.stage.in_state("ended") if sim.purged]

@@ -1,5 +1,6 @@
 """The fault campaign: numbered scenarios, and the tests of those that need no Slurm and no worker process."""
 
+import json
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -74,6 +75,7 @@ SCENARIOS = {
     57: "GPU types of MIG",
     58: "options that name another cluster",
     59: "a node lacks the shared filesystem and takes the whole queue",
+    60: "the controller forgets a pending job, and lists it again later",
 }
 """The scenarios. Their tests, in any folder, have the marker `@pytest.mark.fault_scenario(number)`."""
 
@@ -225,3 +227,84 @@ def test_ambiguous_submission_has_a_status_message(world: World) -> None:
     world.scheduler.outcome = Ambiguous("Socket timed out")
     world.tick()
     assert "Submitted without a clear answer (Socket timed out)" in world.job(job)["status_message"]
+
+
+def forget(world: World, minutes: int) -> None:
+    """Let the scheduler list nothing for some minutes, with an answer in each of them."""
+    world.scheduler.states = {}
+    for _ in range(minutes + 1):
+        world.tick()
+        world.clock.advance(59)
+
+
+@pytest.mark.fault_scenario(60)
+def test_60_former_attempt_of_a_forgotten_pending_job_never_runs(world: World) -> None:
+    job = world.submit()
+    world.tick()
+    former, listed = world.worker(job), dict(world.scheduler.states)
+    forget(world, minutes=9)
+    shown = world.job(job)
+    assert (shown["status"], shown["condition"]["code"]) == ("lost", "unlisted")
+    assert shown["condition"]["data"] == {"until": "2026-01-01 00:10 UTC"}
+    forget(world, minutes=1)
+    assert world.scheduler.cancelled == list(listed), "it may be listed late"
+    world.tick()
+    assert (world.status(job), world.job(job)["attempt"]["number"]) == ("pending", 2)
+    world.scheduler.states |= {tag: Observation("running") for tag in listed}
+    assert former.claim("nonce-of-the-former").status_code == 409
+    assert world.worker(job).claim("nonce-of-the-next").status_code == 200
+    (first, _) = world.client.get(f"/v1/jobs/{job}/attempts").json()["data"]
+    assert (first["exit_reason"], first["failed_node"]) == ("preempted", None)
+    assert world.job(job)["status"] == "running"
+
+
+@pytest.mark.fault_scenario(60)
+def test_60_forgotten_job_that_starts_in_time_is_the_only_one(world: World) -> None:
+    job = world.submit()
+    world.tick()
+    forget(world, minutes=9)
+    worker = world.worker(job)
+    assert worker.claim().status_code == 200
+    for _ in range(20):
+        worker.post("heartbeat", {"execution": 1})
+        forget(world, minutes=0)
+    assert (world.status(job), len(world.scheduler.submitted)) == ("running", 1)
+
+
+@pytest.mark.fault_scenario(60)
+def test_60_outage_of_the_scheduler_proves_no_absence(world: World) -> None:
+    job = world.submit()
+    world.tick()
+    listed = dict(world.scheduler.states)
+    forget(world, minutes=9)
+    world.scheduler.unavailable = True
+    world.tick()
+    world.scheduler.unavailable = False
+    forget(world, minutes=9)
+    assert world.status(job) == "lost"
+    world.scheduler.states = listed
+    world.tick(2)
+    assert (world.status(job), len(world.scheduler.submitted)) == ("pending", 1)
+
+
+@pytest.mark.fault_scenario(60)
+def test_60_claim_in_the_folder_is_no_forgotten_start(world: World) -> None:
+    """The node cannot reach the service, and the controller has lost the job: it may run."""
+    job = world.submit()
+    world.tick()
+    claim = {"nonce": "nonce-of-the-first", "host": "n1", "pid": 7}
+    forget(world, minutes=5)
+    world.folder(job).claim.write_text(json.dumps(claim))
+    forget(world, minutes=20)
+    assert (world.job(job)["condition"]["code"], len(world.scheduler.submitted)) == ("lost", 1)
+
+
+@pytest.mark.fault_scenario(60)
+def test_60_folders_of_forgotten_jobs_are_read_once_a_minute(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.submit()
+    world.tick()
+    forget(world, minutes=1)
+    readings: list[object] = []
+    monkeypatch.setattr("service.reconciler.reconciler.read_exit_record", lambda *read: readings.append(read))
+    world.tick(120)
+    assert len(readings) == 2

@@ -70,6 +70,12 @@ def test_external_scancel_is_reported(service: ServiceProcess, slurm: SlurmLab) 
         reason = "when enough nodes are free (Resources)"
         wait_until(lambda: reason in client.job(waiting.id).status_message, 60, f"Slurm's reason, after {pending}")
         slurm.run("scancel", number)
+        # Without accounting, nobody knows who cancelled it: it continues once.
+        wait_until(lambda: len(list(client.attempts(waiting.id))) == 2, 60, "a next attempt")
+        slurm.run("scancel", scheduler_id(client, waiting.id))
+        slurm.run("scancel", scheduler_id(client, running.id))
+        wait_until(lambda: len(list(client.attempts(running.id))) == 2, 60, "a next attempt")
+        wait_for_status(client, running.id, "running")
         slurm.run("scancel", scheduler_id(client, running.id))
         for job in (running, waiting):
             done = wait_for_status(client, job.id, "cancelled", "failed", "succeeded", seconds=60)

@@ -18,6 +18,9 @@ from trainyard.client import Client
 
 pytestmark = pytest.mark.slurm
 
+NOWHERE = Path("/nowhere/job/attempts/1")
+"""The folder of an attempt that left nothing on disk."""
+
 
 def wait_until_purged(slurm: SlurmLab, *, number: str = "", name: str = "") -> None:
     """Wait until the controller has purged the job."""
@@ -49,13 +52,13 @@ def test_accounting_reports_how_an_unlisted_job_ended(
     number = accounted.run(*arguments).strip()
     if options:
         accounted.run("scancel", number)
-    known = SubmittedJob(name, number, Path("/nowhere"))
+    known = SubmittedJob(name, number, NOWHERE)
     wait_until_purged(accounted, number=number)
     scheduler = SlurmScheduler(poll_seconds=0)
     observed = wait_until(lambda: _ended(scheduler, known), 30, "the record")
     assert observed.ended_as == expected[0]
     assert expected[1] in observed.message
-    assert SlurmScheduler().find(name, Path("/nowhere")) == [number], "an ambiguous submission would find it too"
+    assert SlurmScheduler().find(name, NOWHERE) == [number], "an ambiguous submission would find it too"
 
 
 def _ended(scheduler: SlurmScheduler, known: SubmittedJob):  # type: ignore[no-untyped-def]
@@ -67,7 +70,7 @@ def _ended(scheduler: SlurmScheduler, known: SubmittedJob):  # type: ignore[no-u
 def test_no_conclusion_without_an_answer_of_the_accounting(accounted: SlurmLab) -> None:
     accounted.stop_accounting()
     try:
-        assert SlurmScheduler().observe([SubmittedJob("ty-gone", "999999", Path("/nowhere"))]) == {}
+        assert SlurmScheduler().observe([SubmittedJob("ty-gone", "999999", NOWHERE)]) == {}
     finally:
         accounted.start_accounting()
     wait_until(lambda: _answers(accounted), 30, "slurmdbd")
@@ -93,6 +96,28 @@ def test_job_killed_and_unlisted_during_an_outage_is_resolved(accounted: SlurmLa
         with service.client() as client:
             done = wait_for_status(client, job.id, "cancelled", "failed", "lost", "succeeded", seconds=60)
             assert (done.status, done.status_reason) == ("cancelled", "cancelled_outside")
+
+
+@pytest.mark.fault_scenario(19)
+def test_accounting_separates_a_cancellation_from_an_evacuation(accounted: SlurmLab, tmp_path: Path) -> None:
+    """Root cancels the job twice: first with a node that was drained, then with all nodes in service."""
+    with slurm_service(tmp_path) as service, service.client() as client:
+        job = client.submit(long_run())
+        wait_for_step(client, job.id, 3)
+        accounted.run("scontrol", "update", "nodename=node1", "state=drain", "reason=kernel update")
+        accounted.run("scancel", scheduler_id(client, job.id))
+        wait_until(lambda: len(list(client.attempts(job.id))) == 2, 60, "a next attempt")
+        accounted.run("scontrol", "update", "nodename=node1", "state=resume")
+        wait_for_status(client, job.id, "running")
+        accounted.run("scancel", scheduler_id(client, job.id))
+        done = wait_for_status(client, job.id, "cancelled", "failed", "lost", "succeeded", seconds=60)
+        assert done.status_message.startswith(
+            "Cancelled by an administrator (root) with `scancel` (Slurm: CANCELLED by 0"
+        )
+        first, second = sorted(client.attempts(job.id), key=lambda attempt: attempt.number)
+        assert (first.exit_reason, second.exit_reason) == ("node_failure", "user_cancelled")
+        assert "CANCELLED by 0" in str(first.scheduler_end)
+        assert "node1 is drained: kernel update" in str(first.scheduler_end)
 
 
 @pytest.mark.fault_scenario(14)

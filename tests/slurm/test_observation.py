@@ -13,10 +13,13 @@ from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.slurm
 
+NOWHERE = Path("/nowhere/job/attempts/1")
+"""The folder of an attempt that left nothing on disk."""
+
 
 def submit(slurm: SlurmLab, name: str, *options: str) -> SubmittedJob:
     answer = slurm.run("sbatch", "--parsable", "--output=/dev/null", "-J", name, *options, "--wrap", "sleep 60")
-    return SubmittedJob(name, answer.split(";")[0].strip(), Path("/nowhere"))
+    return SubmittedJob(name, answer.split(";")[0].strip(), NOWHERE)
 
 
 @pytest.mark.fault_scenario(19)
@@ -24,13 +27,13 @@ def test_tick_observes_twenty_jobs_with_two_calls(
     slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = [submit(slurm, f"ty-many-{number}", "--hold") for number in range(20)]
-    unknown = SubmittedJob("ty-gone", "999999", Path("/nowhere"))
+    unknown = SubmittedJob("ty-gone", "999999", NOWHERE)
     log = tmp_path / "calls"
     count_calls(tmp_path / "bin", log, monkeypatch)
     scheduler = SlurmScheduler()
     observed = scheduler.observe([*known, unknown])
     assert scheduler.observe([*known, unknown]) == observed, "asked again too soon, it repeats itself"
-    assert scheduler.observe([SubmittedJob("ty-new", "999998", Path("/nowhere"))])["ty-new"].state == "pending"
+    assert scheduler.observe([SubmittedJob("ty-new", "999998", NOWHERE)])["ty-new"].state == "pending"
     assert {observed[one.tag].state for one in known} == {"pending"}
     assert "held by this service's Slurm account" in observed["ty-many-0"].message
     assert observed["ty-gone"].state == "absent"
@@ -45,7 +48,7 @@ def test_reused_id_with_another_name_is_another_job(slurm: SlurmLab) -> None:
     assert scheduler.observe([reused_id])["ty-other"].state == "absent"
     scheduler.cancel(reused_id)
     assert scheduler.observe([mine])["ty-mine"].state == "pending"
-    assert SlurmScheduler().find("ty-mine", Path("/nowhere")) == [mine.scheduler_id]
+    assert SlurmScheduler().find("ty-mine", NOWHERE) == [mine.scheduler_id]
     scheduler = SlurmScheduler(poll_seconds=0)
     scheduler.cancel(mine)
     wait_until(lambda: scheduler.observe([mine])["ty-mine"].ended_as == "cancelled", 20, "its end")
@@ -68,7 +71,7 @@ def test_a_failing_controller_gives_no_observation(
 ) -> None:
     install(tmp_path / "bin", "squeue", "echo it is on fire >&2; exit 1", monkeypatch)
     with pytest.raises(SchedulerUnavailableError, match="on fire"):
-        SlurmScheduler().observe([SubmittedJob("ty-gone", "999999", Path("/nowhere"))])
+        SlurmScheduler().observe([SubmittedJob("ty-gone", "999999", NOWHERE)])
 
 
 def test_failing_accounting_gives_no_observation_of_unlisted_jobs(
@@ -76,7 +79,7 @@ def test_failing_accounting_gives_no_observation_of_unlisted_jobs(
 ) -> None:
     mine = submit(slurm, "ty-mine", "--hold")
     install(tmp_path / "bin", "sacct", "echo it is on fire >&2; exit 1", monkeypatch)
-    observed = SlurmScheduler().observe([mine, SubmittedJob("ty-gone", "999999", Path("/nowhere"))])
+    observed = SlurmScheduler().observe([mine, SubmittedJob("ty-gone", "999999", NOWHERE)])
     assert {tag: one.state for tag, one in observed.items()} == {"ty-mine": "pending"}
 
 

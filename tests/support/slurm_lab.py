@@ -64,7 +64,7 @@ class SlurmLab:
     def start(self) -> None:
         """Start the cluster; return when both nodes are idle."""
         self._write_configuration()
-        self._start_munge()
+        self.start_munge()
         if self._accounting:
             self._accounting.start()
         self.start_controller()
@@ -72,8 +72,13 @@ class SlurmLab:
             self.start_node(node)
         wait_until(self._nodes_are_idle, 60, f"both nodes to be idle; the logs are in {self.root}")
 
-    def start_controller(self) -> None:
-        self.spawn("slurmctld", ["slurmctld", "-D"])
+    def start_controller(self, *, clean: bool = False) -> None:
+        """Start the controller.
+
+        Args:
+            clean: Whether it forgets the jobs and nodes of its saved state.
+        """
+        self.spawn("slurmctld", ["slurmctld", "-D", *(["-c"] if clean else [])])
 
     def stop_controller(self) -> None:
         """Stop the controller, as in an outage; a later start restores its saved state."""
@@ -166,15 +171,18 @@ class SlurmLab:
             self._stop_daemon(name)
         kill(cluster_processes(self.conf))
 
-    def _start_munge(self) -> None:
+    def start_munge(self) -> None:
         folder = self.root / "munge"
-        folder.mkdir(mode=0o755)
-        key = folder / "key"
-        key.write_bytes(secrets.token_bytes(128))
-        key.chmod(0o400)
+        if not folder.exists():
+            folder.mkdir(mode=0o755)
+            (folder / "key").write_bytes(secrets.token_bytes(128))
+            (folder / "key").chmod(0o400)
         files = [f"--{part}-file={folder / part}" for part in ("key", "log", "pid", "seed")]
         self.spawn("munged", ["munged", "--foreground", *files, f"--socket={folder / 'socket'}", "--num-threads=2"])
         wait_until((folder / "socket").exists, 20, f"munged; its log is {folder / 'log'}")
+
+    def stop_munge(self) -> None:
+        self._stop_daemon("munged")
 
     def _nodes_are_idle(self) -> bool:
         for name, daemon in self._daemons.items():

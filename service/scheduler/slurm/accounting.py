@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import structlog
 
-from service.scheduler.base import SchedulerUnavailableError
+from service.scheduler.base import Canceller, SchedulerUnavailableError
 from service.scheduler.slurm.commands import SlurmCommands
 from trainyard.contract.wire.cluster import AccountResource, ClusterSnapshot
 
@@ -136,6 +136,17 @@ class SlurmAccounts:
                     f"Slurm: sacctmgr modify user {_user()} set adminlevel=operator"
                 )
         self._sees_all_jobs_at = now
+
+    def canceller(self, uid: int) -> Canceller:
+        """Return who cancelled a job, by the uid in the accounting's record."""
+        try:
+            name = pwd.getpwuid(uid).pw_name
+        except KeyError:
+            name = f"uid {uid}"
+        try:
+            return Canceller(name, is_administrator=uid == 0 or name == self._current_rules().slurm_user)
+        except SchedulerUnavailableError:
+            return Canceller(name)
 
     def add_to(self, snapshot: ClusterSnapshot) -> ClusterSnapshot:
         """Return the snapshot with the accounts that the service may use."""

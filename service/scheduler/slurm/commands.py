@@ -26,6 +26,8 @@ _NOT_PENDING = (*_ENDED_JOB, "no longer pending execution")
 _NO_ACCOUNTING = "accounting storage is disabled"
 _UNKNOWN_COLUMN = "invalid"
 _MAX_REASON = 200
+_NO_NODES = "None assigned"
+"""The nodes in the accounting of a job that never had any."""
 _MAX_ERROR = 2000
 _SEPARATOR = "|"
 
@@ -49,13 +51,23 @@ class Row:
     nodes: str
     partition: str = ""
     priority: int = 0
-    estimated_start: datetime | None = None
+    start: datetime | None = None
+    """When it started, or the controller's estimate."""
     end: datetime | None = None
     """squeue: when the time limit ends the job."""
     folder: str = ""
     """The job's working directory, which is the attempt's folder and stays when an operator renames the job."""
     uid: int = -1
     """The Unix account that submitted the job."""
+
+
+@dataclass(frozen=True)
+class NodeReason:
+    """Why a node is out of service."""
+
+    text: str
+    """Such as `node1 is down: Not responding`."""
+    since: datetime | None
 
 
 @dataclass
@@ -89,7 +101,7 @@ class SlurmCommands:
         # The window ends in the future, since jobs that start later than its end would not be listed.
         window = ["--starttime=now-30days", "--endtime=now+30days"]
         selection = [f"--jobs={','.join(ids)}"] if ids else [f"--name={','.join(names)}", *window]
-        columns = "--format=JobIDRaw,UID,State,ExitCode,NodeList,WorkDir,JobName"
+        columns = "--format=JobIDRaw,UID,State,ExitCode,Start,NodeList,WorkDir,JobName"
         users = ["--allusers"] if self.owners else []
         # Names and folders may contain anything, even line breaks, so no job can know the separator.
         separator = secrets.token_hex(8)
@@ -113,17 +125,11 @@ class SlurmCommands:
             self._has_used_gpus = not (_UNKNOWN_COLUMN in str(error).lower() and "format" in str(error).lower())
             raise
 
-    def node_reasons(self, nodes: str) -> list[str]:
-        """Why nodes of a list are out of service, such as `node1 is down: Not responding`."""
-        output = self._run(["sinfo", "--all", "--Node", "--noheader", f"--nodes={nodes}", "--format=%N|%T|%E"])
-        reasons = []
-        for line in dict.fromkeys(output.splitlines()):
-            name, _, rest = line.partition("|")
-            state, _, reason = rest.partition("|")
-            if reason.strip() not in ("", "none"):
-                text = "".join(c if c.isprintable() else "?" for c in reason.strip())
-                reasons.append(f"{name} is {state.rstrip('*~#!%$@^+-')}: {text[:_MAX_REASON]}")
-        return reasons
+    def node_reasons(self, nodes: str) -> list[NodeReason]:
+        """Why nodes of a list are out of service."""
+        return parse_reasons(
+            self._run(["sinfo", "--all", "--Node", "--noheader", f"--nodes={nodes}", "--format=%N|%T|%H|%E"])
+        )
 
     def configuration(self) -> str:
         """The output of `scontrol show config`."""
@@ -262,14 +268,28 @@ def _time(text: str) -> datetime | None:
         return None
 
 
+def parse_reasons(output: str) -> list[NodeReason]:
+    """The output of sinfo about nodes, which has a line for each partition of a node."""
+    reasons = []
+    for line in dict.fromkeys(output.splitlines()):
+        cells = line.split("|", 3)
+        if len(cells) == 4 and cells[3].strip() not in ("", "none"):
+            name, state, since, reason = cells
+            text = "".join(c if c.isprintable() else "?" for c in reason.strip())
+            described = f"{name} is {state.rstrip('*~#!%$@^+-')}: {text[:_MAX_REASON]}"
+            reasons.append(NodeReason(described, _time(since)))
+    return reasons
+
+
 def parse_records(output: str, separator: str) -> list[Row]:
     """The output of sacct."""
     rows = []
     for line in output.splitlines():
         fields = line.split(separator)
-        if len(fields) == 7 and fields[0].isdigit():
-            job_id, uid, state, code, nodes, folder, name = fields
+        if len(fields) == 8 and fields[0].isdigit():
+            job_id, uid, state, code, start, nodes, folder, name = fields
             state = BY_CONTROLLER if state == "CANCELLED" else state
+            nodes = "" if nodes == _NO_NODES else nodes
             by = int(uid) if uid.isdecimal() else -1
-            rows.append(Row(job_id, name, state, code, nodes, folder=folder, uid=by))
+            rows.append(Row(job_id, name, state, code, nodes, start=_time(start), folder=folder, uid=by))
     return rows

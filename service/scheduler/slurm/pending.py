@@ -60,7 +60,7 @@ def describe_pending(row: Row, ahead_by_id: Mapping[str, int], now: datetime) ->
     sentences = [f"Waiting in Slurm: {explain(row.detail)}"]
     if count := ahead_by_id.get(row.id):
         sentences.append(f"{_rounded_count(count)} ahead in partition {row.partition.split(',')[0]}.")
-    start = rounded_start(row.estimated_start, now)
+    start = rounded_start(row.start, now)
     if start is not None:
         sentences.append(f"Slurm estimates the start by {start:%Y-%m-%d %H:%M} UTC.")
     return Observation("pending", " ".join(sentences), estimated_start=start)

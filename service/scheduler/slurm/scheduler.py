@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -37,6 +37,7 @@ from service.scheduler.slurm.commands import (
     count_nothing,
     owner_environment,
 )
+from service.scheduler.slurm.ends import EndEvidence
 from service.scheduler.slurm.owner_submission import recorded_answer, recorded_ids, submit_as_owner
 from service.scheduler.slurm.pending import count_ahead, describe_pending, needs_other_jobs
 from service.scheduler.slurm.sbatch_output import parse_forecast, parse_sbatch_output
@@ -61,8 +62,6 @@ _MAX_NAMES = 500
 """Names in one accounting query, whose length is limited."""
 _MAX_IDS = 10_000
 """Ids in one accounting query: 90,000 bytes as an argument, of which Linux allows 128 KiB."""
-_MAX_FAILED_NODE_LISTS, _MAX_REASONS = 4, 4
-"""Node lists of failed jobs whose reasons one poll queries, and reasons in one message."""
 _SUBMITTED = Observation("pending", "Submitted to Slurm.")
 
 
@@ -95,6 +94,7 @@ class SlurmScheduler:
         count: CommandCounter = count_nothing,
         owners: OwnerCalls | None = None,
         runs: Path | None = None,
+        commands: SlurmCommands | None = None,
     ) -> None:
         """Create the scheduler.
 
@@ -104,6 +104,7 @@ class SlurmScheduler:
             target: The function that the job runs, as `module:function`.
             owners: Set where jobs run as their owners.
             runs: The folder of the runs; needed with `owners`.
+            commands: Slurm's commands; by default those of this machine.
         """
         self._submit_seconds = submit_seconds
         self._poll_seconds = poll_seconds
@@ -111,8 +112,9 @@ class SlurmScheduler:
         self._clock = clock
         self._count = count
         self._owners = owners
-        self._commands = SlurmCommands(count, owners, runs)
+        self._commands = commands or SlurmCommands(count, owners, runs)
         self._accounts = SlurmAccounts(self._commands)
+        self._ends = EndEvidence(self._commands, self._accounts)
         self._submitters = Submitters()
         self._queue: list[Row] = []
         self._other_jobs: list[Row] = []
@@ -178,7 +180,7 @@ class SlurmScheduler:
         needed = jobs or isinstance(self._observed, SchedulerUnavailableError)
         if needed and time.monotonic() - self._polled_at >= self._poll_seconds:
             try:
-                self._observed = self._add_node_reasons(self._poll(jobs))
+                self._observed = self._poll(jobs)
             except SchedulerUnavailableError as error:
                 self._observed = error
             self._polled_at = time.monotonic()
@@ -190,40 +192,30 @@ class SlurmScheduler:
         return {tag: observation for tag, observation in observations.items() if observation is not None}
 
     def _poll(self, jobs: Sequence[SubmittedJob]) -> dict[str, CachedObservation]:
-        """One squeue, and one sacct for the jobs that the controller no longer lists."""
+        """One squeue, and one sacct for the jobs that the queue lacks or whose end it does not explain."""
         self._query_queue()
         observed = self._matching(jobs, self._queue)
         missing = self._next_batch([job for job in jobs if job.tag not in observed])
+        unclear = [job for job in jobs if _is_unclear(observed.get(job.tag)) and not job.is_stopping]
+        queried = [*missing, *unclear][:_MAX_IDS]
+        rows: dict[str, Row] = {}
+        unrecorded = {job.tag for job in unclear}
         try:
-            records = self._commands.sacct(ids=[job.scheduler_id for job in missing]) if missing else None
+            records = self._commands.sacct(ids=[job.scheduler_id for job in queried]) if queried else None
         except SchedulerUnavailableError as error:
             # The queue's answer is enough for the jobs in it; the others wait for the accounting.
             log.warning("accounting unavailable", error=str(error))
-            return {job.tag: CachedObservation(job.scheduler_id, observed.get(job.tag)) for job in jobs}
-        recorded = self._matching(missing, records or [])
-        # Only the controller knows what runs: an unfinished record that it does not list is outdated.
-        observed |= {tag: observation for tag, observation in recorded.items() if observation.state == "ended"}
-        observed = {job.tag: Observation("absent") for job in missing} | observed
-        return {job.tag: CachedObservation(job.scheduler_id, observed.get(job.tag)) for job in jobs}
-
-    def _add_node_reasons(self, observed: dict[str, CachedObservation]) -> dict[str, CachedObservation]:
-        """Add to what nodes may have caused why they are out of service, with a bounded number of calls."""
-        failed = {tag: cached for tag, cached in observed.items() if _may_be_of_nodes(cached.observation)}
-        reasons: dict[str, str] = {}
-        try:
-            for nodes in sorted({",".join(_nodes(cached)) for cached in failed.values()})[:_MAX_FAILED_NODE_LISTS]:
-                reasons[nodes] = "; ".join(self._commands.node_reasons(nodes)[:_MAX_REASONS])
-        except SchedulerUnavailableError as error:
-            log.warning("reasons of nodes are unavailable", error=str(error))
-        for tag, cached in failed.items():
-            if cached.observation and (text := reasons.get(",".join(_nodes(cached)))):
-                prolog_failed = "prolog" in text.lower()
-                if cached.observation.ended_as == "cancelled" and not prolog_failed:
-                    continue
-                message = f"{cached.observation.message}; {text}"
-                explained = replace(cached.observation, message=message, prolog_failed=prolog_failed)
-                observed[tag] = replace(cached, observation=explained)
-        return observed
+        else:
+            # Only the controller knows what runs: an unfinished record that it does not list is outdated.
+            matches = _rows_of(queried, records or [])
+            rows = {tag: row for tag, row in matches.items() if interpret_state(row.state)[0] == "ended"}
+            unrecorded = set() if records is None else unrecorded - rows.keys()
+            absent = {job.tag: Observation("absent", "Slurm: not listed") for job in missing}
+            observed = absent | observed | {tag: _observation(row, {}, self._clock()) for tag, row in rows.items()}
+        ours = {job.tag for job in jobs if job.is_stopping and _is_unclear(observed.get(job.tag))}
+        by_others = {tag: observation for tag, observation in observed.items() if tag not in ours}
+        known = observed | self._ends.collect(by_others, {tag: row.state for tag, row in rows.items()}, unrecorded)
+        return {job.tag: CachedObservation(job.scheduler_id, known.get(job.tag)) for job in jobs}
 
     def _next_batch(self, missing: Sequence[SubmittedJob]) -> Sequence[SubmittedJob]:
         """As many jobs as one accounting query can hold; further ones in the next queries."""
@@ -248,11 +240,9 @@ class SlurmScheduler:
 
     def _matching(self, jobs: Sequence[SubmittedJob], rows: Sequence[Row]) -> dict[str, Observation]:
         """The observations of those of the jobs that the rows contain."""
-        by_id = _by_id(rows)
-        pairs = [(job, _row_of(job, by_id)) for job in jobs]
         ahead_by_id = count_ahead(self._queue, self._other_jobs) if needs_other_jobs(rows) else {}
         now = self._clock()
-        return {job.tag: _observation(row, ahead_by_id, now) for job, row in pairs if row is not None}
+        return {tag: _observation(row, ahead_by_id, now) for tag, row in _rows_of(jobs, rows).items()}
 
     def find(self, tag: str, folder: Path, next_tags: Sequence[str] = (), uid: int | None = None) -> list[str]:
         # A query serves all tags that were submitted before it, within one poll interval.
@@ -317,14 +307,10 @@ class SlurmScheduler:
         return snapshot if self._owners else self._accounts.add_to(snapshot)
 
 
-def _may_be_of_nodes(observation: Observation | None) -> bool:
-    """Whether nodes may have caused the end. Slurm cancels a job whose prolog fails, as a user does."""
-    causes = ("node_failure", "launch_failed", "cancelled")
-    return observation is not None and observation.ended_as in causes and bool(observation.nodes)
-
-
-def _nodes(cached: CachedObservation) -> tuple[str, ...]:
-    return cached.observation.nodes if cached.observation else ()
+def _is_unclear(observation: Observation | None) -> bool:
+    """Whether the accounting knows more than the queue: who cancelled a job, or whether a signal killed its script,
+    which Slurm 22.05 shows as a failed launch."""
+    return observation is not None and observation.ended_as in ("cancelled", "launch_failed")
 
 
 def _numeric_id(job: SubmittedJob) -> tuple[int, str]:
@@ -336,6 +322,12 @@ def _by_id(rows: Sequence[Row]) -> dict[str, list[Row]]:
     for row in rows:
         grouped.setdefault(row.id, []).append(row)
     return grouped
+
+
+def _rows_of(jobs: Sequence[SubmittedJob], rows: Sequence[Row]) -> dict[str, Row]:
+    """The newest row of each of the jobs that has one, by tag."""
+    by_id = _by_id(rows)
+    return {job.tag: row for job in jobs if (row := _row_of(job, by_id)) is not None}
 
 
 def _row_of(job: SubmittedJob, by_id: Mapping[str, Sequence[Row]]) -> Row | None:
@@ -362,7 +354,7 @@ def _observation(row: Row, ahead_by_id: Mapping[str, int], now: datetime) -> Obs
             code = f", {row.detail}"
         # The accounting adds who cancelled a job: `CANCELLED by 1000`.
         name = row.state if ended_as in ("cancelled", "dropped") else state_name(row.state)
-        return Observation("ended", f"Slurm: {name}{code}", nodes, ended_as=ended_as)
+        return Observation("ended", f"Slurm: {name}{code}", nodes, ended_as=ended_as, started_at=row.start)
     suspended = describe_suspended(row.state, row.id)
     message = suspended or describe_completing(row.state, row.id)
     return Observation("running", message, nodes, end=row.end, suspended=bool(suspended))

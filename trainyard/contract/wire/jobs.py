@@ -84,6 +84,7 @@ ConditionCode = Literal[
     "cancel_pending",
     "cancelling",
     "cancel_unlisted",
+    "unlisted",
     "lost",
     "internal_error",
 ]

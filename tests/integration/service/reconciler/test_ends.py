@@ -1,8 +1,10 @@
 """The evidence of each attempt's end is stored with the attempt."""
 
+from collections.abc import Mapping, Sequence
+
 import pytest
 
-from service.scheduler.base import Observation
+from service.scheduler.base import Canceller, Observation, SubmittedJob
 from tests.support.world import World
 from trainyard.contract.layout import write_atomic
 from trainyard.contract.wire.reports import Failure, FinishRecord
@@ -31,3 +33,56 @@ def test_attempt_that_runs_has_no_evidence_of_an_end(world: World) -> None:
     world.start(job)
     (attempt,) = world.client.get(f"/v1/jobs/{job}/attempts").json()["data"]
     assert (attempt["scheduler_end"], attempt["failure"], attempt["failed_node"]) == (None, None, None)
+
+
+def cancel_outside(world: World, canceller: Canceller | None = None) -> None:
+    """Let an account, or nobody knows who, cancel the newest attempt, which has started."""
+    tag = world.scheduler.submitted[-1].tag
+    end = Observation("ended", "Slurm: CANCELLED", ("node1",), ended_as="cancelled", canceller=canceller)
+    world.scheduler.states[tag] = end
+    world.tick()
+
+
+def test_job_cancelled_by_an_unknown_user_continues_once(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    cancel_outside(world)
+    assert world.status(job) == "queued"
+    world.start(job)
+    cancel_outside(world)
+    assert world.job(job)["status_reason"] == "cancelled_outside"
+    assert world.client.post(f"/v1/jobs/{job}/retry").status_code == 202
+    world.start(job)
+    cancel_outside(world)
+    assert world.status(job) == "queued", "a retry by the user begins anew"
+    attempts = world.client.get(f"/v1/jobs/{job}/attempts").json()["data"]
+    reasons = [attempt["exit_reason"] for attempt in attempts]
+    assert reasons == ["cancelled_outside", "user_cancelled", "cancelled_outside"]
+
+
+def test_job_cancelled_by_a_known_user_ends_and_names_them(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    cancel_outside(world, Canceller("ada"))
+    shown = world.job(job)
+    assert shown["status_reason"] == "cancelled_outside"
+    assert shown["status_message"].startswith("Cancelled by ada with `scancel` (Slurm: CANCELLED).")
+
+
+@pytest.mark.parametrize("action", ["cancel", "pause"])
+def test_scheduler_learns_which_attempts_the_service_ends(
+    world: World, action: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, stopping = world.submit(), []
+    world.start(job)
+    observe = world.scheduler.observe
+
+    def observe_and_note(jobs: Sequence[SubmittedJob]) -> Mapping[str, Observation]:
+        stopping.extend(job.is_stopping for job in jobs)
+        return observe(jobs)
+
+    monkeypatch.setattr(world.scheduler, "observe", observe_and_note)
+    world.tick()
+    assert world.client.post(f"/v1/jobs/{job}/{action}").status_code == 202
+    world.tick()
+    assert stopping == [False, True]

@@ -219,18 +219,6 @@ def test_cluster_ends_no_job_before_its_patience_is_over(reason: ExitReason | No
     assert decide(few).status == "queued", "it has waited in the queue"
 
 
-def test_failing_prolog_is_no_cancellation() -> None:
-    message = "Slurm: CANCELLED; node1 is drained: Prolog error"
-    observation = Observation("ended", message, ("node1",), ended_as="cancelled", prolog_failed=True)
-    before = decide(snapshot(status="pending", claimed=False, observation=observation))
-    assert (before.status, before.exit_reason) == ("queued", "node_failure")
-    assert f"the prolog of the site failed ({message})" in (before.message or "")
-    for changes in ({"claimed": True}, {"claimed": False, "unclaimed": UnclaimedAttempt(started=True)}):
-        assert decide(snapshot(observation=observation, **changes)).status == "cancelled"
-    requested = snapshot(status="cancelling", desired="cancelled", claimed=False, observation=observation)
-    assert decide(requested).reason == "user_cancelled"
-
-
 @pytest.mark.parametrize("reason", ["preempted", "time_limit"])
 def test_slurms_timeout_overrides_the_workers_reason(reason: ExitReason) -> None:
     observation = Observation("ended", "Slurm: TIMEOUT", ended_as="time_limit")
@@ -394,8 +382,8 @@ def test_a_pausing_run_is_cancelled_only_if_its_worker_does_not_stop(
 @pytest.mark.parametrize(
     ("word", "ended_as", "status", "why"),
     [
-        (None, "cancelled", "cancelled", "cancelled_outside"),
-        ("preempted", "cancelled", "cancelled", "cancelled_outside"),
+        (None, "cancelled", "queued", None),
+        ("preempted", "cancelled", "queued", None),
         ("completed", "cancelled", "succeeded", "completed"),
         (None, "dropped", "queued", None),
         ("preempted", "dropped", "queued", None),
@@ -454,12 +442,6 @@ def test_a_node_failure_before_the_start_is_not_blamed_on_a_node() -> None:
     observation = Observation("ended", "Slurm: NODE_FAIL", ended_as="node_failure")
     message = decide(snapshot(status="pending", claimed=False, observation=observation)).message or ""
     assert "Cause: ended by Slurm before it started (Slurm: NODE_FAIL)" in message
-
-
-def test_a_cancellation_outside_names_who_cancelled() -> None:
-    observation = Observation("ended", "Slurm: CANCELLED by 1000", ended_as="cancelled")
-    message = decide(snapshot(observation=observation)).message or ""
-    assert message.startswith("Cancelled outside Trainyard, such as by `scancel` (Slurm: CANCELLED by 1000).")
 
 
 def test_a_program_error_remains_one_on_a_failing_node() -> None:

@@ -1,11 +1,14 @@
 """Attributing failures to nodes, and the nodes that the next attempt excludes."""
 
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from service.reconciler.evidence import Evidence
 from service.reconciler.node_exclusion import MAX_EXCLUDED, Fault, failed_node, is_listed, next_excluded, node_fault
+from service.reconciler.run_dir import UnclaimedAttempt
 from service.scheduler.base import Observation
 from trainyard.contract.wire.reports import NODE_NOT_READY, Failure, FinishRecord
 
@@ -23,31 +26,46 @@ def ended(**changes: Any) -> Observation:
     return Observation("ended", "Slurm: NODE_FAIL", **({"nodes": ("n1",), "ended_as": "node_failure"} | changes))
 
 
+def _evidence(record: FinishRecord | None, observation: Observation | None, startup_error: str = "") -> Evidence:
+    unclaimed = UnclaimedAttempt(startup_error=startup_error)
+    return Evidence(observation=observation, exit_record=record, claimed=record is not None, unclaimed=unclaimed)
+
+
+def _failed_node(
+    record: FinishRecord | None,
+    observation: Observation | None,
+    excluded: Sequence[str] = (),
+    startup_error: str = "",
+    stalled_before: Collection[str] = (),
+) -> str | None:
+    return failed_node(_evidence(record, observation, startup_error), excluded, stalled_before)
+
+
 def test_the_exit_record_names_the_node() -> None:
-    assert failed_node(finish("n2"), ended()) == "n2"
-    assert failed_node(finish("n2; rm"), ended()) is None
+    assert _failed_node(finish("n2"), ended()) == "n2"
+    assert _failed_node(finish("n2; rm"), ended()) is None
 
 
 def test_slurms_node_failure_counts_with_any_exit_record() -> None:
     preempted = FinishRecord(execution=1, reason="preempted", time=datetime(2026, 1, 1, tzinfo=UTC))
-    assert failed_node(preempted, ended()) == "n1"
-    assert failed_node(preempted, ended(nodes=("n[1-2]",))) is None
-    assert failed_node(preempted, ended(ended_as="failed")) is None
+    assert _failed_node(preempted, ended()) == "n1"
+    assert _failed_node(preempted, ended(nodes=("n[1-2]",))) is None
+    assert _failed_node(preempted, ended(ended_as="failed")) is None
 
 
 def test_a_worker_that_did_not_start_is_evidence_of_its_node() -> None:
     failed = ended(ended_as="failed")
-    assert failed_node(None, ended()) == "n1"
-    assert failed_node(None, failed, startup_error="/opt/python: not found") == "n1"
-    assert failed_node(finish_without_node(), failed, startup_error="/opt/python: not found") is None
+    assert _failed_node(None, ended()) == "n1"
+    assert _failed_node(None, failed, startup_error="/opt/python: not found") == "n1"
+    assert _failed_node(finish_without_node(), failed, startup_error="/opt/python: not found") is None
 
 
 def test_a_job_that_did_not_launch_is_evidence_of_its_node() -> None:
     launch = Observation("ended", "Slurm: FAILED, JobLaunchFailure", ("n1",), ended_as="launch_failed")
     prolog = Observation("ended", "Slurm: CANCELLED", ("n1",), ended_as="cancelled", prolog_failed=True)
     for observation in (launch, prolog):
-        assert failed_node(None, observation) == "n1"
-        assert failed_node(None, observation, ["n2", "n3"]) is None, "then the job is probably at fault"
+        assert _failed_node(None, observation) == "n1"
+        assert _failed_node(None, observation, ["n2", "n3"]) is None, "then the job is probably at fault"
 
 
 @pytest.mark.parametrize(
@@ -64,7 +82,7 @@ def test_a_job_that_did_not_launch_is_evidence_of_its_node() -> None:
 def test_how_a_node_failed_an_attempt(
     record: FinishRecord | None, observation: Observation, error: str, kind: str
 ) -> None:
-    fault = node_fault(record, observation, startup_error=error)
+    fault = node_fault(_evidence(record, observation, error))
     assert isinstance(fault, Fault)
     assert (fault.node, fault.kind) == ("n1", kind)
     assert ("gone" if kind == "reported" else "Slurm: NODE_FAIL") in fault.message
@@ -74,7 +92,9 @@ def test_a_check_of_the_launcher_counts_for_nodes_of_the_allocation_alone() -> N
     failure = Failure(type=NODE_NOT_READY, message="did not start on node n2: no driver", node="n2")
     record = FinishRecord(execution=1, reason="node_failure", failure=failure, time=datetime(2026, 1, 1, tzinfo=UTC))
     for nodes, kind in ((("n[1-4]",), "not_started"), (("n1",), "reported")):
-        assert node_fault(record, ended(ended_as="completed", nodes=nodes)) == Fault("n2", kind, failure.message)
+        assert node_fault(_evidence(record, ended(ended_as="completed", nodes=nodes))) == Fault(
+            "n2", kind, failure.message
+        )
 
 
 @pytest.mark.parametrize(
@@ -99,7 +119,7 @@ def test_node_lists_of_slurm(node: str, nodes: str, listed: bool) -> None:
 
 @pytest.mark.parametrize("ended_as", ["completed", "failed", "out_of_memory", "cancelled", "preempted", "time_limit"])
 def test_other_ends_are_no_fault_of_a_node(ended_as: Any) -> None:
-    assert node_fault(None, ended(ended_as=ended_as)) is None
+    assert node_fault(_evidence(None, ended(ended_as=ended_as))) is None
 
 
 @pytest.mark.parametrize(
@@ -114,15 +134,15 @@ def test_other_ends_are_no_fault_of_a_node(ended_as: Any) -> None:
     ],
 )
 def test_what_the_shared_filesystem_causes_is_no_evidence(error: str) -> None:
-    assert failed_node(None, ended(ended_as="failed"), startup_error=error) is None
+    assert _failed_node(None, ended(ended_as="failed"), startup_error=error) is None
 
 
 def test_repeated_failures_are_not_attributed_to_more_nodes() -> None:
     failed, error = ended(ended_as="failed"), "/opt/python: not found"
-    assert failed_node(None, failed, ["n8"], error) == "n1"
-    assert failed_node(None, failed, ["n8", "n9"], error) is None
-    assert failed_node(None, ended(), ["n8", "n9"]) == "n1", "Slurm itself reports it"
-    assert failed_node(finish("n2"), ended(), ["n8", "n9"]) == "n2"
+    assert _failed_node(None, failed, ["n8"], error) == "n1"
+    assert _failed_node(None, failed, ["n8", "n9"], error) is None
+    assert _failed_node(None, ended(), ["n8", "n9"]) == "n1", "Slurm itself reports it"
+    assert _failed_node(finish("n2"), ended(), ["n8", "n9"]) == "n2"
 
 
 @pytest.mark.parametrize(
@@ -130,8 +150,8 @@ def test_repeated_failures_are_not_attributed_to_more_nodes() -> None:
     [{"nodes": ("n[1-2]",)}, {"nodes": ()}, {"ended_as": "preempted"}, {"ended_as": "cancelled"}, {"ended_as": None}],
 )
 def test_otherwise_no_node_has_failed(changes: dict[str, Any]) -> None:
-    assert failed_node(None, ended(**changes)) is None
-    assert failed_node(None, None) is None
+    assert _failed_node(None, ended(**changes)) is None
+    assert _failed_node(None, None) is None
 
 
 def test_exclusions_grow_and_drop_the_oldest() -> None:
@@ -147,8 +167,8 @@ def stalled(host: str | None) -> FinishRecord:
 
 
 def test_the_node_of_a_stalled_rank_counts_when_it_is_named_again() -> None:
-    assert failed_node(stalled("n2"), ended(ended_as="completed")) is None
-    assert failed_node(stalled("n2"), ended(ended_as="completed"), stalled_before={"n1"}) is None
-    assert failed_node(stalled("n2"), ended(ended_as="completed"), stalled_before={"n1", "n2"}) == "n2"
-    assert failed_node(stalled("n2; rm"), ended(ended_as="completed"), stalled_before={"n2; rm"}) is None
-    assert failed_node(stalled(None), ended(ended_as="completed"), stalled_before={"n2"}) is None
+    assert _failed_node(stalled("n2"), ended(ended_as="completed")) is None
+    assert _failed_node(stalled("n2"), ended(ended_as="completed"), stalled_before={"n1"}) is None
+    assert _failed_node(stalled("n2"), ended(ended_as="completed"), stalled_before={"n1", "n2"}) == "n2"
+    assert _failed_node(stalled("n2; rm"), ended(ended_as="completed"), stalled_before={"n2; rm"}) is None
+    assert _failed_node(stalled(None), ended(ended_as="completed"), stalled_before={"n2"}) is None

@@ -3,6 +3,7 @@
 import threading
 import time
 from contextlib import nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from service.as_owner import calls as calls_module
 from service.as_owner.accounts import Accounts
 from service.scheduler.base import SchedulerUnavailableError
-from service.scheduler.slurm.commands import SlurmCommands
+from service.scheduler.slurm.commands import NodeReason, SlurmCommands
 from service.scheduler.slurm.states import interpret_state
 
 
@@ -77,9 +78,12 @@ def test_an_old_release_is_queried_without_used_gpus(programs: Path) -> None:
 
 
 def test_nodes_out_of_service_are_listed_with_their_reasons(programs: Path) -> None:
-    rows = "node1|down*|Not responding\nnode1|down*|Not responding\nnode2|idle|none\nnode3|drained|bad\tDIMM"
+    down = "node1|down*|2026-01-01T12:15:00|Not responding"
+    rows = f"{down}\n{down}\nnode2|idle|Unknown|none\nnode3|drained|Unknown|bad\tDIMM | fan"
     program(programs, "sinfo", f"cat <<'END'\n{rows}\nEND")
-    assert SlurmCommands().node_reasons("node[1-3]") == ["node1 is down: Not responding", "node3 is drained: bad?DIMM"]
+    first, second = SlurmCommands().node_reasons("node[1-3]")
+    assert first == NodeReason("node1 is down: Not responding", datetime(2026, 1, 1, 12, 15, tzinfo=UTC))
+    assert second == NodeReason("node3 is drained: bad?DIMM | fan", None)
 
 
 def test_jobs_of_other_accounts_are_queried_on_request(programs: Path) -> None:
@@ -112,21 +116,23 @@ def accounting(folder: Path, *records: str) -> None:
 
 
 def test_a_line_break_in_a_folder_forges_no_record(programs: Path) -> None:
-    forged = "7|1001|COMPLETED|0:0|n1|/tmp/x\n8!1000!FAILED!1:0!n1!/runs/2!ty-b|ty-a"
-    accounting(programs, forged, "9|1000|FAILED|1:0|n1|/runs/2|ty-b")
+    forged = "7|1001|COMPLETED|0:0|None|n1|/tmp/x\n8!1000!FAILED!1:0!None!n1!/runs/2!ty-b|ty-a"
+    accounting(programs, forged, "9|1000|FAILED|1:0|None|n1|/runs/2|ty-b")
     assert [row.id for row in SlurmCommands().sacct(ids=["7", "8", "9"]) or []] == ["9"]
 
 
 def test_records_distinguish_a_user_from_the_controller(programs: Path) -> None:
     accounting(
         programs,
-        "7|1000|CANCELLED by 1000|0:0|n1|/runs/1|ty-a",
-        "8|1000|CANCELLED|0:0|n1|/runs/2|ty-b",
-        "9|1000|PREEMPTED|0:15|n1|/runs/3|ty-c",
+        "7|1000|CANCELLED by 1000|0:0|None|None assigned|/runs/1|ty-a",
+        "8|1000|CANCELLED|0:0|Unknown|n1|/runs/2|ty-b",
+        "9|1000|PREEMPTED|0:15|2026-01-01T12:15:00|n1|/runs/3|ty-c",
     )
     rows = SlurmCommands().sacct(ids=["7", "8", "9"]) or []
     ends = [interpret_state(row.state) for row in rows]
     assert ends == [("ended", "cancelled"), ("ended", "dropped"), ("ended", "preempted")]
+    assert [row.nodes for row in rows] == ["", "n1", "n1"]
+    assert [row.start for row in rows] == [None, None, datetime(2026, 1, 1, 12, 15, tzinfo=UTC)]
 
 
 def test_an_owner_who_delays_scancel_delays_the_tick_briefly(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,15 +2,19 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from service.scheduler.base import SchedulerUnavailableError, SubmittedJob
-from service.scheduler.slurm.commands import Row, SlurmCommands
+from service.scheduler.base import Canceller, SchedulerUnavailableError, SubmittedJob
+from service.scheduler.slurm.commands import NodeReason, Row, SlurmCommands
 from service.scheduler.slurm.scheduler import SlurmScheduler
+from service.scheduler.slurm.states import BY_CONTROLLER
 
 NOWHERE = Path("/nowhere")
+START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 FIRST, SECOND = SubmittedJob("ty-1", "1", NOWHERE), SubmittedJob("ty-2", "2", NOWHERE)
 
 
@@ -21,15 +25,23 @@ class FakeCommands(SlurmCommands):
         super().__init__()
         self.queue: list[Row] = []
         self.controller = self.accounting = True
+        self.without_slurmdbd = False
         self.queue_queries = 0
         self.past: list[Row] = []
         self.ids: list[Sequence[str]] = []
         self.reasons: list[str] = []
+        self.since = START
         self.nodes: list[str] = []
+        self.sinfo = True
 
-    def node_reasons(self, nodes: str) -> list[str]:
+    def node_reasons(self, nodes: str) -> list[NodeReason]:
+        if not self.sinfo:
+            raise SchedulerUnavailableError("sinfo ended with 1")
         self.nodes.append(nodes)
-        return self.reasons
+        return [NodeReason(text, self.since) for text in self.reasons]
+
+    def configuration(self) -> str:
+        return "SlurmUser               = nobody(65534)\n"
 
     def squeue(self, *, everyone: bool = False) -> tuple[list[Row], list[Row]]:
         self.queue_queries += 1
@@ -41,11 +53,13 @@ class FakeCommands(SlurmCommands):
         if not self.accounting:
             raise SchedulerUnavailableError("sacct ended with 1")
         self.ids.append(ids)
+        if self.without_slurmdbd:
+            return None
         return [row for row in self.past if row.id in ids]
 
 
 def row(known: SubmittedJob, state: str, detail: str = "None") -> Row:
-    return Row(known.scheduler_id, known.tag, state, detail, "node1", uid=os.getuid())
+    return Row(known.scheduler_id, known.tag, state, detail, "node1", start=START, uid=os.getuid())
 
 
 @pytest.fixture
@@ -63,9 +77,7 @@ def commands() -> FakeCommands:
 
 @pytest.fixture
 def scheduler(commands: FakeCommands, time: list[float]) -> SlurmScheduler:
-    made = SlurmScheduler(poll_seconds=5)
-    made._commands = commands
-    return made
+    return SlurmScheduler(poll_seconds=5, commands=commands)
 
 
 def test_the_end_of_a_duplicate_is_not_reported_for_its_claimant(
@@ -102,22 +114,107 @@ def test_a_node_failure_states_why_the_node_is_out_of_service(
     assert (observed["ty-2"].message, commands.nodes) == ("", ["node1"])
 
 
-def test_a_failing_prolog_differs_from_a_cancellation(
+@pytest.mark.parametrize(
+    ("reason", "minutes", "left", "prolog"),
+    [
+        ("node1 is drained: Prolog error", 1, True, True),
+        ("node1 is drained: kernel update", 0, True, False),
+        ("node1 is drained: kernel update", -1, False, False),
+        ("node1 is drained: Kill task failed", 1, False, False),
+        ("node1 is drained: Epilog error", 1, False, False),
+    ],
+)
+def test_a_node_explains_a_cancellation_if_it_left_service_since_the_start(
+    scheduler: SlurmScheduler, commands: FakeCommands, reason: str, minutes: int, left: bool, prolog: bool
+) -> None:
+    commands.queue, commands.without_slurmdbd = (
+        [row(FIRST, "CANCELLED"), row(SECOND, "FAILED", "JobLaunchFailure")],
+        True,
+    )
+    commands.reasons, commands.since = [reason], START + timedelta(minutes=minutes)
+    observed = scheduler.observe([FIRST, SECOND])
+    assert (observed["ty-1"].node_left, observed["ty-1"].prolog_failed) == (left, prolog)
+    assert (reason in observed["ty-1"].message) is left
+    assert observed["ty-2"].ended_as == "launch_failed"
+    assert reason in observed["ty-2"].message
+
+
+@pytest.mark.parametrize(
+    ("by", "canceller"),
+    [
+        ("0", Canceller("root", is_administrator=True)),
+        ("65534", Canceller("nobody", is_administrator=True)),
+        ("1", Canceller("daemon")),
+        ("123456", Canceller("uid 123456")),
+    ],
+)
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_cancelled_job_states_by_whom(
+    scheduler: SlurmScheduler, commands: FakeCommands, by: str, canceller: Canceller, listed: bool
+) -> None:
+    commands.queue = [row(FIRST, "CANCELLED")] if listed else []
+    commands.past = [row(FIRST, f"CANCELLED by {by}", "0:15")]
+    observed = scheduler.observe([FIRST])["ty-1"]
+    assert (observed.message, observed.canceller) == (f"Slurm: CANCELLED by {by}, exit code 0:15", canceller)
+    assert commands.ids == [["1"]]
+
+
+def test_a_job_that_the_controller_cancelled_was_dropped(scheduler: SlurmScheduler, commands: FakeCommands) -> None:
+    commands.queue, commands.past = [row(FIRST, "CANCELLED")], [row(FIRST, BY_CONTROLLER, "0:0")]
+    assert scheduler.observe([FIRST])["ty-1"].ended_as == "dropped"
+
+
+@pytest.mark.parametrize("missing", ["no record", "an old record", "an early record", "sacct", "sinfo"])
+def test_a_cancelled_job_waits_for_its_evidence_but_not_for_ever(
+    scheduler: SlurmScheduler, commands: FakeCommands, time: list[float], missing: str
+) -> None:
+    commands.queue = [row(FIRST, "CANCELLED"), row(SECOND, "RUNNING")]
+    # slurmdbd has the end of a short job before its start, and with it the name and the account.
+    early = Row("1", "allocation", "CANCELLED by 1", "0:0", "node1", start=START, uid=0)
+    records = {"an old record": row(FIRST, "RUNNING"), "an early record": early}
+    commands.past = [records[missing]] if missing in records else []
+    commands.accounting, commands.sinfo = missing != "sacct", missing != "sinfo"
+    if missing == "sinfo":
+        commands.past = [row(FIRST, "CANCELLED by 1")]
+    began = time[0]
+    while "ty-1" not in (observed := scheduler.observe([FIRST, SECOND])):
+        assert observed["ty-2"].state == "running"
+        time[0] += 5
+    assert time[0] - began == 30
+    assert observed["ty-1"].ended_as == "cancelled"
+    assert (observed["ty-1"].canceller is None) == (missing != "sinfo")
+
+
+def test_a_failing_prolog_explains_a_failed_job(scheduler: SlurmScheduler, commands: FakeCommands) -> None:
+    commands.queue = [row(FIRST, "FAILED", "NonZeroExitCode")]
+    commands.reasons = ["node1 is drained: Prolog error"]
+    assert scheduler.observe([FIRST])["ty-1"].prolog_failed
+
+
+def test_a_signal_is_no_failed_launch(scheduler: SlurmScheduler, commands: FakeCommands) -> None:
+    """Slurm 22.05 has the same reason for both in the queue; the exit code in the accounting differs."""
+    commands.queue = [row(FIRST, "FAILED", "JobLaunchFailure"), row(SECOND, "FAILED", "JobLaunchFailure")]
+    commands.past = [row(FIRST, "FAILED", "0:9"), row(SECOND, "FAILED", "0:53")]
+    observed = scheduler.observe([FIRST, SECOND])
+    assert [observed[tag].ended_as for tag in ("ty-1", "ty-2")] == ["failed", "launch_failed"]
+
+
+def test_a_record_that_comes_late_names_the_canceller(
     scheduler: SlurmScheduler, commands: FakeCommands, time: list[float]
 ) -> None:
-    commands.queue = [row(FIRST, "CANCELLED"), row(SECOND, "FAILED", "JobLaunchFailure")]
-    for reasons, failed in ((["node1 is drained: Prolog error"], True), (["node1 is drained: kernel update"], False)):
-        commands.reasons = reasons
-        time[0] += 5
-        observed = scheduler.observe([FIRST, SECOND])
-        assert observed["ty-1"].prolog_failed is failed
-        assert ("Prolog error" in observed["ty-1"].message) is failed
-        assert observed["ty-2"].ended_as == "launch_failed"
+    commands.queue = [row(FIRST, "CANCELLED")]
+    assert scheduler.observe([FIRST]) == {}
+    time[0] += 5
+    commands.past = [row(FIRST, "CANCELLED by 1")]
+    assert scheduler.observe([FIRST])["ty-1"].canceller == Canceller("daemon")
 
 
-def test_a_cancelled_job_states_by_whom(scheduler: SlurmScheduler, commands: FakeCommands) -> None:
-    commands.past = [Row("1", "ty-1", "CANCELLED by 1000", "0:15", "node1", uid=os.getuid())]
-    assert scheduler.observe([FIRST])["ty-1"].message == "Slurm: CANCELLED by 1000, exit code 0:15"
+def test_a_job_that_the_service_cancelled_needs_no_canceller(scheduler: SlurmScheduler, commands: FakeCommands) -> None:
+    commands.queue = [row(FIRST, "CANCELLED"), row(SECOND, "CANCELLED")]
+    commands.without_slurmdbd = True
+    observed = scheduler.observe([replace(FIRST, is_stopping=True), SECOND])
+    assert [observed[tag].ended_as for tag in ("ty-1", "ty-2")] == ["cancelled", "cancelled"]
+    assert (commands.ids, commands.nodes) == ([["2"]], ["node1"])
 
 
 def test_a_job_submitted_since_the_last_poll_is_pending(scheduler: SlurmScheduler, commands: FakeCommands) -> None:

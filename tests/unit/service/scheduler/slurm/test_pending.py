@@ -41,7 +41,7 @@ class TestCountAhead:
 
 class TestDescribePending:
     def test_complete_message(self) -> None:
-        observation = describe_pending(row(5, estimated_start=NOW + timedelta(minutes=12)), {"5": 3}, NOW)
+        observation = describe_pending(row(5, start=NOW + timedelta(minutes=12)), {"5": 3}, NOW)
         assert observation.message == (
             "Waiting in Slurm: jobs with higher priority start first (Priority). 3 jobs ahead in partition gpu. "
             "Slurm estimates the start by 2026-01-01 12:15 UTC."
@@ -115,4 +115,4 @@ class TestQueue:
         assert [one.id for one in parse_queue(forged, "m1", 1000)[0]] == []
 
     def test_no_estimate_is_none(self) -> None:
-        assert parse_queue(self.LINE.replace("2026-01-01T12:15:00", "N/A"), "m1", 1000)[0][0].estimated_start is None
+        assert parse_queue(self.LINE.replace("2026-01-01T12:15:00", "N/A"), "m1", 1000)[0][0].start is None

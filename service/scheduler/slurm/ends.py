@@ -1,0 +1,98 @@
+"""What Slurm knows about the end of a job beyond its state: who cancelled it, and what became of its nodes."""
+
+import re
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+import structlog
+
+from service.scheduler.base import Observation, SchedulerUnavailableError
+from service.scheduler.slurm.accounting import SlurmAccounts
+from service.scheduler.slurm.commands import NodeReason, SlurmCommands
+
+log = structlog.get_logger("slurm")
+
+_MAX_NODE_LISTS, _MAX_REASONS = 4, 4
+"""Node lists whose reasons one poll queries, and reasons in one message."""
+_PATIENCE_SECONDS = 30.0
+"""How long an unclear end waits for what the accounting and sinfo know of it. slurmdbd gets a record a few
+seconds late."""
+_BY = re.compile(r"CANCELLED by (\d+)")
+_OF_NODES = ("node_failure", "launch_failed")
+_CONSEQUENCES = ("kill task failed", "epilog")
+"""Reasons for which Slurm drains a node because of how a job ended there."""
+
+
+class EndEvidence:
+    """Adds to ended jobs who cancelled them and why their nodes are out of service."""
+
+    def __init__(self, commands: SlurmCommands, accounts: SlurmAccounts) -> None:
+        self._commands = commands
+        self._accounts = accounts
+        self._since: dict[str, float] = {}
+        """By tag, since when a job that is over waits for its evidence."""
+
+    def collect(
+        self, observed: Mapping[str, Observation], states: Mapping[str, str], unrecorded: Collection[str]
+    ) -> dict[str, Observation | None]:
+        """Return the observations with the evidence of their ends; None for those that wait for it.
+
+        Args:
+            observed: By tag, without the jobs that the service itself has cancelled.
+            states: By tag, the states of ended jobs in the accounting.
+            unrecorded: The tags of jobs with an unclear end that the accounting, if there is one, has not recorded yet.
+        """
+        reasons = self._reasons(observed)
+        explained: dict[str, Observation | None] = {}
+        waiting = set(unrecorded)
+        for tag, observation in observed.items():
+            if observation.ended_as == "cancelled" and (by := _BY.match(states.get(tag, ""))):
+                observation = replace(observation, canceller=self._accounts.canceller(int(by[1])))
+            if _may_be_of_nodes(observation):
+                known = reasons.get(observation.nodes)
+                observation = _with_reasons(observation, known or [])
+                if known is None and observation.ended_as == "cancelled":
+                    waiting.add(tag)
+            explained[tag] = observation
+        now = time.monotonic()
+        self._since = {tag: self._since.get(tag, now) for tag in waiting}
+        return explained | {tag: None for tag, since in self._since.items() if now - since < _PATIENCE_SECONDS}
+
+    def _reasons(self, observed: Mapping[str, Observation]) -> dict[tuple[str, ...], list[NodeReason]]:
+        """Return why nodes are out of service, by list of nodes; what was not queried is left out."""
+        lists = sorted({each.nodes for each in observed.values() if _may_be_of_nodes(each)})
+        reasons = {}
+        try:
+            for nodes in lists[:_MAX_NODE_LISTS]:
+                reasons[nodes] = self._commands.node_reasons(",".join(nodes))
+        except SchedulerUnavailableError as error:
+            log.warning("reasons of nodes are unavailable", error=str(error))
+        return reasons
+
+
+def _may_be_of_nodes(observation: Observation) -> bool:
+    """Whether nodes may have caused the end. A job whose prolog fails is cancelled or failed, as others are."""
+    return observation.ended_as in (*_OF_NODES, "cancelled", "failed") and bool(observation.nodes)
+
+
+def _with_reasons(observation: Observation, reasons: Sequence[NodeReason]) -> Observation:
+    if observation.ended_as not in _OF_NODES:
+        # The end says nothing about what its nodes had before, nor about what it has left there.
+        reasons = [each for each in reasons if _explains(each, observation)]
+    if not reasons:
+        return observation
+    text = "; ".join(each.text for each in reasons[:_MAX_REASONS])
+    return replace(
+        observation,
+        message=f"{observation.message}; {text}",
+        node_left=observation.ended_as == "cancelled",
+        prolog_failed="prolog" in text.lower(),
+    )
+
+
+def _explains(reason: NodeReason, observation: Observation) -> bool:
+    """Whether a node was taken out of service while the job was on it, for a cause of its own."""
+    if reason.since is None or observation.started_at is None or reason.since < observation.started_at:
+        return False
+    return not any(text in reason.text.lower() for text in _CONSEQUENCES)
