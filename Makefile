@@ -79,8 +79,10 @@ test-heavy: dev older-clients
 test-slow: dev older-clients client-lines
 	$(BIN)/python -m pytest -m "slow and not compose and not gpu" --timeout 1000
 
+# The second part has the Slurm of a newer Debian.
 test-slurm: dev
 	$(BIN)/python -m pytest -m "slurm and not slow and not compose" --durations 10
+	$(BIN)/python -m tests.support.newer_slurm -m "slurm and smoke" tests/slurm
 
 test-slurm-smoke: dev
 	$(BIN)/python -m pytest -m "slurm and smoke" --durations 10 tests/slurm

@@ -254,6 +254,15 @@ class SlurmLab:
             prolog.chmod(0o755)
             text += f"Prolog={prolog}\nPrologFlags=Alloc\n"
         self.conf.write_text(text)
+        if self.release >= (23, 2):
+            # Its nodes would not start where no filesystem of cgroups is mounted.
+            (root / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
+
+    @property
+    def release(self) -> tuple[int, int]:
+        """The release of Slurm, such as (22, 5)."""
+        first, second = self.run("sinfo", "--version").split()[-1].split(".")[:2]
+        return int(first), int(second)
 
 
 _MOUNT_AND_RUN = """
