@@ -111,6 +111,9 @@ def interpreter(settings: Settings) -> Finding:
     """Whether the workers' interpreter has torch, the worker and the known security fixes, as this machine sees it."""
     python = Path(settings.python)
     node_check = f"srun -N1 {python} -c 'import torch, worker'"
+    shared = any(
+        python.is_relative_to(root) for root in (*settings.site.roots, str(settings.runs.parent), str(Path.home()))
+    )
     # A virtual environment links to an interpreter of the nodes, so the link may be broken here.
     if os.path.lexists(python):
         version, absent = _examine(python)
@@ -118,16 +121,15 @@ def interpreter(settings: Settings) -> Finding:
             fix = (
                 f"install them there (pip install 'trainyard[worker]'), or correct TRAINYARD_SLURM_PYTHON; {_EACH_NODE}"
             )
-            return error_finding("python", f"{python} has no {' and no '.join(absent)}, as seen from here", fix)
+            message = f"{python} has no {' and no '.join(absent)}, as seen from here"
+            # Elsewhere the nodes may have another file of this name, as containers do.
+            return error_finding("python", message, fix) if shared else warning_finding("python", message, fix)
         if version is not None and (missing := describe_missing(version)) is not None:
             fix = "install the newest patch release of this Python for the workers"
             return warning_finding("python", f"{python}: {missing}", fix)
         return ok_finding("python", f"{python} is here; whether on the nodes too: {node_check}")
     message = f"{python} is not here, and jobs end at once where a node does not have it"
     fix = f"set TRAINYARD_SLURM_PYTHON to the worker's interpreter; check on a node: {node_check}"
-    shared = any(
-        python.is_relative_to(root) for root in (*settings.site.roots, str(settings.runs.parent), str(Path.home()))
-    )
     return error_finding("python", message, fix) if shared else warning_finding("python", message, fix)
 
 
