@@ -96,7 +96,7 @@ def test_token_with_the_end_of_the_prompt_and_the_answer_is_learned(tmp_path):
     line = {"messages": [USER, {"role": "assistant", "content": "3"}] * 2}
     (segment,) = load(tmp_path, which, line)[0].rows.segments(0)
     assert which._tokenizer.decode(segment.tokens[segment.targets]) == " 3<|end|> 3<|end|>"
-    answer = which.answer([USER], [{"role": "assistant", "content": "3"}])
+    (answer,) = which.encode([which.answer([USER], [{"role": "assistant", "content": "3"}])])
     assert which._tokenizer.decode(answer.tokens[answer.targets]) == " 3<|end|>"
 
 
