@@ -201,11 +201,11 @@ def _reference(tokenizer: Any, chat: Chat, variant: str) -> tuple[list[int], lis
         return None
     ids, mask = list(encoded["input_ids"]), [bool(one) for one in encoded["assistant_masks"]]
     question = [user("q")]
-    asked, begun = (
+    before, begun = (
         tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=prompt)
         for prompt in (False, True)
     )
-    given = tokenizer(begun.removeprefix(asked), add_special_tokens=False)["input_ids"]
+    given = tokenizer(begun.removeprefix(before), add_special_tokens=False)["input_ids"]
     for start in range(len(ids)):
         same = next(
             (n for n, (one, other) in enumerate(zip(ids[start:], given, strict=False)) if one != other), len(given)

@@ -45,7 +45,7 @@ def metaspace(scheme: str) -> Any:
     )
 
 
-def word_piece() -> Any:
+def bert_like() -> Any:
     from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
     special = [*_SPECIAL, "[UNK]"]
@@ -89,11 +89,11 @@ def byt5() -> Any:
     return ByT5Tokenizer()
 
 
-def words_in_python() -> Any:
+def spaces_in_python() -> Any:
     """A tokenizer in Python that divides texts at white space, and adds nothing."""
     from transformers import PreTrainedTokenizer
 
-    class Words(PreTrainedTokenizer):
+    class SpaceTokenizer(PreTrainedTokenizer):
         def __init__(self, **options: Any) -> None:
             self._names = dict.fromkeys(["<unk>", "</s>", *_TEXT.split()])
             self._ids = {name: number for number, name in enumerate(self._names)}
@@ -115,7 +115,7 @@ def words_in_python() -> Any:
         def _convert_id_to_token(self, index: int) -> str:
             return list(self._names)[index]
 
-    return Words()
+    return SpaceTokenizer()
 
 
 FAMILIES: dict[str, Callable[[], Any]] = {
@@ -130,9 +130,9 @@ FAMILIES: dict[str, Callable[[], Any]] = {
     "metaspace always": lambda: fast(metaspace("always")),
     "metaspace never": lambda: fast(metaspace("never")),
     "unigram": lambda: fast(adding(unigram(), "$A </s>")),
-    "pieces of words": lambda: fast(word_piece()),
-    "pieces of words, begun and ended": lambda: fast(adding(word_piece(), "<s> $A </s>")),
-    "python, words": words_in_python,
+    "pieces of words": lambda: fast(bert_like()),
+    "pieces of words, begun and ended": lambda: fast(adding(bert_like(), "<s> $A </s>")),
+    "python, words": spaces_in_python,
     "python, bytes, ended": byt5,
 }
 """By a description: how text is divided, and which special tokens are added."""

@@ -125,10 +125,10 @@ class ChatTemplate:
     @cached_property
     def _takes_parts(self) -> bool:
         """Whether contents must be lists of parts, as for some models that see images."""
-        said = {"role": "user", "content": _MARK}
-        if _MARK in self._try([said]):
+        message = {"role": "user", "content": _MARK}
+        if _MARK in self._try([message]):
             return False
-        return _MARK in self._try([{**said, "content": [{"type": "text", "text": _MARK}]}])
+        return _MARK in self._try([{**message, "content": [{"type": "text", "text": _MARK}]}])
 
     def _raw(self, messages: Sequence[Message], tools: Sequence[Any] | None = None, *, prompt: bool = False) -> str:
         """Return the text of messages with their arguments as they are; empty if the template refuses them."""

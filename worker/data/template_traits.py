@@ -83,7 +83,7 @@ class _Probe:
         self._raw = render
 
     def traits(self, *, marks_answers: bool) -> TemplateTraits:
-        begin = self._raw([_said("user", _Q1)], prompt=True).removeprefix(self._raw([_said("user", _Q1)]))
+        begin = self._raw([_message("user", _Q1)], prompt=True).removeprefix(self._raw([_message("user", _Q1)]))
         ending, _ = answer_ends(self._raw)
         headers = self._headers(ending, begin)
         header = headers.get("assistant", "")
@@ -106,7 +106,7 @@ class _Probe:
             begin: What the template writes where the model shall answer.
         """
         headers = {}
-        talk = [_said("user", _Q1), _said("assistant", _A1), _said("user", _Q2), _said("assistant", _A2)]
+        talk = [_message("user", _Q1), _message("assistant", _A1), _message("user", _Q2), _message("assistant", _A2)]
         text = self._raw(talk)
         if all(mark in text for mark in (_Q1, _A1, _Q2, _A2)):
             after_user = self._raw(talk[:1]).rpartition(_Q1)[2]
@@ -115,11 +115,11 @@ class _Probe:
             common = without_cut_marker(common_start(header, begin))
             headers["assistant"] = common if common.strip() else header
             headers["user"] = _without(_between(text, _A1, _Q2), ending)
-        if _S1 in (text := self._raw([_said("system", _S1), _said("user", _Q1)])):
+        if _S1 in (text := self._raw([_message("system", _S1), _message("user", _Q1)])):
             headers["system"] = text.partition(_S1)[0]
         call = {"id": "abcdefgh1", "type": "function", "function": {"name": "f", "arguments": {}}}
         tool = {"role": "tool", "content": _T1, "name": "f", "tool_call_id": "abcdefgh1"}
-        before = [_said("user", _Q1), {**_said("assistant", ""), "tool_calls": [call]}]
+        before = [_message("user", _Q1), {**_message("assistant", ""), "tool_calls": [call]}]
         if _T1 in (text := self._raw([*before, tool])):
             head, alone = text.partition(_T1)[0], self._raw(before)
             if head.startswith(alone):
@@ -129,7 +129,7 @@ class _Probe:
         return headers
 
     def _system_prompt(self) -> str:
-        alone, before = self._raw([_said("user", _Q1)]), self._raw([_said("system", _S1), _said("user", _Q1)])
+        alone, before = self._raw([_message("user", _Q1)]), self._raw([_message("system", _S1), _message("user", _Q1)])
         if _S1 not in before:
             return ""
         start, _, end = before.partition(_S1)
@@ -139,11 +139,11 @@ class _Probe:
 
     def _strips_reasoning(self) -> bool:
         for first in (
-            _said("assistant", f"<think>\n{_R1}\n</think>\n\n{_A1}"),
-            {**_said("assistant", _A1), "reasoning_content": _R1, "thinking": _R1},
+            _message("assistant", f"<think>\n{_R1}\n</think>\n\n{_A1}"),
+            {**_message("assistant", _A1), "reasoning_content": _R1, "thinking": _R1},
         ):
-            alone = self._raw([_said("user", _Q1), first])
-            followed = self._raw([_said("user", _Q1), first, _said("user", _Q2), _said("assistant", _A2)])
+            alone = self._raw([_message("user", _Q1), first])
+            followed = self._raw([_message("user", _Q1), first, _message("user", _Q2), _message("assistant", _A2)])
             if _R1 in alone and followed and _R1 not in followed:
                 return True
         return False
@@ -153,12 +153,12 @@ class _Probe:
         for form, arguments in (("object", _ARGUMENTS), ("text", json.dumps(_ARGUMENTS))):
             function = {"name": "f", "arguments": arguments}
             call = {"id": "abcdefgh1", "type": "function", "function": function}
-            messages = [_said("user", _Q1), {**_said("assistant", ""), "tool_calls": [call]}]
+            messages = [_message("user", _Q1), {**_message("assistant", ""), "tool_calls": [call]}]
             texts[form] = self._raw(messages) or self._raw([*messages, {"role": "tool", "content": "1", "name": "f"}])
         if _holds_json(texts["object"]):
             return "object"
         # Some write one argument after the other in a syntax of their own, but none means that of Python's objects.
-        named = all(piece in texts["object"] for piece in (*_ARGUMENTS, "fifth", "word"))
+        named = all(part in texts["object"] for part in (*_ARGUMENTS, "fifth", "word"))
         if named and not any(str(value) in texts["object"] for value in (_ARGUMENTS, _ARGUMENTS["fourth"])):
             return "object"
         if _holds_json(texts["text"]):
@@ -167,7 +167,7 @@ class _Probe:
         return "unknown" if any("sixth" in text for text in texts.values()) else "object"
 
 
-def _said(role: str, content: str) -> dict[str, Any]:
+def _message(role: str, content: str) -> dict[str, Any]:
     return {"role": role, "content": content}
 
 

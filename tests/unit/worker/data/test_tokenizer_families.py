@@ -100,5 +100,5 @@ def test_white_space_of_the_prompt_is_not_learned_if_an_answer_divides_it() -> N
 
 def test_tokenizer_without_an_end_token_adds_none() -> None:
     tokenizer = HfTokenizer(fast(byte_level(), end=None))
-    (segment,) = tokenizer.encode([completed_text("a ", "4")])
+    (segment,) = tokenizer.encode([completed_text("a\n", "4")])
     assert (len(segment.tokens), segment.targets.tolist()) == (3, [False, False, True])
