@@ -93,7 +93,7 @@ def spaces_in_python() -> Any:
     """A tokenizer in Python that divides texts at white space, and adds nothing."""
     from transformers import PreTrainedTokenizer
 
-    class SpaceTokenizer(PreTrainedTokenizer):
+    class SpaceTokenizer(PreTrainedTokenizer):  # type: ignore[misc]
         def __init__(self, **options: Any) -> None:
             self._names = dict.fromkeys(["<unk>", "</s>", *_TEXT.split()])
             self._ids = {name: number for number, name in enumerate(self._names)}
