@@ -81,7 +81,11 @@ class ChatTemplate:
         return MarkedText(text, spans, True, self._marked_tokens(chat), +counts)
 
     def answer(self, prompt: Sequence[Message], answer: Sequence[Message], tools: Sequence[Any] | None) -> MarkedText:
-        """Return the text of messages with messages that answer them; what follows the first header is learned."""
+        """Return the text of messages with messages that answer them; what follows the first header is learned.
+
+        Raises:
+            ValueError: The answer cannot be learned.
+        """
         messages = [*prompt, *answer]
         text = self.render(messages, tools)
         self._check_calls(messages, tools, text)
@@ -92,7 +96,12 @@ class ChatTemplate:
             start = first[1]
         else:
             raise ValueError("the chat template does not show where the answer to the prompt begins")
-        return MarkedText(text, [(start, len(text))], True)
+        given = self.traits.answer_start
+        begin = start - (len(given) if text[:start].endswith(given) else 0)
+        span, _ = self._if_whole(answer[0], text[begin:], (start, len(text)))
+        if span is None:
+            raise ValueError("the chat template leaves out a part of the answer, such as its reasoning")
+        return MarkedText(text, [span], True)
 
     def _marked_tokens(self, chat: Chat) -> list[bool] | None:
         """Return which tokens the template itself marks as learned, of its text tokenised without special tokens; None
@@ -120,7 +129,11 @@ class ChatTemplate:
     @cached_property
     def traits(self) -> TemplateTraits:
         """What a probe tells. A template that refuses a probe has none of its traits."""
-        return probe_traits(self._text(None), self._raw)
+        try:
+            template = self._text(None)
+        except ValueError:  # it has templates for other purposes alone
+            template = ""
+        return probe_traits(template, self._raw)
 
     @cached_property
     def _takes_parts(self) -> bool:

@@ -123,13 +123,14 @@ class HfTokenizer:
 
     def encode(self, texts: Sequence[MarkedText]) -> list[Segment]:
         plain = [one.text for one in texts]
-        if not self._tokenizer.is_fast:
-            ids = self._tokenizer(plain, add_special_tokens=False)["input_ids"]
-            targets = [self._targets_by_prefixes(one, tokens) for one, tokens in zip(texts, ids, strict=True)]
+        # The characters of tokens cost as much time as the tokens, and are needed where a part is learned.
+        partly = self._tokenizer.is_fast and any(one.spans != [(0, len(one.text))] for one in texts)
+        encoded = self._tokenizer(plain, add_special_tokens=False, return_offsets_mapping=partly)
+        ids = encoded["input_ids"]
+        if partly:
+            targets = [learned_tokens(one, spans) for one, spans in zip(texts, encoded["offset_mapping"], strict=True)]
         else:
-            encoded = self._tokenizer(plain, add_special_tokens=False, return_offsets_mapping=True)
-            ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
-            targets = [learned_tokens(one, spans) for one, spans in zip(texts, offsets, strict=True)]
+            targets = [self._targets_by_prefixes(one, tokens) for one, tokens in zip(texts, ids, strict=True)]
         return [self._segment(one, *pair) for one, *pair in zip(texts, ids, targets, strict=True)]
 
     def conversation(self, chat: Chat) -> MarkedText:
@@ -197,19 +198,19 @@ class HfTokenizer:
 def learned_tokens(marked: MarkedText, offsets: Sequence[Span]) -> list[bool]:
     """Return which tokens of a text are learned, by their spans of characters: those with a character of an answer, of
     which the first may be joined with the end of the prompt."""
-    learned = []
-    previous = 0
-    for first, stop in offsets:
-        # Some tokenizers leave white space out of the spans of the tokens that hold it.
-        begin = previous if marked.text[previous:first].isspace() else first
-        learned.append(any(_is_of((begin, first, stop), span) for span in marked.spans))
-        previous = max(previous, stop)
-    return learned
-
-
-def _is_of(token: tuple[int, int, int], span: Span) -> bool:
-    (begin, first, stop), (start, end) = token, span
-    return (first if stop > first else begin) < end and (stop > start or begin >= start)
+    if not offsets:
+        return []
+    first, stop = np.array(offsets, dtype=np.int64).T
+    previous = np.concatenate([[0], np.maximum.accumulate(stop)[:-1]])
+    begin = first.copy()
+    # Some tokenizers leave white space out of the spans of the tokens that hold it.
+    for index in np.flatnonzero(previous < first):
+        if marked.text[previous[index] : first[index]].isspace():
+            begin[index] = previous[index]
+    learned = np.zeros(len(first), dtype=np.bool_)
+    for start, end in marked.spans:
+        learned |= (np.where(stop > first, first, begin) < end) & ((stop > start) | (begin >= start))
+    return learned.tolist()
 
 
 def _added_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
