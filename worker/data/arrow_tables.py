@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
+from trainyard.contract.formats.records import without_nulls
 from worker.core.errors import RefusedError
 from worker.data.data_files import CHUNK_BYTES, Chunk, DataFile, opened
 
@@ -43,7 +44,8 @@ def table_rows(chunk: Chunk, columns: frozenset[str]) -> Iterator[tuple[int, dic
             for start in range(0, batch.num_rows, _ROWS):
                 for row in batch.slice(start, _ROWS).to_pylist():
                     number += 1
-                    yield number, row
+                    # A table has every field of a structure in each row, with null where the record had none.
+                    yield number, {name: without_nulls(value) for name, value in row.items()}
 
 
 def schema_metadata(file: DataFile) -> dict[bytes, bytes]:

@@ -3,7 +3,7 @@
 import logging
 import multiprocessing
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -78,7 +78,7 @@ def build_tokens(
     on_progress: Callable[[], None],
 ) -> dict[str, Any]:
     """Write the tokens of all examples of the files, and return facts about them: `format`, `examples`, `tokens`,
-    `bad` (the number of bad records), `named` (the first of them) and `unused_tools` (see `EncodedChunk`).
+    `bad` (the number of bad records), `named` (the first of them) and `counts` (see `worker.data.account`).
 
     Raises:
         RefusedError: A file is invalid, or has more bad records than may be skipped.
@@ -87,7 +87,8 @@ def build_tokens(
     format = _detected(files, source, skips=bad_lines.limit > 0) if source.format == "auto" else source.format
     encode = partial(encode_chunk, format=format, columns=dict(source.columns), tokenizer=tokenizer)
     tally = _Tally(bad_lines.limit)
-    examples = tokens = unused_tools = 0
+    examples = tokens = 0
+    counts: Counter[str] = Counter()
     with ExitStack() as stack:
         outputs = {name: stack.enter_context((folder / name).open("wb")) for name in (TOKENS, TARGETS, ENDS)}
         for chunk, encoded in zip(chunks, _encoded(chunks, encode, bad_lines.limit), strict=True):
@@ -97,11 +98,11 @@ def build_tokens(
             outputs[TARGETS].write(encoded.targets.view(np.uint8).data)
             outputs[ENDS].write((np.cumsum(encoded.lengths) + tokens).astype(np.int64).data)
             examples, tokens = examples + len(encoded.lengths), tokens + len(encoded.tokens)
-            unused_tools += encoded.unused_tools
+            counts.update(encoded.counts)
     log.info("%d examples of format %s, %d tokens, %d bad records", examples, format, tokens, tally.count)
     named = [asdict(record) for record in tally.named]
-    counts = {"examples": examples, "tokens": tokens, "bad": tally.count, "unused_tools": unused_tools}
-    return {"format": format, "named": named, **counts}
+    facts = {"examples": examples, "tokens": tokens, "bad": tally.count, "counts": dict(counts)}
+    return {"format": format, "named": named, **facts}
 
 
 class _Tally:

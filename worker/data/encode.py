@@ -1,16 +1,15 @@
 """From the records of a part of a file to tokens. Part by part, so that several processes can share the work."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.contract.formats.examples import (
     EXPECTED,
-    Chat,
     Completion,
     Example,
     Instruction,
@@ -18,10 +17,12 @@ from trainyard.contract.formats.examples import (
     parse_example,
 )
 from trainyard.contract.formats.records import BadRecordError, unreadable
+from worker.data.account import counts_of
+from worker.data.chat_template import MarkedText
 from worker.data.data_files import Chunk
 from worker.data.records import BLANK, Unreadable, records_of
 from worker.data.token_rows import Segment
-from worker.data.tokenizers import Tokenizer
+from worker.data.tokenizers import Tokenizer, completed_text, whole_text
 
 _AT_ONCE = 1000
 _CHARACTERS_AT_ONCE = 2**20
@@ -50,8 +51,8 @@ class EncodedChunk:
     """The tokens of each example, shape (examples,)."""
     records: int
     """Lines or rows of the part."""
-    unused_tools: int
-    """Conversations whose `tools` the chat template leaves out."""
+    counts: Counter[str]
+    """What became of the examples; see `worker.data.account`."""
     bad: list[BadRecord] = field(default_factory=list)
     """In the order of their numbers."""
 
@@ -72,7 +73,7 @@ def encode_chunk(
         np.concatenate([segment.targets for segment in segments or none], dtype=np.bool_),
         np.array([len(segment.tokens) for segment in segments], dtype=np.int64),
         encoder.records,
-        encoder.unused_tools,
+        encoder.counts,
         encoder.bad,
     )
 
@@ -84,16 +85,16 @@ class _Encoder:
         self._tokenizer = tokenizer
         self._max_bad = max_bad
         self.records = 0
-        self.unused_tools = 0
+        self.counts: Counter[str] = Counter()
         self.bad: list[BadRecord] = []
 
     def segments(self, chunk: Chunk) -> Iterator[Segment]:
-        examples = self._examples(chunk)
-        while some := list(_take(examples)):
+        texts = self._texts(chunk)
+        while some := list(_take(texts)):
             yield from self._encoded(some)
         self.bad.sort(key=lambda bad: bad.number)
 
-    def _examples(self, chunk: Chunk) -> Iterator[tuple[int, Example]]:
+    def _texts(self, chunk: Chunk) -> Iterator[tuple[int, MarkedText]]:
         for number, record in records_of(chunk, columns_of(self._format, self._columns)):
             self.records += 1
             if record is BLANK:
@@ -101,48 +102,55 @@ class _Encoder:
             try:
                 if isinstance(record, Unreadable):
                     raise unreadable(record, EXPECTED[self._format])
-                example = parse_example(record, self._format, self._columns)
-            except BadRecordError as error:
-                self._reject(number, str(error), error.hint)
+                yield number, self._marked(parse_example(record, self._format, self._columns))
+            except ValueError as error:
+                self._reject(number, error)
                 if len(self.bad) > self._max_bad:
                     return
-            else:
-                yield number, self._as_encodable(example)
 
-    def _as_encodable(self, example: Example) -> Example:
-        if isinstance(example, Instruction):
-            return example.as_chat if self._tokenizer.has_chat_template else example.as_completion
-        return example
+    def _marked(self, example: Example) -> MarkedText:
+        match example:
+            case str():
+                return whole_text(example)
+            case Completion():
+                return completed_text(example.prompt, example.completion)
+            case Instruction():
+                chats = self._tokenizer.template is not None
+                return self._marked(example.as_chat if chats else example.as_completion)
+        marked = self._tokenizer.conversation(example)
+        self.counts["tools_unused"] += self._tokenizer.leaves_out_tools(example.messages, example.tools)
+        return marked
 
-    def _encoded(self, examples: Sequence[tuple[int, Example]]) -> Iterator[Segment]:
-        plain = [example for _, example in examples if not isinstance(example, Chat)]
-        encoded = iter(self._encode_plain(plain) if plain else [])
-        for number, example in examples:
-            if not isinstance(example, Chat):
-                yield next(encoded)
+    def _encoded(self, texts: Sequence[tuple[int, MarkedText]]) -> Iterator[Segment]:
+        for (number, marked), segment in zip(
+            texts, encode_each(self._tokenizer, [one for _, one in texts]), strict=True
+        ):
+            if isinstance(segment, ValueError):
+                self._reject(number, segment)
                 continue
-            try:
-                segment = self._tokenizer.chat(example)
-            except ValueError as error:
-                self._reject(number, f": {error}", getattr(error, "hint", None))
-                continue
-            self.unused_tools += self._tokenizer.leaves_out_tools(example.messages, example.tools)
+            self.counts.update(counts_of(self._tokenizer, marked, segment))
             yield segment
 
-    def _encode_plain(self, examples: list[Any]) -> list[Segment]:
-        if isinstance(examples[0], Completion):
-            return self._tokenizer.completions([(one.prompt, one.completion) for one in examples])
-        return self._tokenizer.texts(examples)
-
-    def _reject(self, number: int, problem: str, hint: str | None) -> None:
-        self.bad.append(BadRecord(number, problem, hint))
+    def _reject(self, number: int, error: ValueError) -> None:
+        problem = str(error) if isinstance(error, BadRecordError) else f": {error}"
+        self.bad.append(BadRecord(number, problem, getattr(error, "hint", None)))
 
 
-def _take(examples: Iterator[tuple[int, Example]]) -> Iterator[tuple[int, Example]]:
-    """Yield the next examples that are encoded together."""
+def encode_each(tokenizer: Tokenizer, texts: Sequence[MarkedText]) -> list[Segment | ValueError]:
+    """Return the tokens of each text, or why it cannot be encoded."""
+    try:
+        return list(tokenizer.encode(texts))
+    except ValueError as error:
+        if len(texts) == 1:
+            return [error]
+        return [one for text in texts for one in encode_each(tokenizer, [text])]
+
+
+def _take(texts: Iterator[tuple[int, MarkedText]]) -> Iterator[tuple[int, MarkedText]]:
+    """Yield the next texts that are encoded together."""
     characters = 0
-    for number, example in islice(examples, _AT_ONCE):
-        yield number, example
-        characters += len(example) if isinstance(example, str) else 0
+    for number, marked in islice(texts, _AT_ONCE):
+        yield number, marked
+        characters += len(marked.text)
         if characters >= _CHARACTERS_AT_ONCE:
             return

@@ -1,6 +1,7 @@
 """Rows of preferences from a file: read, encoded and cut."""
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -10,16 +11,19 @@ import numpy as np
 from trainyard.contract.formats.preferences import FORMATS, Preference, parse_preference
 from trainyard.contract.formats.records import BadRecordError, unreadable
 from trainyard.contract.spec.text_sources import FORMAT_FIELDS, FileSource, TextSource
+from worker.data.account import counts_of, notices_of, template_notices
 from worker.data.answers import Answer, AnswerRows, labelled_rows, pair_rows
 from worker.data.build_tokens import NAMED, NamedRecord, skipped_text, too_many_bad
+from worker.data.chat_template import MarkedText
 from worker.data.cut_examples import CutExamples
 from worker.data.data_files import DataFile, find_files
-from worker.data.notices import Notice, unused_tools_notice
+from worker.data.encode import encode_each
+from worker.data.notices import Notice
 from worker.data.parsed_records import divided
 from worker.data.records import RecordPosition, Unreadable, numbered_records
 from worker.data.text_examples import DIRECT, DataAccess
 from worker.data.token_rows import Segment
-from worker.data.tokenizers import Tokenizer
+from worker.data.tokenizers import Tokenizer, completed_text
 
 log = logging.getLogger(__name__)
 
@@ -85,8 +89,6 @@ def load_answers(
                 section, named, length, which if fraction else ""
             )
     notices = _cut(encoded, length).notices(section, length)
-    if reader.unused_tools:
-        notices.append(unused_tools_notice(section, reader.unused_tools))
     log.info("%s: %d examples", named, len(train) + len(held_out))
     return LoadedAnswers(train, held_out, reader.notices() + notices)
 
@@ -117,15 +119,19 @@ class _Reader:
         self._tokenizer = tokenizer
         self._max_bad = max_bad
         self._bad: list[NamedRecord] = []
-        self.unused_tools = 0
-        """Conversations whose `tools` the chat template leaves out."""
+        self.counts: Counter[str] = Counter()
+        """What became of the examples; see `worker.data.account`."""
+        self.chats = False
+        """Whether there are conversations."""
 
     def notices(self) -> list[Notice]:
-        """Return the notice about records that were skipped."""
+        """Return what a user should know of the records."""
+        notices = template_notices(self._section, self._tokenizer, chats=self.chats)
+        notices += notices_of(self._section, self.counts)
         if not self._bad:
-            return []
+            return notices
         message = skipped_text(self._section, len(self._bad), self._bad[:NAMED])
-        return [Notice("bad_lines_skipped", message, "warning", {"skipped": len(self._bad)})]
+        return [Notice("bad_lines_skipped", message, "warning", {"skipped": len(self._bad)}), *notices]
 
     @property
     def paired(self) -> bool:
@@ -166,28 +172,35 @@ class _Reader:
             raise too_many_bad(self._section, self._bad[:NAMED], self._max_bad)
 
     def encode(self, numbered: Sequence[tuple[RecordPosition, Preference]]) -> Iterator[tuple[Encoded, bool]]:
-        texts = [
-            (str(preference.prompt), str(answer))
-            for _, preference in numbered
-            if not preference.is_chat
-            for answer in preference.answers
-        ]
-        segments = iter(self._tokenizer.completions(texts) if texts else [])
-        for position, one in numbered:
-            try:
-                answers = tuple(map(_split, self._segments(one, segments)))
-            except ValueError as error:
-                self._reject(position, BadRecordError(f": {error}", getattr(error, "hint", None)))
-                continue
-            if one.is_chat and self._tokenizer.leaves_out_tools([*one.prompt, *one.answers[0]], one.tools):
-                self.unused_tools += 1
-            yield answers, one.desirable
+        marked = [self._marked(position, one) for position, one in numbered]
+        segments = iter(encode_each(self._tokenizer, [text for texts in marked for text in texts]))
+        for (position, one), texts in zip(numbered, marked, strict=True):
+            answers: list[Answer] = []
+            for text, segment in zip(texts, list(islice(segments, len(texts))), strict=True):
+                if isinstance(segment, ValueError):
+                    self._reject_encoding(position, segment)
+                    break
+                self.counts.update(counts_of(self._tokenizer, text, segment))
+                answers.append(_split(segment))
+            if answers and len(answers) == len(texts):
+                if not isinstance(one.prompt, str):
+                    self.chats = True
+                    messages = [*one.prompt, *one.answers[0]]
+                    self.counts["tools_unused"] += self._tokenizer.leaves_out_tools(messages, one.tools)
+                yield tuple(answers), one.desirable
 
-    def _segments(self, preference: Preference, of_texts: Iterator[Segment]) -> list[Segment]:
-        if not preference.is_chat:
-            return list(islice(of_texts, len(preference.answers)))
-        prompt: Sequence[object] = preference.prompt
-        return [self._tokenizer.answer(prompt, answer, preference.tools) for answer in preference.answers]
+    def _marked(self, position: RecordPosition, one: Preference) -> list[MarkedText]:
+        """Return the texts of the answers; none if the record is refused."""
+        if isinstance(one.prompt, str):
+            return [completed_text(one.prompt, str(answer)) for answer in one.answers]
+        try:
+            return [self._tokenizer.answer(one.prompt, answer, one.tools) for answer in one.answers]
+        except ValueError as error:
+            self._reject_encoding(position, error)
+            return []
+
+    def _reject_encoding(self, position: RecordPosition, error: ValueError) -> None:
+        self._reject(position, BadRecordError(f": {error}", getattr(error, "hint", None)))
 
 
 def _split(segment: Segment) -> Answer:

@@ -13,12 +13,13 @@ from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
 from trainyard.contract.formats.examples import CODE_VERSION
 from trainyard.contract.spec.text_data import TextData, TextMixture, evaluation_set
 from trainyard.contract.spec.text_sources import CHAT_FORMATS, FileSource, TextSource
+from worker.data.account import notices_of, template_notices
 from worker.data.build_tokens import ENDS, TARGETS, BadLines, NamedRecord, build_tokens, skipped_text, too_many_bad
 from worker.data.content_digest import ContentDigests
 from worker.data.cut_examples import CutExamples
 from worker.data.data_files import DataFile, find_files
 from worker.data.mixture import mixture_of
-from worker.data.notices import Notice, unused_tools_notice
+from worker.data.notices import Notice
 from worker.data.row_layout import LAYOUT_VERSION, cut_examples, held_out_examples, lay_out
 from worker.data.stored_rows import StoredExamples, StoredPart, StoredRows, write_layout
 from worker.data.token_cache import CacheEntry, TokenCache
@@ -106,9 +107,10 @@ class TextPreparation:
             lambda folder: build_tokens(folder, files, source, self._tokenizer, bad_lines, self._cache.on_progress),
         )
         self._check_bad_lines(section, entry.facts, bad_lines)
-        self._note_missing_end(section, entry.facts)
-        if unused := entry.facts["unused_tools"]:
-            self._notices.append(unused_tools_notice(section, unused))
+        format = entry.facts["format"]
+        chats = format in CHAT_FORMATS or (format == "alpaca" and self._tokenizer.template is not None)
+        self._notices += template_notices(section, self._tokenizer, chats=chats)
+        self._notices += notices_of(section, entry.facts["counts"])
         return entry
 
     def _token_key(self, files: list[DataFile], source: TextSource) -> str:
@@ -164,13 +166,6 @@ class TextPreparation:
             data = {"skipped": facts["bad"], "first": places}
             message = skipped_text(section, facts["bad"], named)
             self._notices.append(Notice("bad_lines_skipped", message, "warning", data))
-
-    def _note_missing_end(self, section: str, facts: Mapping[str, Any]) -> None:
-        chats = facts["format"] in CHAT_FORMATS or (facts["format"] == "alpaca" and self._tokenizer.has_chat_template)
-        if chats or self._tokenizer.has_end_token:
-            return
-        message = f"{section}: the tokenizer has no end token, so the model does not learn where an example ends"
-        self._notices.append(Notice("no_end_token", message, "warning"))
 
 
 def open_examples(prepared: PreparedText, data: TextData, cache: TokenCache) -> StoredExamples:

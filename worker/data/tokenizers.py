@@ -2,56 +2,51 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trainyard.contract.formats.examples import Chat
+from trainyard.loading.turn_end import turn_end
 from worker.core.errors import RefusedError
+from worker.data.chat_template import ChatTemplate, MarkedText, Span
 from worker.data.token_rows import Segment
-
-Message = Mapping[str, Any]
-_NO_TEMPLATE = "Use a model with a chat template, or examples of texts, such as those of format `completion`."
-
-
-class LostCallsError(ValueError):
-    """The chat template leaves calls of tools out, so that they would not be learned."""
-
-    hint = (
-        "Use a model whose chat template writes `tool_calls`, or give its folder such a template (chat_template.jinja)."
-    )
 
 
 class Tokenizer(Protocol):
     """Turns examples into segments of tokens. The methods raise ValueError for an invalid example, and
     RefusedError for a model that takes no such examples."""
 
-    has_end_token: bool
-    """Whether texts and completions end with a token from which the model learns to stop."""
-    has_chat_template: bool
-    """Whether conversations can be encoded."""
+    end_text: str
+    """The token that ends texts and completions, from which the model learns to stop; empty if there is none."""
+    special_tokens: frozenset[int]
+    """The special tokens."""
+    template: ChatTemplate | None
+    """What writes conversations, if they can be encoded."""
+
+    @property
+    def turn_end(self) -> str | None:
+        """The special token that ends an answer in a conversation; None if none does."""
+        ...
 
     def identity(self) -> str:
         """Return a text that differs for tokenizers that encode anything differently."""
         ...
 
-    def texts(self, texts: Sequence[str]) -> list[Segment]:
-        """Encode whole texts; every token is a target."""
+    def encode(self, texts: Sequence[MarkedText]) -> list[Segment]:
+        """Return the tokens of texts. Those of the learned spans are the targets, and so is the end token that follows
+        a text that no template wrote."""
         ...
 
-    def completions(self, pairs: Sequence[tuple[str, str]]) -> list[Segment]:
-        """Encode prompts with completions; the tokens of the completion are the targets."""
+    def conversation(self, chat: Chat) -> MarkedText:
+        """Return the text of a conversation, whose learned spans are the answers that are trained."""
         ...
 
-    def chat(self, chat: Chat) -> Segment:
-        """Encode a conversation; the tokens of the assistant's messages that are trained are the targets."""
-        ...
-
-    def answer(self, prompt: Sequence[Any], answer: Sequence[Any], tools: Sequence[Any] | None = None) -> Segment:
-        """Encode messages with the messages that answer them; the tokens of the answer are the targets."""
+    def answer(self, prompt: Sequence[Any], answer: Sequence[Any], tools: Sequence[Any] | None = None) -> MarkedText:
+        """Return the text of messages with the messages that answer them, which are learned."""
         ...
 
     def leaves_out_tools(self, messages: Sequence[Any], tools: Sequence[Any] | None) -> bool:
@@ -59,25 +54,34 @@ class Tokenizer(Protocol):
         ...
 
 
+def whole_text(text: str) -> MarkedText:
+    """Return a text of which everything is learned."""
+    return MarkedText(text, [(0, len(text))])
+
+
+def completed_text(prompt: str, completion: str) -> MarkedText:
+    """Return a prompt with the completion that is learned."""
+    return MarkedText(prompt + completion, [(len(prompt), len(prompt) + len(completion))])
+
+
 class ByteTokenizer:
     """UTF-8 bytes as tokens 0 to 255; byte 0 ends an example."""
 
-    has_end_token = True
-    has_chat_template = False
+    end_text = "\0"
+    special_tokens = frozenset({0})
+    template: ChatTemplate | None = None
+    turn_end: str | None = None
 
     def identity(self) -> str:
         return "bytes"
 
-    def texts(self, texts: Sequence[str]) -> list[Segment]:
-        return self.completions([("", text) for text in texts])
+    def encode(self, texts: Sequence[MarkedText]) -> list[Segment]:
+        return [_bytes_segment(one) for one in texts]
 
-    def completions(self, pairs: Sequence[tuple[str, str]]) -> list[Segment]:
-        return [_bytes_segment(prompt.encode(), completion.encode() + b"\0") for prompt, completion in pairs]
-
-    def chat(self, chat: Chat) -> Segment:
+    def conversation(self, chat: Chat) -> MarkedText:
         raise ValueError("a built-in model has no chat template; use format `completion` or an `hf` model")
 
-    def answer(self, prompt: Sequence[Any], answer: Sequence[Any], tools: Sequence[Any] | None = None) -> Segment:
+    def answer(self, prompt: Sequence[Any], answer: Sequence[Any], tools: Sequence[Any] | None = None) -> MarkedText:
         raise ValueError("a built-in model has no chat template; use texts instead of messages, or an `hf` model")
 
     def leaves_out_tools(self, messages: Sequence[Any], tools: Sequence[Any] | None) -> bool:
@@ -89,9 +93,18 @@ class HfTokenizer:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self._end: list[int] = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-        self.has_end_token = bool(self._end)
-        self.has_chat_template = bool(tokenizer.chat_template)
+        self._start, added = _added_tokens(tokenizer)
+        end = tokenizer.eos_token_id
+        self._end = [*added, *([] if end is None or end in added else [end])]
+        self.end_text = "" if end is None else str(tokenizer.eos_token)
+        self.special_tokens = frozenset(tokenizer.all_special_ids)
+        self.template = ChatTemplate(tokenizer) if tokenizer.chat_template else None
+
+    @cached_property
+    def turn_end(self) -> str | None:
+        """The special token that ends an answer in a conversation; None if none does."""
+        end = turn_end(self._tokenizer)
+        return None if end is None else str(self._tokenizer.convert_ids_to_tokens(end))
 
     def identity(self) -> str:
         import tokenizers
@@ -108,100 +121,113 @@ class HfTokenizer:
         versions = [tokenizers.__version__, transformers.__version__]
         return json.dumps([state, properties, special, versions])
 
-    def texts(self, texts: Sequence[str]) -> list[Segment]:
-        return [_segment([], self._strip_end_token(ids) + self._end) for ids in self._ids(texts, special=True)]
+    def encode(self, texts: Sequence[MarkedText]) -> list[Segment]:
+        plain = [one.text for one in texts]
+        # The characters of tokens cost as much time as the tokens, and are needed where a part is learned.
+        partly = self._tokenizer.is_fast and any(one.spans != [(0, len(one.text))] for one in texts)
+        encoded = self._tokenizer(plain, add_special_tokens=False, return_offsets_mapping=partly)
+        ids = encoded["input_ids"]
+        if partly:
+            targets = [learned_tokens(one, spans) for one, spans in zip(texts, encoded["offset_mapping"], strict=True)]
+        else:
+            targets = [self._targets_by_prefixes(one, tokens) for one, tokens in zip(texts, ids, strict=True)]
+        return [self._segment(one, *pair) for one, *pair in zip(texts, ids, targets, strict=True)]
 
-    def completions(self, pairs: Sequence[tuple[str, str]]) -> list[Segment]:
-        prompts = self._ids([prompt for prompt, _ in pairs], special=True)
-        answers = self._ids([completion for _, completion in pairs], special=False)
-        return [_segment(self._strip_end_token(p), a + self._end) for p, a in zip(prompts, answers, strict=True)]
+    def conversation(self, chat: Chat) -> MarkedText:
+        return self._template.conversation(chat)
 
-    def chat(self, chat: Chat) -> Segment:
-        text = self._rendered(chat.messages, tools=chat.tools)
-        self._check_calls(chat.messages, chat.tools, text)
-        turns = [turn for turn, trained in enumerate(chat.trained) if trained]
-        spans = [span for turn in turns if (span := self._answer(chat, turn, text))]
-        if not spans:
-            raise ValueError("the chat template renders no `assistant` message as an answer to the messages before it")
-        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        targets = [any(_is_within(text, token, *span) for span in spans) for token in encoded["offset_mapping"]]
-        return Segment(np.array(encoded["input_ids"], dtype=np.int32), np.array(targets, dtype=np.bool_))
-
-    def answer(self, prompt: Sequence[Any], answer: Sequence[Any], tools: Sequence[Any] | None = None) -> Segment:
-        question = self._rendered(prompt, prompt=True, tools=tools)
-        text = self._rendered([*prompt, *answer], tools=tools)
-        self._check_calls([*prompt, *answer], tools, text)
-        if not text.startswith(question):
-            raise ValueError("the chat template renders the prompt in another way if an answer follows it")
-        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        targets = [_is_within(text, token, len(question), len(text) + 1) for token in encoded["offset_mapping"]]
-        return Segment(np.array(encoded["input_ids"], dtype=np.int32), np.array(targets, dtype=np.bool_))
+    def answer(self, prompt: Sequence[Any], answer: Sequence[Any], tools: Sequence[Any] | None = None) -> MarkedText:
+        return self._template.answer(prompt, answer, tools)
 
     def leaves_out_tools(self, messages: Sequence[Any], tools: Sequence[Any] | None) -> bool:
-        return bool(tools) and self._renders(messages, None, self._rendered(messages, tools=tools))
+        return self._template.leaves_out_tools(messages, tools)
 
-    def _check_calls(self, messages: Sequence[Message], tools: Sequence[Any] | None, text: str) -> None:
-        """Raise LostCallsError: the text of these messages would be the same without one of their calls of tools."""
-        for index, message in enumerate(messages):
-            calls = list(message.get("tool_calls") or ())
-            for number in range(len(calls)):
-                others = calls[:number] + calls[number + 1 :]
-                rest = {key: value for key, value in message.items() if key != "tool_calls"}
-                changed = {**rest, "tool_calls": others} if others else rest
-                if self._renders([*messages[:index], changed, *messages[index + 1 :]], tools, text):
-                    raise LostCallsError(
-                        "the model's chat template leaves out the "
-                        f"`tool_calls` of message {index + 1}, so that they would not be learned"
-                    )
+    @property
+    def _template(self) -> ChatTemplate:
+        if self.template is None:
+            problem = "model.path: the model's tokenizer has no chat template, which messages need"
+            hint = "Use a model with a chat template, or examples of texts, such as those of format `completion`."
+            raise RefusedError(problem, hint)
+        return self.template
 
-    def _renders(self, messages: Sequence[Message], tools: Sequence[Any] | None, text: str) -> bool:
-        """Return whether the template makes this text of messages that it may refuse."""
-        try:
-            return self._rendered(messages, tools=tools) == text
-        except ValueError:
-            return False
+    def _segment(self, marked: MarkedText, ids: list[int], targets: list[bool]) -> Segment:
+        """Return the tokens of a text, with the special tokens that the tokenizer adds and the text lacks."""
+        if marked.marked_tokens is not None:
+            targets = [both[0] and both[1] for both in zip(targets, marked.marked_tokens, strict=True)]
+        if not marked.is_rendered:
+            if ids[: len(self._start)] != self._start:
+                # A text without a prompt is learned from its first token on.
+                ids, targets = self._start + ids, [marked.spans[0][0] == 0] * len(self._start) + targets
+            if self._end and not (ids[-len(self._end) :] == self._end and targets[-1]):
+                ids, targets = ids + self._end, targets + [True] * len(self._end)
+        return Segment(np.array(ids, dtype=np.int32), np.array(targets, dtype=np.bool_))
 
-    def _answer(self, chat: Chat, turn: int, text: str) -> tuple[int, int] | None:
-        """Return the span (start, end) in `text` of the assistant's message at this turn. None if the template renders
-        earlier answers differently, as some do to omit reasoning."""
-        question = self._rendered(chat.messages[:turn], prompt=True, tools=chat.tools) if turn else ""
-        rendered = self._rendered(chat.messages[: turn + 1], tools=chat.tools)
-        return (len(question), len(rendered)) if rendered.startswith(question) and text.startswith(rendered) else None
+    def _targets_by_prefixes(self, marked: MarkedText, ids: list[int]) -> list[bool]:
+        """Return which tokens are learned, for a tokenizer that does not tell the characters of a token.
 
-    def _rendered(
-        self, messages: Sequence[Message], *, prompt: bool = False, tools: Sequence[Any] | None = None
-    ) -> str:
-        if not self._tokenizer.chat_template:
-            raise RefusedError(
-                "model.path: the model's tokenizer has no chat template, which messages need", _NO_TEMPLATE
+        Raises:
+            ValueError: It is not known where an answer begins.
+        """
+        targets = [False] * len(ids)
+        for start, end in marked.spans:
+            first, _ = self._token_at(marked.text, start, ids)
+            stop, is_shared = self._token_at(marked.text, end, ids)
+            stop += is_shared
+            targets[first:stop] = [True] * (stop - first)
+        return targets
+
+    def _token_at(self, text: str, position: int, ids: list[int]) -> tuple[int, bool]:
+        """Return the token with the character at a position, and whether it holds characters before it too: the first
+        one that differs if what precedes the position is tokenised alone."""
+        if position in (0, len(text)):
+            return (0 if position == 0 else len(ids)), False
+        before = self._tokenizer(text[:position], add_special_tokens=False)["input_ids"]
+        pairs = zip(before, ids, strict=False)
+        same = next((index for index, (one, other) in enumerate(pairs) if one != other), min(len(before), len(ids)))
+        if same == len(before):
+            return same, False
+        rest, shared = (self._tokenizer.decode(some).strip() for some in (before[same:], ids[same : same + 1]))
+        if not shared.startswith(rest):
+            raise ValueError(
+                "the tokenizer, which does not tell the characters of its tokens, divides the prompt in another way if "
+                "an answer follows it, so that the first token of the answer is not known"
             )
-        try:
-            options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": prompt}
-            if tools is not None:
-                options["tools"] = list(tools)
-            return str(self._tokenizer.apply_chat_template(list(messages), **options))
-        except Exception as error:  # templates raise any class, jinja's own too
-            raise ValueError(f"the chat template refuses these messages: {error}") from None
-
-    def _ids(self, texts: Sequence[str], *, special: bool) -> list[list[int]]:
-        ids: list[list[int]] = self._tokenizer(list(texts), add_special_tokens=special)["input_ids"]
-        return ids
-
-    def _strip_end_token(self, ids: list[int]) -> list[int]:
-        """Remove the end token that some tokenizers add."""
-        return ids[:-1] if self._end and ids[-1:] == self._end else ids
+        return same, True
 
 
-def _bytes_segment(context: bytes, predicted: bytes) -> Segment:
+def learned_tokens(marked: MarkedText, offsets: Sequence[Span]) -> list[bool]:
+    """Return which tokens of a text are learned, by their spans of characters: those with a character of an answer, of
+    which the first may be joined with the end of the prompt."""
+    if not offsets:
+        return []
+    first, stop = np.array(offsets, dtype=np.int64).T
+    previous = np.concatenate([[0], np.maximum.accumulate(stop)[:-1]])
+    begin = first.copy()
+    # Some tokenizers leave white space out of the spans of the tokens that hold it.
+    for index in np.flatnonzero(previous < first):
+        if marked.text[previous[index] : first[index]].isspace():
+            begin[index] = previous[index]
+    learned = np.zeros(len(first), dtype=np.bool_)
+    for start, end in marked.spans:
+        learned |= (np.where(stop > first, first, begin) < end) & ((stop > start) | (begin >= start))
+    return learned.tolist()
+
+
+def _added_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Return the tokens that a tokenizer puts before and after each text."""
+    plain = list(tokenizer("a", add_special_tokens=False)["input_ids"])
+    whole = list(tokenizer("a")["input_ids"])
+    for start in range(len(whole) - len(plain) + 1):
+        if whole[start : start + len(plain)] == plain:
+            return whole[:start], whole[start + len(plain) :]
+    return [], []
+
+
+def _bytes_segment(marked: MarkedText) -> Segment:
+    ((start, _),) = marked.spans
+    context, predicted = marked.text[:start].encode(), marked.text[start:].encode() + b"\0"
     tokens = np.frombuffer(context + predicted, dtype=np.uint8).astype(np.int32)
     return Segment(tokens, np.arange(len(tokens)) >= len(context))
-
-
-def _is_within(text: str, token: tuple[int, int], start: int, end: int) -> bool:
-    """Return whether a token, by its span of characters, is of the answer from `start` up to `end`. One that begins
-    with the white space at the end of the prompt holds the beginning of the answer."""
-    first, stop = token
-    return first < end and (first >= start or (stop > start and text[first:start].isspace()))
 
 
 def _files(folder: str) -> list[Path]:
@@ -210,9 +236,3 @@ def _files(folder: str) -> list[Path]:
 
 def _hash_of(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _segment(context: list[int], predicted: list[int]) -> Segment:
-    targets: NDArray[np.bool_] = np.zeros(len(context) + len(predicted), dtype=np.bool_)
-    targets[len(context) :] = True
-    return Segment(np.array(context + predicted, dtype=np.int32), targets)

@@ -8,7 +8,7 @@ from trainyard.contract.formats.messages import InvalidMessageError, parse_messa
 from trainyard.contract.formats.records import HALF_PAIR, BadRecordError, is_encodable, json_list, misfit, strings_in
 from trainyard.contract.spec.text_sources import FORMAT_FIELDS
 
-CODE_VERSION = 2
+CODE_VERSION = 3
 """Changes when the same record becomes another example, or none; tokens that were cached with another version are not
 used."""
 

@@ -14,8 +14,8 @@ class InvalidMessageError(BadRecordError):
 
 
 def parse_messages(messages: Sequence[Any], field: str) -> list[dict[str, Any]]:
-    """Return messages with text as their content, arguments of calls as objects, and without fields that are null,
-    which tables have for every field of any message.
+    """Return messages with text as their content, and without fields that are null, which tables have for every field
+    of any message; nulls in the arguments of calls stay.
 
     Args:
         field: The record's field that holds them, for errors.
@@ -48,14 +48,13 @@ def _message(position: _Position, message: Any) -> dict[str, Any]:
     if message.get("function_call") is not None and not calls:
         raise BadRecordError(f"has the outdated `function_call` in {position.name}; write it as `tool_calls`")
     content = _content(position, message.get("content"), optional=role == "assistant" and bool(calls))
-    fields = {key: without_nulls(value) for key, value in message.items() if value is not None and key != "weight"}
+    left_out = ("weight", "tool_calls")
+    fields = {key: without_nulls(value) for key, value in message.items() if value is not None and key not in left_out}
     fields |= {"content": content}
-    if not calls:
-        fields.pop("tool_calls", None)
-    elif isinstance(calls, list):
-        fields["tool_calls"] = [_tool_call(position, call) for call in calls]
-    else:
+    if calls and not isinstance(calls, list):
         raise BadRecordError(f"has `tool_calls` of {position.name} that are not a list")
+    if calls:
+        fields["tool_calls"] = [_tool_call(position, call) for call in calls]
     return fields
 
 
@@ -74,20 +73,19 @@ def _content(position: _Position, content: Any, *, optional: bool) -> str:
 
 
 def _tool_call(position: _Position, call: Any) -> dict[str, Any]:
-    """Return a call whose arguments are an object: most templates write them as JSON, and would quote a string."""
+    """Return a call whose arguments are as they came, JSON text or an object: chat templates differ in their needs."""
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise BadRecordError(f"has a call of a tool in {position.name} without `function.name`")
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments)
+            json.loads(arguments)
         except (ValueError, RecursionError):
             raise BadRecordError(f"has a call of a tool in {position.name} whose arguments are not JSON") from None
-    else:
-        arguments = without_nulls(arguments)
-    named = without_nulls(function) | {"arguments": {} if arguments is None else arguments}
-    return dict(without_nulls(call)) | {"function": named}
+    rest = {key: value for key, value in function.items() if key != "arguments"}
+    named = without_nulls(rest) | {"arguments": {} if arguments is None else arguments}
+    return {**without_nulls({key: value for key, value in call.items() if key != "function"}), "function": named}
 
 
 def parse_tools(value: Any) -> list[Any] | None:

@@ -130,7 +130,7 @@ def test_rows_are_padded_to_a_multiple_on_gpus_alone(file, backend, multiple):
 @pytest.mark.parametrize("has_end_token", [True, False])
 def test_tokenizer_without_an_end_token_is_stated(file, has_end_token):
     tokenizer = ByteTokenizer()
-    tokenizer.has_end_token = has_end_token
+    tokenizer.end_text = "\0" if has_end_token else ""
     path = file({"text": "abc"})
     _, notices = load_examples(TextFiles(path=path), tokenizer, 16)
     assert [notice.kind for notice in notices] == ([] if has_end_token else ["no_end_token"])

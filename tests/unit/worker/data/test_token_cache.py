@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -23,8 +24,8 @@ class OtherTokenizer(ByteTokenizer):
     def identity(self):
         return "other"
 
-    def texts(self, texts):
-        return super().texts([text.upper() for text in texts])
+    def encode(self, texts):
+        return super().encode([replace(one, text=one.text.upper()) for one in texts])
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from tests.support.hf import TEMPLATE, train_tokenizer, write_lines
 from trainyard.contract.spec.text_data import TextFiles
 from trainyard.contract.spec.text_sources import FileSource
 from worker.core.errors import RefusedError
+from worker.data.chat_template import ChatTemplate
 from worker.data.preference_rows import load_answers
 from worker.data.text_examples import load_examples
 from worker.data.tokenizers import HfTokenizer
@@ -96,8 +97,46 @@ def test_token_with_the_end_of_the_prompt_and_the_answer_is_learned(tmp_path):
     line = {"messages": [USER, {"role": "assistant", "content": "3"}] * 2}
     (segment,) = load(tmp_path, which, line)[0].rows.segments(0)
     assert which._tokenizer.decode(segment.tokens[segment.targets]) == " 3<|end|> 3<|end|>"
-    answer = which.answer([USER], [{"role": "assistant", "content": "3"}])
+    (answer,) = which.encode([which.answer([USER], [{"role": "assistant", "content": "3"}])])
     assert which._tokenizer.decode(answer.tokens[answer.targets]) == " 3<|end|>"
+
+
+STRIPPING = TEMPLATE.replace(
+    "{{ m.content }}", "{{ m.content if loop.last or '</t>' not in m.content else m.content.split('</t>')[1] }}"
+)
+
+
+def thinking(*texts: str) -> dict[str, object]:
+    return {"messages": [one for text in texts for one in (USER, {"role": "assistant", "content": f"<t>r</t>{text}"})]}
+
+
+def test_answers_that_the_template_strips_are_counted(tmp_path):
+    made = train_tokenizer(["a"])
+    made.chat_template = STRIPPING.replace("</t>", "</think>").replace("<t>", "<think>")
+    lines = [json.loads(json.dumps(thinking("3", "4", "5")).replace("t>", "think>")), thinking("6")]
+    examples, (notice,) = load(tmp_path, HfTokenizer(made), *lines)
+    assert (notice.kind, notice.level, notice.data) == (
+        "answers_not_trained",
+        "warning",
+        {"answers": 2, "reason": "stripped"},
+    )
+    assert "data.path: 2 answers of 4 not trained, since the model's chat template leaves a part" in notice.message
+    (segment,) = examples.rows.segments(0)
+    assert made.decode(segment.tokens[segment.targets]) == "<think>r</think>5<|end|>"
+
+
+def test_conversation_that_begins_with_an_answer_does_not_learn_the_header(tmp_path):
+    which = tokenizer()
+    messages = [{"role": "assistant", "content": "Hello"}, USER, {"role": "assistant", "content": "3"}]
+    (segment,) = load(tmp_path, which, {"messages": messages})[0].rows.segments(0)
+    assert which._tokenizer.decode(segment.tokens[segment.targets]) == "Hello<|end|>3<|end|>"
+
+
+def test_date_of_the_day_does_not_change_the_tokens():
+    made = train_tokenizer(["a"])
+    made.chat_template = "{{ strftime_now('%d %b %Y, %H:%M') }} " + TEMPLATE
+    messages = [USER, {"role": "assistant", "content": "3"}]
+    assert ChatTemplate(made).render(messages).startswith("26 Jul 2024, 00:00 <|user|>")
 
 
 class TestPreferences:

@@ -1,0 +1,299 @@
+"""The chat template of a tokenizer: what a probe of it tells, and which characters of a conversation are answers."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from trainyard.contract.formats.examples import Chat
+from trainyard.loading.turn_end import common_start, without_cut_marker
+from worker.data.template_traits import Arguments, TemplateTraits, probe_traits, with_fixed_date
+
+Message = Mapping[str, Any]
+Span = tuple[int, int]
+
+_MARK = "\ue000"
+"""Stands for the content of a message whose position is wanted. No example begins with this character."""
+_REASONING = ("reasoning_content", "reasoning", "thinking")
+"""The fields of a message that hold reasoning, as transformers reads them."""
+
+
+class LostCallsError(ValueError):
+    """The chat template leaves calls of tools out or distorts them, so that they would not be learned."""
+
+    hint = (
+        "Use a model whose chat template writes `tool_calls`, or give its folder such a template (chat_template.jinja)."
+    )
+
+
+@dataclass(frozen=True)
+class MarkedText:
+    """A text, and which of its characters are learned."""
+
+    text: str
+    spans: Sequence[Span]
+    """Start and end of each part that is learned, in their order."""
+    is_rendered: bool = False
+    """Whether a chat template wrote it, with all special tokens that it needs."""
+    marked_tokens: Sequence[bool] | None = None
+    """Which tokens the template itself marks as learned, if it does: of the spans, only these are."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """What became of the answers: see `worker.data.account`."""
+
+
+class ChatTemplate:
+    """Writes conversations with the template of a tokenizer. Methods raise ValueError for messages that the template
+    refuses."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def conversation(self, chat: Chat) -> MarkedText:
+        """Return the text of a conversation, whose learned spans are the answers that are trained.
+
+        Raises:
+            ValueError: No answer can be learned.
+        """
+        text = self.render(chat.messages, chat.tools)
+        self._check_calls(chat.messages, chat.tools, text)
+        counts: Counter[str] = Counter()
+        spans = []
+        for turn, message in enumerate(chat.messages):
+            if message["role"] != "assistant":
+                continue
+            counts["answers"] += 1
+            if not chat.trained[turn]:
+                counts["answers_excluded"] += 1
+                continue
+            span, problem = self._answer(chat.messages, turn, chat.tools, text)
+            if span is None:
+                counts[f"answers_{problem}"] += 1
+                continue
+            spans.append(span)
+            counts["answers_trained"] += 1
+            counts["reasoning_left_out"] += _leaves_out_reasoning(message, text[slice(*span)])
+        if not spans:
+            stripped = "leaves out a part of each answer, such as its reasoning"
+            unlocated = "does not show where answers begin and end"
+            raise ValueError(f"the chat template {stripped if counts['answers_stripped'] else unlocated}")
+        return MarkedText(text, spans, True, self._marked_tokens(chat), +counts)
+
+    def answer(self, prompt: Sequence[Message], answer: Sequence[Message], tools: Sequence[Any] | None) -> MarkedText:
+        """Return the text of messages with messages that answer them; what follows the first header is learned.
+
+        Raises:
+            ValueError: The answer cannot be learned.
+        """
+        messages = [*prompt, *answer]
+        text = self.render(messages, tools)
+        self._check_calls(messages, tools, text)
+        question = self._attempt(prompt, tools, prompt=True)
+        if question is not None and text.startswith(question):
+            start = len(question)
+        elif (first := self._start(messages, len(prompt), tools, text)) is not None:
+            start = first[1]
+        else:
+            raise ValueError("the chat template does not show where the answer to the prompt begins")
+        given = self.traits.answer_start
+        begin = start - (len(given) if text[:start].endswith(given) else 0)
+        span, _ = self._if_whole(answer[0], text[begin:], (start, len(text)))
+        if span is None:
+            raise ValueError("the chat template leaves out a part of the answer, such as its reasoning")
+        return MarkedText(text, [span], True)
+
+    def _marked_tokens(self, chat: Chat) -> list[bool] | None:
+        """Return which tokens the template itself marks as learned, of its text tokenised without special tokens; None
+        if it marks none."""
+        if not self.traits.marks_answers:
+            return None
+        encoded = self._tokenizer.apply_chat_template(
+            self._formed(chat.messages),
+            tools=list(chat.tools) if chat.tools else None,
+            chat_template=self._text(chat.tools),
+            return_dict=True,
+            return_assistant_tokens_mask=True,
+        )
+        learned = [bool(one) for one in encoded["assistant_masks"]]
+        return learned if any(learned) else None
+
+    def leaves_out_tools(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> bool:
+        """Return whether the template does not write these tools."""
+        return bool(tools) and self._attempt(messages, None) == self.render(messages, tools)
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Any] | None = None, *, prompt: bool = False) -> str:
+        """Return the text of messages; with `prompt` also what begins an answer to them."""
+        return self._render(self._formed(messages), tools, prompt=prompt)
+
+    @cached_property
+    def traits(self) -> TemplateTraits:
+        """What a probe tells. A template that refuses a probe has none of its traits."""
+        try:
+            template = self._text(None)
+        except ValueError:  # it has templates for other purposes alone
+            template = ""
+        return probe_traits(template, self._raw)
+
+    @cached_property
+    def _takes_parts(self) -> bool:
+        """Whether contents must be lists of parts, as for some models that see images."""
+        message = {"role": "user", "content": _MARK}
+        if _MARK in self._try([message]):
+            return False
+        return _MARK in self._try([{**message, "content": [{"type": "text", "text": _MARK}]}])
+
+    def _raw(self, messages: Sequence[Message], tools: Sequence[Any] | None = None, *, prompt: bool = False) -> str:
+        """Return the text of messages with their arguments as they are; empty if the template refuses them."""
+        if self._takes_parts:
+            messages = [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in messages]
+        return self._try(messages, tools, prompt=prompt)
+
+    def _try(self, messages: Sequence[Message], tools: Sequence[Any] | None = None, *, prompt: bool = False) -> str:
+        try:
+            return self._render(messages, tools, prompt=prompt)
+        except ValueError:
+            return ""
+
+    def _formed(self, messages: Sequence[Message]) -> list[Message]:
+        """Return messages with contents and arguments of calls in the form that the template takes."""
+        if self._takes_parts:
+            messages = [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in messages]
+        if not any(message.get("tool_calls") for message in messages):
+            return list(messages)
+        form = self.traits.arguments
+        if form == "unknown":
+            raise LostCallsError("the model's chat template does not write the arguments of `tool_calls` as JSON")
+        return [_with_arguments(message, form) for message in messages]
+
+    def _render(self, messages: Sequence[Message], tools: Sequence[Any] | None, *, prompt: bool) -> str:
+        options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": prompt}
+        if tools is not None:
+            options["tools"] = list(tools)
+        try:
+            text = self._tokenizer.apply_chat_template(list(messages), chat_template=self._text(tools), **options)
+            return str(text)
+        except Exception as error:  # templates raise any class, jinja's own too
+            raise ValueError(f"the chat template refuses these messages: {error}") from None
+
+    def _text(self, tools: Sequence[Any] | None) -> str:
+        return with_fixed_date(self._tokenizer.get_chat_template(None, list(tools) if tools else None))
+
+    def _attempt(self, messages: Sequence[Message], tools: Sequence[Any] | None, *, prompt: bool = False) -> str | None:
+        """Return the text of messages; None if the template refuses them."""
+        try:
+            return self.render(messages, tools, prompt=prompt)
+        except ValueError:
+            return None
+
+    def _check_calls(self, messages: Sequence[Message], tools: Sequence[Any] | None, text: str) -> None:
+        """Raise LostCallsError: the text of these messages would be the same without one of their calls of tools."""
+        for index, message in enumerate(messages):
+            calls = list(message.get("tool_calls") or ())
+            for number in range(len(calls)):
+                others = calls[:number] + calls[number + 1 :]
+                rest = {key: value for key, value in message.items() if key != "tool_calls"}
+                changed = {**rest, "tool_calls": others} if others else rest
+                if self._attempt([*messages[:index], changed, *messages[index + 1 :]], tools) == text:
+                    raise LostCallsError(
+                        "the model's chat template leaves out the "
+                        f"`tool_calls` of message {index + 1}, so that they would not be learned"
+                    )
+
+    def _answer(
+        self, messages: Sequence[Message], turn: int, tools: Sequence[Any] | None, text: str
+    ) -> tuple[Span | None, str]:
+        """Return the span of the answer at a turn, and otherwise why it is not learned: `stripped` or `unlocated`."""
+        if turn:
+            # Most templates write a conversation as the beginning of a longer one.
+            question = self._attempt(messages[:turn], tools, prompt=True)
+            rendered = self._attempt(messages[: turn + 1], tools)
+            if question and rendered and rendered.startswith(question) and text.startswith(rendered):
+                given = self.traits.answer_start
+                begin = len(question) - (len(given) if question.endswith(given) else 0)
+                return self._if_whole(messages[turn], text[begin : len(rendered)], (len(question), len(rendered)))
+        if (first := self._start(messages, turn, tools, text)) is None:
+            return None, "unlocated"
+        begin, start = first
+        if (end := self._end(messages, turn, tools, text, start)) is None:
+            return None, "unlocated"
+        return self._if_whole(messages[turn], text[begin:end], (start, end))
+
+    def _if_whole(self, message: Message, written: str, span: Span) -> tuple[Span | None, str]:
+        """Return the span if what is written, from the header on, has all of an answer: its content, the names of its
+        calls, and its reasoning if the template writes that in some answers."""
+        needed = [message["content"], *(call["function"]["name"] for call in message.get("tool_calls") or ())]
+        if self.traits.strips_reasoning:
+            needed.append(_reasoning(message))
+        squeezed = _squeezed(written)
+        return (span, "") if all(_squeezed(part) in squeezed for part in needed) else (None, "stripped")
+
+    def _start(self, messages: Sequence[Message], turn: int, tools: Sequence[Any] | None, text: str) -> Span | None:
+        """Return where the header of the answer at this turn begins, and the answer itself; None if that is unknown."""
+        header = self.traits.headers.get("assistant")
+        same = self._same_before(messages, turn, tools, text)
+        before = self._same_before(messages, turn - 1, tools, text) if turn else 0
+        if header is None or same is None or before is None:
+            return None
+        position = text.rfind(header, before, same)
+        if position < 0:
+            return None
+        # What the model is given where it shall answer is not learned.
+        given = without_cut_marker(common_start(text[position:same], self.traits.answer_start))
+        return position, position + max(len(header), len(given))
+
+    def _end(
+        self, messages: Sequence[Message], turn: int, tools: Sequence[Any] | None, text: str, start: int
+    ) -> int | None:
+        """Return where the answer that begins at `start` ends: after what ends it, before the header of the next."""
+        if turn + 1 == len(messages):
+            return len(text)
+        same = self._same_before(messages, turn + 1, tools, text)
+        if same is None:
+            return None
+        if ending := self.traits.turn_end.strip():
+            position = text.rfind(ending, start, same)
+            if position < 0:
+                return None
+            whole = self.traits.turn_end.lstrip()
+            return position + len(whole if text.startswith(whole, position) else ending)
+        header = self.traits.headers.get(messages[turn + 1]["role"])
+        return same - len(header) if header and text[:same].endswith(header) else None
+
+    def _same_before(
+        self, messages: Sequence[Message], turn: int, tools: Sequence[Any] | None, text: str
+    ) -> int | None:
+        """Return how many characters of the text do not depend on what the message at a turn holds."""
+        other = {"role": messages[turn]["role"], "content": _MARK}
+        if messages[turn]["role"] == "tool":
+            other = {**messages[turn], "content": _MARK}
+        changed = self._attempt([*messages[:turn], other, *messages[turn + 1 :]], tools)
+        return None if changed is None or _MARK not in changed else len(common_start(text, changed))
+
+
+def _with_arguments(message: Message, form: Arguments) -> Message:
+    calls = message.get("tool_calls")
+    if not calls:
+        return message
+    return {**message, "tool_calls": [_call_with_arguments(call, form) for call in calls]}
+
+
+def _call_with_arguments(call: Mapping[str, Any], form: Arguments) -> dict[str, Any]:
+    arguments = call["function"]["arguments"]
+    if form == "object" and isinstance(arguments, str):
+        arguments = json.loads(arguments)
+    elif form == "text" and not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    return {**call, "function": {**call["function"], "arguments": arguments}}
+
+
+def _squeezed(text: str) -> str:
+    return "".join(text.split())
+
+
+def _reasoning(message: Message) -> str:
+    return next((message[name] for name in _REASONING if isinstance(message.get(name), str)), "")
+
+
+def _leaves_out_reasoning(message: Message, text: str) -> bool:
+    return _squeezed(_reasoning(message)) not in _squeezed(text)
