@@ -46,11 +46,18 @@ class AnswerRows:
 
 
 def pair_rows(pairs: Sequence[tuple[Answer, Answer]], length: int) -> AnswerRows:
-    """Return the rows of pairs of a chosen and a rejected answer; those of which an answer has no token within `length`
-    are left out."""
-    cut = [(chosen.segment(length), rejected.segment(length)) for chosen, rejected in pairs]
+    """Return the rows of pairs of a chosen and a rejected answer; those of which an answer has no token within
+    `length`, or both are equal, are left out."""
+    used = [pair for pair in pairs if not are_equal(*pair, length)]
+    cut = [(chosen.segment(length), rejected.segment(length)) for chosen, rejected in used]
     rows = [[segment] for pair in cut if all(one.targets.any() for one in pair) for segment in pair]
     return AnswerRows(_build(rows), np.ones(len(rows) // 2, dtype=np.bool_))
+
+
+def are_equal(chosen: Answer, rejected: Answer, length: int) -> bool:
+    """Return whether two answers are the same within `length` tokens, so that no preference can be learned of them."""
+    first, second = chosen.segment(length), rejected.segment(length)
+    return np.array_equal(first.tokens, second.tokens) and np.array_equal(first.targets, second.targets)
 
 
 def labelled_rows(answers: Sequence[Answer], desirable: Sequence[bool], length: int) -> AnswerRows:

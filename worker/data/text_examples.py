@@ -13,7 +13,8 @@ from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
 from trainyard.contract.formats.examples import CODE_VERSION
 from trainyard.contract.spec.text_data import TextData, TextMixture, evaluation_set
 from trainyard.contract.spec.text_sources import CHAT_FORMATS, FileSource, TextSource
-from worker.data.build_tokens import ENDS, TARGETS, BadLines, NamedRecord, build_tokens, skipped_text, too_many_bad
+from worker.data.bad_records import NamedRecord, skipped_text, too_many_bad
+from worker.data.build_tokens import ENDS, TARGETS, BadLines, build_tokens
 from worker.data.content_digest import ContentDigests
 from worker.data.cut_examples import CutExamples
 from worker.data.data_files import DataFile, find_files
@@ -158,7 +159,7 @@ class TextPreparation:
         """Raise RefusedError if the entry, which may be of a job that skipped more, has too many bad lines."""
         named = [NamedRecord(**record) for record in facts["named"]]
         if facts["bad"] > bad_lines.limit:
-            raise too_many_bad(section, named, bad_lines.limit)
+            raise too_many_bad(section, named, bad_lines.limit, facts["bad"], facts["records"])
         if named:
             places = [{"file": one.file, one.unit: one.number, "problem": one.problem} for one in named]
             data = {"skipped": facts["bad"], "first": places}
