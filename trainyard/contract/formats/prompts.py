@@ -10,6 +10,10 @@ from trainyard.contract.formats.messages import InvalidMessageError, parse_messa
 from trainyard.contract.formats.records import misfit
 from trainyard.contract.formats.training_marks import training_mark
 
+_JOINING = ("Mn", "Mc", "Me", "Cf", "Sk")
+"""Categories of Unicode whose characters belong to the one before them."""
+_JOINER = "\u200d"
+_IN_WORDS = "_'\u2019"
 NO_BEGINNING = "`prompt` is missing, and `chosen` and `rejected` have no common beginning that could be the prompt"
 
 
@@ -111,19 +115,20 @@ def split_texts(chosen: str, rejected: str) -> tuple[str, tuple[str, str]]:
     answers belongs to them, as tokenizers take it for the beginning of a word."""
     pairs = zip(chosen, rejected, strict=False)
     end = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-    while end and _in_word(chosen[end - 1]) and any(_in_word(text[end : end + 1]) for text in (chosen, rejected)):
+    while end and any(_belong_together(chosen[end - 1], text[end : end + 1]) for text in (chosen, rejected)):
         end -= 1
     if end and chosen[end - 1] == " ":
         end -= 1
     return chosen[:end], (chosen[end:], rejected[end:])
 
 
-def _in_word(character: str) -> bool:
-    """Return whether a character is of a word: letters and digits, what is combined with them, and apostrophes."""
-    if not character:
+def _belong_together(first: str, second: str) -> bool:
+    """Return whether two characters are of one word or sign; `second` is empty at the end of a text."""
+    if not second:
         return False
-    return (
-        character.isalnum()
-        or character in "_'\u2019"
-        or unicodedata.category(character) in ("Mn", "Mc", "Me", "Cf", "Sk")
-    )
+    # Accents, joiners and colours of signs change what comes before them.
+    return unicodedata.category(second) in _JOINING or first == _JOINER or (_in_word(first) and _in_word(second))
+
+
+def _in_word(character: str) -> bool:
+    return character.isalnum() or character in _IN_WORDS or unicodedata.category(character) in _JOINING
