@@ -212,11 +212,13 @@ class LineChecker:
             if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
                 check_plain_data(line, max_values=len(raw))
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise BadRecordError(self._problem(_reason(raw, error))) from None
+            raise BadRecordError(
+                self._problem(_reason(raw, error, is_first=self.number == 1 and self._items is None))
+            ) from None
         return line
 
 
-def _reason(raw: bytes, error: Exception) -> str:
+def _reason(raw: bytes, error: Exception, *, is_first: bool) -> str:
     """Return why a line cannot be decoded."""
     if isinstance(error, msgspec.ValidationError):
         return "has a number that is too large"
@@ -231,7 +233,7 @@ def _reason(raw: bytes, error: Exception) -> str:
     except RecursionError:
         return f"is nested deeper than {MAX_DEPTH} levels"
     except json.JSONDecodeError as problem:
-        return json_problem(problem)
+        return json_problem(problem, is_first=is_first)
     except ValueError as problem:
         return str(problem)
     return f"is not JSON: {error}"

@@ -130,8 +130,8 @@ def too_many_bad(
     first = named[0]
     if not limit:
         hint = first.hint or BadRecordError("").hint
-        counted = counted_text(count, read or count, first.unit, whole=whole)
-        message = f"{field}: {counted}: {problems_text(_positions(named))}"
+        counted = "" if count == 1 else f"{counted_text(count, read or count, first.unit, whole=whole)}: "
+        message = f"{field}: {counted}{problems_text(_positions(named))}"
         return RefusedError(message, f"{hint} {SKIP_HINT}" if can_skip else hint)
     listed = "; ".join(record.text for record in named)
     more = f"more than {bad_lines_text(limit)} (data.max_bad_lines)"

@@ -94,7 +94,7 @@ def _lines(chunk: Chunk) -> Iterator[tuple[int, Any]]:
             elif blank == MAX_BLANK_LINES + 1:
                 yield number, Unreadable(TOO_MANY_BLANK)
             else:
-                yield number, BLANK if blank else _parsed(raw)
+                yield number, BLANK if blank else _parsed(raw, is_first=number == 1 and not chunk.start)
 
 
 def _too_long() -> str:
@@ -153,13 +153,13 @@ def _skip_line(handle: Any) -> None:
         pass
 
 
-def _parsed(raw: bytes | str) -> Any:
+def _parsed(raw: bytes | str, *, is_first: bool = False) -> Any:
     try:
         return json.loads(raw)
     except UnicodeDecodeError as error:
         return Unreadable(f"is not JSON in UTF-8: byte {error.start + 1} is not valid")
     except json.JSONDecodeError as error:
-        return Unreadable(json_problem(error))
+        return Unreadable(json_problem(error, is_first=is_first))
     except ValueError:
         return Unreadable("is not JSON")
     except RecursionError:

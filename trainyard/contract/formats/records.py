@@ -57,13 +57,17 @@ def list_inside(record: Any) -> str:
     return f"it holds a list of objects; {ONE_RECORD}"
 
 
-def json_problem(error: json.JSONDecodeError) -> str:
-    """Return what is wrong with a line, and at which of its characters, counted from 1."""
+def json_problem(error: json.JSONDecodeError, *, is_first: bool = False) -> str:
+    """Return what is wrong with a line, and at which of its characters, counted from 1.
+
+    Args:
+        is_first: Whether it is the first line, which may begin an object of several lines.
+    """
     # The parser passes the end of the line and the white space before it.
     text = error.doc.rstrip()
     position = min(error.pos, len(text)) + 1
     problem = f"is not JSON: {error.msg.removesuffix(' at').rstrip(': ')} at character {position}"
-    is_cut = position > len(text) and text.lstrip().startswith("{") and text.endswith(("{", "[", ","))
+    is_cut = is_first and position > len(text) and text.endswith(("{", "[", ","))
     return f"{problem} ({ONE_RECORD})" if is_cut else problem
 
 
@@ -84,19 +88,17 @@ def problems_text(problems: Sequence[tuple[str, str]]) -> str:
 
 
 def counted_text(count: int, read: int, unit: str, *, whole: bool) -> str:
-    """Return how many records are bad.
+    """Return how many records are bad, of several.
 
     Args:
         read: The records that were read.
         unit: What is counted, such as `line`.
         whole: Whether all were read.
     """
-    verb = "is" if count == 1 and whole else "are"
-    of_all = f"{read} {unit}{'' if read == 1 else 's'}"
     if whole:
-        return f"{count} of {of_all} {verb} bad"
+        return f"{count} of {read} {unit}s are bad"
     number = f"more than {MAX_COUNTED}" if count > MAX_COUNTED else f"at least {count}"
-    return f"{number} of the first {of_all} {verb} bad"
+    return f"{number} of the first {read} {unit}s are bad"
 
 
 def json_list(value: Any) -> list[Any] | None:

@@ -28,6 +28,11 @@ class TestPairs:
         rows = pair_rows([(answer("ab", "cdef"), answer("ab", "g")), (answer("abcd", "e"), answer("abcd", "f"))], 4)
         assert texts(rows) == ["abcd", "abg"]
 
+    def test_pairs_that_are_equal_within_the_length_are_left_out(self):
+        pairs = [(answer("ab", "cd"), answer("ab", "cd")), (answer("ab", "cde"), answer("ab", "cdf"))]
+        assert len(pair_rows(pairs, 4)) == 0
+        assert texts(pair_rows(pairs, 5)) == ["abcde", "abcdf"]
+
     def test_without_a_prompt_the_first_token_is_no_target(self):
         rows = pair_rows([(answer("", "abc"), answer("", "xy"))], 4)
         assert rows.rows.targets.tolist() == [False, True, True, False, True]

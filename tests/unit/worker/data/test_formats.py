@@ -80,7 +80,8 @@ class TestChat:
     def test_message_of_another_role_cannot_be_learned(self, field):
         message = problem({"messages": [{**USER, field: 1}, ANSWER]})
         assert message == (
-            f"asks by `{field}` to learn message 1, which is of the role `user`; only messages of the assistant are learned"
+            f"asks by `{field}` to learn message 1, which is of the role `user`; only messages of the assistant are "
+            "learned"
         )
         turns = [{"from": "human", "value": "a", field: 1}, {"from": "gpt", "value": "b"}]
         assert problem({"conversations": turns}, "sharegpt") == message

@@ -285,9 +285,9 @@ class TestBadLines:
         assert message.startswith("data.path: more than 1000 of the first 1002 lines are bad: ")
         assert message.count(": the same") == 9
 
-    def test_one_of_one_is_no_plural(self, tmp_path):
-        (tmp_path / "data").write_text("{}")
-        assert str(refusal(TextFiles(path=str(tmp_path / "data")))).startswith("data.path: 1 of 1 line is bad: ")
+    def test_a_single_one_is_not_counted(self, tmp_path):
+        (tmp_path / "data").write_text("{}\n")
+        assert str(refusal(TextFiles(path=str(tmp_path / "data")))).startswith(f"data.path: {tmp_path}/data, line 1 has ")
 
     def test_counting_ends_after_a_time(self, tmp_path, small_chunks, monkeypatch):
         write_jsonl(tmp_path / "data", [{"text": "a"}, {"text": 7}] * 200)
@@ -380,7 +380,7 @@ class TestArrays:
     @pytest.mark.parametrize(
         ("content", "problem"),
         [
-            ('[{"text": "a"}, {"text": 7}]', "1 of 2 items is bad: {}, item 2 does not have format `text`"),
+            ('[{"text": "a"}, {"text": 7}]', "data.path: {}, item 2 does not have format `text`"),
             ('[{"text": "a"},\n {"text": "b"', "item 2 is the end of the file, and the array has no `]`"),
             ('[{"text": "a"},\n]', "item 2 is missing: the array has a comma without an item"),
             ('[{"text": "a"}\n]\n[{"text": "b"}]', "item 2 comes after the `]` that ends the array"),
