@@ -46,10 +46,9 @@ class AnswerRows:
 
 
 def pair_rows(pairs: Sequence[tuple[Answer, Answer]], length: int) -> AnswerRows:
-    """Return the rows of pairs of a chosen and a rejected answer; those of which an answer has no token within
-    `length`, or both are equal, are left out."""
-    used = [pair for pair in pairs if not are_equal(*pair, length)]
-    cut = [(chosen.segment(length), rejected.segment(length)) for chosen, rejected in used]
+    """Return the rows of pairs of a chosen and a rejected answer; those of which an answer has no token within `length`
+    are left out."""
+    cut = [(chosen.segment(length), rejected.segment(length)) for chosen, rejected in pairs]
     rows = [[segment] for pair in cut if all(one.targets.any() for one in pair) for segment in pair]
     return AnswerRows(_build(rows), np.ones(len(rows) // 2, dtype=np.bool_))
 

@@ -114,7 +114,8 @@ def _cut(encoded: Sequence[Encoded], length: int) -> CutExamples:
 
 def _rows(examples: Sequence[tuple[Encoded, bool]], length: int, *, paired: bool) -> AnswerRows:
     if paired:
-        return pair_rows([(chosen, rejected) for (chosen, rejected), _ in examples], length)
+        pairs = [(chosen, rejected) for (chosen, rejected), _ in examples]
+        return pair_rows([pair for pair in pairs if not are_equal(*pair, length)], length)
     return labelled_rows([answer for (answer,), _ in examples], [label for _, label in examples], length)
 
 

@@ -152,7 +152,10 @@ def test_items_of_an_array_are_checked_as_lines_are(size: int, indent: int | Non
         (b"[" + line(CHAT) + b",\n" + b" " * 5_000_000 + line(CHAT) + b"]", "item 2 is longer than 4194304 bytes"),
         (b"[" + line(CHAT) + b"]" + b"\n" * 5_000_000, "item 2 is longer than 4194304 bytes"),
         (line({"data": [CHAT]}), "it holds a list of objects; write each record on one line"),
-        (b'{\n"data": [\n' + line(CHAT) + b"\n]\n}", "enclosed in double quotes at character 2 (write each record on one line"),
+        (
+            b'{\n"data": [\n' + line(CHAT) + b"\n]\n}",
+            "enclosed in double quotes at character 2 (write each record on one line",
+        ),
         (b'{"data": [' + b" " * 5_000_000, "line 1 is longer than 4194304 bytes (write each record on one line"),
     ],
 )

@@ -287,7 +287,9 @@ class TestBadLines:
 
     def test_a_single_one_is_not_counted(self, tmp_path):
         (tmp_path / "data").write_text("{}\n")
-        assert str(refusal(TextFiles(path=str(tmp_path / "data")))).startswith(f"data.path: {tmp_path}/data, line 1 has ")
+        assert str(refusal(TextFiles(path=str(tmp_path / "data")))).startswith(
+            f"data.path: {tmp_path}/data, line 1 has "
+        )
 
     def test_counting_ends_after_a_time(self, tmp_path, small_chunks, monkeypatch):
         write_jsonl(tmp_path / "data", [{"text": "a"}, {"text": 7}] * 200)
