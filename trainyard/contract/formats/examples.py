@@ -11,8 +11,8 @@ from trainyard.contract.formats.records import (
     BadRecordError,
     is_encodable,
     json_list,
-    list_inside,
     misfit,
+    parsing,
     strings_in,
 )
 from trainyard.contract.formats.training_marks import REMEDY, left_out_text, training_mark
@@ -105,13 +105,11 @@ def parse_example(record: Any, format: str, columns: Mapping[str, str]) -> Examp
     """
     if not isinstance(record, dict):
         raise _misfit(format)
-    try:
+    with parsing(record):
         example = _PARSERS[format](lambda field: record.get(columns.get(field, field)))
-    except BadRecordError as error:
-        raise error.with_detail(list_inside(record)) from None
-    if not all(map(is_encodable, _strings(example))):
-        raise BadRecordError(*HALF_PAIR)
-    return example
+        if not all(map(is_encodable, _strings(example))):
+            raise BadRecordError(*HALF_PAIR)
+        return example
 
 
 Fields = Callable[[str], Any]

@@ -10,8 +10,8 @@ from trainyard.contract.formats.records import (
     HALF_PAIR,
     BadRecordError,
     is_encodable,
-    list_inside,
     misfit,
+    parsing,
     strings_in,
     without_nulls,
 )
@@ -62,14 +62,12 @@ def parse_preference(format: str, record: Any, columns: Mapping[str, str]) -> Pr
     """
     if not isinstance(record, Mapping):
         raise misfit(format, FORMATS[format])
-    named = without_nulls({**record, **{field: record.get(name) for field, name in columns.items()}})
-    try:
+    with parsing(record):
+        named = without_nulls({**record, **{field: record.get(name) for field, name in columns.items()}})
         preference = _PARSERS[format](named)
-    except BadRecordError as error:
-        raise error.with_detail(list_inside(record)) from None
-    if not all(map(is_encodable, _strings_of(preference))):
-        raise BadRecordError(*HALF_PAIR)
-    return preference
+        if not all(map(is_encodable, _strings_of(preference))):
+            raise BadRecordError(*HALF_PAIR)
+        return preference
 
 
 def _pair(record: Fields) -> Preference:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 MAX_BLANK_LINES = 1000
@@ -35,6 +36,17 @@ class BadRecordError(ValueError):
         if self.is_misfit and detail:
             self.args = (f"{self}; {detail}",)
         return self
+
+
+@contextmanager
+def parsing(record: Any) -> Iterator[None]:
+    """Raise BadRecordError, with the remedy of `list_inside`, for what goes wrong while a record is parsed."""
+    try:
+        yield
+    except BadRecordError as error:
+        raise error.with_detail(list_inside(record)) from None
+    except RecursionError:
+        raise BadRecordError("is nested too deeply") from None
 
 
 def unreadable(reason: str, expected: str) -> BadRecordError:
