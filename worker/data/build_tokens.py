@@ -10,6 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,10 @@ def build_tokens(
     Raises:
         RefusedError: A file is invalid, or has more bad records than may be skipped.
     """
-    chunks = [chunk for file in files for chunk in chunks_of(file)]
+    chunks: list[Chunk] = []
+    for chunk in chain.from_iterable(map(chunks_of, files)):
+        on_progress()
+        chunks.append(chunk)
     is_detected = source.format == "auto"
     format = _detected(files, source, skips=bad_lines.limit > 0) if is_detected else source.format
     encode = partial(

@@ -1,7 +1,7 @@
 """Records: the lines, items or rows of the parts of a file, whatever its kind."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,14 +21,14 @@ class Unreadable(str):
     __slots__ = ()
 
 
-def chunks_of(file: DataFile) -> list[Chunk]:
-    """Return the parts of a file, in their order.
+def chunks_of(file: DataFile) -> Iterable[Chunk]:
+    """Return the parts of a file, in their order; those of an array are found while they are asked for.
 
     Raises:
         RefusedError: The file is not of its kind.
     """
     if file.kind == "array":
-        return list(_array_chunks(file))
+        return _array_chunks(file)
     if file.kind != "jsonl":
         return table_chunks(file)
     size = file.state.size

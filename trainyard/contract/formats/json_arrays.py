@@ -13,6 +13,7 @@ MISSING = "is missing: the array has a comma without an item"
 
 # A whole string, or else one that goes on in the next part, or what gives the array its structure.
 _STRUCTURE = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{},]', re.DOTALL)
+_QUOTE = ord('"')
 _REST_OF_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 
 
@@ -24,41 +25,33 @@ class ArrayScanner:
         self._depth = 0
         self._is_string = self._is_escaped = False
 
-    def ends(self, data: bytes, position: int = 0) -> Iterator[int]:
-        """Yield the positions of the commas after items and of the bracket that ends the array, in the next bytes.
-
-        Args:
-            position: Where to begin in them.
-        """
-        while position < len(data):
-            if self._is_string:
-                position = self._after_string(data, position)
-                continue
-            match = _STRUCTURE.search(data, position)
-            if match is None:
-                return
-            position, sign = match.end(), match[0]
-            if len(sign) > 1:
-                continue
-            if sign == b'"':
-                self._is_string = True
+    def ends(self, data: bytes) -> Iterator[int]:
+        """Yield the positions of the commas after items and of the bracket that ends the array, in the next bytes."""
+        start = self._after_string(data, 0) if self._is_string else 0
+        for match in _STRUCTURE.finditer(data, start):
+            position = match.start()
+            sign = data[position]
+            if sign == _QUOTE:
+                # A string of one byte goes on in the next part.
+                if match.end() == position + 1:
+                    self._is_string = True
+                    self._after_string(data, match.end())
+                    return
             elif sign in b"[{":
                 self._depth += 1
-            elif sign in b"]}" and self._depth:
-                self._depth -= 1
-            elif sign in b",]" and not self._depth:
-                yield match.start()
+            elif self._depth:
+                self._depth -= sign in b"]}"
+            elif sign in b",]":
+                yield position
 
     def _after_string(self, data: bytes, position: int) -> int:
-        """Return the position after the string, or at the end of the bytes if it goes on."""
-        if self._is_escaped:
-            self._is_escaped = False
-            return position + 1
-        match = _REST_OF_STRING.match(data, position)
-        assert match is not None, "the pattern matches no byte too"
-        sign = data[match.end() : match.end() + 1]
-        self._is_string, self._is_escaped = sign != b'"', sign == b"\\"
-        return match.end() + 1
+        """Return the position after the string, or the end of the bytes if it goes on."""
+        match = _REST_OF_STRING.match(data, position + self._is_escaped)
+        assert match is not None, "the pattern matches no bytes too"
+        end = match.end()
+        self._is_string = data[end : end + 1] != b'"'
+        self._is_escaped = data[end : end + 1] == b"\\" or (self._is_escaped and not data)
+        return end + 1
 
 
 class Item(NamedTuple):

@@ -13,7 +13,7 @@ from trainyard.contract.formats.training_marks import training_mark
 _JOINING = ("Mn", "Mc", "Me", "Cf", "Sk")
 """Categories of Unicode whose characters belong to the one before them."""
 _JOINER = "\u200d"
-_IN_WORDS = "_'\u2019"
+_WORD_SIGNS = "_'\u2019"
 NO_BEGINNING = "`prompt` is missing, and `chosen` and `rejected` have no common beginning that could be the prompt"
 
 
@@ -65,7 +65,7 @@ def answered(
         question = parsed[0][:shared]
         if prompt is None and not shared:
             raise misfit(format, expected, NO_BEGINNING)
-    if question is None or (prompt is not None and not _asks(question, prompt)):
+    if question is None or (prompt is not None and not _is_question(question, prompt)):
         shared, question = 0, Messages([{"role": "user", "content": prompt}], [None])
     for name, one in zip(answers, parsed, strict=True):
         # An answer is what the model shall write, and not what others say.
@@ -90,7 +90,7 @@ def _is_answer(answer: Messages, index: int) -> bool:
     return bool(answer.messages[index]["role"] == "assistant")
 
 
-def _asks(question: Messages, prompt: str | Sequence[Any]) -> bool:
+def _is_question(question: Messages, prompt: str | Sequence[Any]) -> bool:
     """Return whether the prompt, if it is a text, is a message of the user in the common beginning."""
     if not isinstance(prompt, str):
         return True
@@ -131,4 +131,4 @@ def _belong_together(first: str, second: str) -> bool:
 
 
 def _in_word(character: str) -> bool:
-    return character.isalnum() or character in _IN_WORDS or unicodedata.category(character) in _JOINING
+    return character.isalnum() or character in _WORD_SIGNS or unicodedata.category(character) in _JOINING

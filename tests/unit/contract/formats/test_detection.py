@@ -98,7 +98,7 @@ def test_values_that_hold_nothing_are_no_fields(more, format):
     assert detect_format(RECORDS["chat"] | more, {}) == format
 
 
-def test_empty_text_beside_messages_is_ambiguous_in_a_file_of_texts():
+def test_empty_text_with_messages_is_ambiguous_in_a_file_of_texts():
     check_unambiguous({"text": "a", "messages": None}, "text", {})
     with pytest.raises(AmbiguousRecordError):
         check_unambiguous({"text": "", **RECORDS["chat"]}, "text", {})
