@@ -52,21 +52,19 @@ def answered(
     """
     try:
         parsed = [_parsed(messages, name) for name, messages in answers.items()]
-        question = None if prompt is None or isinstance(prompt, str) else _parsed(prompt, field)
+        given = None if prompt is None or isinstance(prompt, str) else _parsed(prompt, field)
     except InvalidMessageError as error:
         raise misfit(format, expected, str(error)) from None
-    shared = 0
-    if question is not None:
-        count = len(question)
-        if all(len(one) > count and one.messages[:count] == question.messages for one in parsed):
-            shared = count
-    elif prompt is None or not all(_is_answer(one, 0) for one in parsed):
-        shared = _common_messages(parsed)
-        question = parsed[0][:shared]
-        if prompt is None and not shared:
-            raise misfit(format, expected, NO_BEGINNING)
-    if question is None or (prompt is not None and not _is_question(question, prompt)):
+    shared = _common_messages(parsed)
+    question = parsed[0][:shared]
+    if given is not None:
+        count, question = len(given), given
+        is_repeated = all(len(one) > count and one.messages[:count] == given.messages for one in parsed)
+        shared = count if is_repeated else 0
+    elif isinstance(prompt, str) and not _has_text(question, prompt):
         shared, question = 0, Messages([{"role": "user", "content": prompt}], [None])
+    elif not shared:
+        raise misfit(format, expected, NO_BEGINNING)
     for name, one in zip(answers, parsed, strict=True):
         # An answer is what the model shall write, and not what others say.
         if not _is_answer(one, shared):
@@ -90,11 +88,9 @@ def _is_answer(answer: Messages, index: int) -> bool:
     return bool(answer.messages[index]["role"] == "assistant")
 
 
-def _is_question(question: Messages, prompt: str | Sequence[Any]) -> bool:
-    """Return whether the prompt, if it is a text, is a message of the user in the common beginning."""
-    if not isinstance(prompt, str):
-        return True
-    return any(one["role"] == "user" and one["content"].strip() == prompt.strip() for one in question.messages)
+def _has_text(question: Messages, text: str) -> bool:
+    """Return whether the user has written a text in this part of a conversation."""
+    return any(one["role"] == "user" and one["content"].strip() == text.strip() for one in question.messages)
 
 
 def _common_messages(answers: Sequence[Messages]) -> int:

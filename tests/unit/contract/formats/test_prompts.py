@@ -37,6 +37,11 @@ class TestConversations:
         common = [SYSTEM, USER, GOOD, NEXT]
         assert pair({"chosen": [*common, GOOD], "rejected": [*common, BAD], **prompt}) == (common, [GOOD], [BAD])
 
+    def test_conversation_that_the_assistant_begins_has_its_prompt(self):
+        common = [GOOD, USER]
+        record = {"prompt": "Hi", "chosen": [*common, GOOD], "rejected": [*common, BAD]}
+        assert pair(record) == (common, [GOOD], [BAD])
+
     def test_text_before_answers_is_a_message_of_the_user(self):
         assert pair({"prompt": "Hi", "chosen": [GOOD], "rejected": [BAD]}) == ([USER], [GOOD], [BAD])
         labelled = {"prompt": "Hi", "completion": [GOOD], "label": True}
