@@ -76,8 +76,8 @@ class CutExamples:
             others = self.examples - equal
             rest = f", and {others} more have no token to learn in the first {length}" if others else ""
             return RefusedError(
-                f"{section}: {files} holds no pair to learn from{which}: of {self.examples} pairs, {equal} have a "
-                f"chosen and a rejected answer that are equal ({self._equal_text(length)}){rest}",
+                f"{section}: {files} holds no pair to learn from{which}: the chosen and the rejected answer are equal "
+                f"in {equal} of {self.examples} pairs ({self._equal_text(length)}){rest}",
                 _HINT if self.equal_when_cut else "Give pairs of different answers.",
             )
         if not self.too_long:

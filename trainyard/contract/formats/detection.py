@@ -25,7 +25,9 @@ def _is_content(value: Any) -> bool:
 
 
 def _is_list(value: Any) -> bool:
-    return bool(json_list(value)) if not isinstance(value, str) or value.lstrip().startswith("[") else False
+    # Most texts are no JSON, which the first character shows.
+    is_text = isinstance(value, str) and not value.lstrip().startswith("[")
+    return not is_text and bool(json_list(value))
 
 
 _REQUIRED: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
