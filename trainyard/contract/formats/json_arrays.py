@@ -113,7 +113,7 @@ class ArrayItems:
     def finish(self) -> Iterator[Item]:
         """Yield what is wrong with the end of the array."""
         if self._is_ended:
-            if self._item or self.is_too_long:
+            if self._item:
                 yield Item(b"", AFTER_THE_END)
         elif self.is_too_long:
             yield Item(b"", self._too_long)
@@ -126,11 +126,11 @@ class ArrayItems:
 
     def _add(self, data: bytes) -> None:
         self.unfinished += len(data)
-        if self.is_too_long:
-            self._item.clear()
-        elif self._is_ended:
+        if self._is_ended:
             # What follows is only looked at, and never read.
             self._item = self._item or bytearray(data.strip(SPACE)[:1])
+        elif self.is_too_long:
+            self._item.clear()
         else:
             self._item += data if self._item else data.lstrip(SPACE)
 

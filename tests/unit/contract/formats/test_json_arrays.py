@@ -150,6 +150,8 @@ def test_first_line_above_the_limit_is_decided():
         (b"[1]\n[2]", ["comes after the `]` that ends the array"]),
         (b"[" + b"1" * 50 + b",2]", ["is too long"]),
         (b"[ ]", []),
+        (b"[1]" + b" " * 50, []),
+        (b"[1]" + b" " * 50 + b"2" + b" " * 50, ["comes after the `]` that ends the array"]),
     ],
 )
 def test_problems_of_arrays_are_stated(content, problems):
