@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from trainyard.contract.formats.records import MAX_COUNTED, NAMED, BadRecordError, counted_text, problems_text
+from trainyard.contract.formats.records import DEFAULT_HINT, MAX_COUNTED, NAMED, counted_text, problems_text
 from worker.core.errors import RefusedError
 from worker.data.notices import Notice
 from worker.data.records import RecordPosition
@@ -127,15 +127,34 @@ def too_many_bad(
         whole: Whether all records of the source were read.
         can_skip: Whether the others would be read if the bad ones were skipped.
     """
+    named = _of_source(field, named)
     first = named[0]
     if not limit:
-        hint = first.hint or BadRecordError("").hint
+        hint = first.hint or DEFAULT_HINT
         counted = "" if count == 1 else f"{counted_text(count, read or count, first.unit, whole=whole)}: "
         message = f"{field}: {counted}{problems_text(_positions(named))}"
         return RefusedError(message, f"{hint} {SKIP_HINT}" if can_skip else hint)
     listed = "; ".join(record.text for record in named)
     more = f"more than {bad_lines_text(limit)} (data.max_bad_lines)"
     return RefusedError(f"{field}: {more}, the first of which are: {listed}", first.hint)
+
+
+def _of_source(field: str, named: Sequence[NamedRecord]) -> list[NamedRecord]:
+    """Return records whose remedies name the fields of their own source, where the section has several."""
+    parts = field.split(".")
+    if parts[:2] == ["data", "sources"]:
+        section = ".".join(parts[:3])
+    elif parts[:2] == ["data", "eval_sets"]:
+        section = field
+    else:
+        return list(named)
+
+    def changed(text: str) -> str:
+        return text.replace("data.format", f"{section}.format").replace("data.columns", f"{section}.columns")
+
+    return [
+        replace(record, problem=changed(record.problem), hint=changed(record.hint or DEFAULT_HINT)) for record in named
+    ]
 
 
 def _positions(named: Sequence[NamedRecord]) -> list[tuple[str, str]]:
@@ -154,6 +173,6 @@ def bad_lines_text(count: int) -> str:
 
 def skipped_text(field: str, count: int, named: Sequence[NamedRecord]) -> str:
     """Return the notice about bad records that were skipped, the first of which are named."""
-    listed = "; ".join(record.text for record in named)
+    listed = "; ".join(record.text for record in _of_source(field, named))
     more = f", and {count - len(named)} more" if count > len(named) else ""
     return f"{field}: {bad_lines_text(count)} {'was' if count == 1 else 'were'} skipped: {listed}{more}"

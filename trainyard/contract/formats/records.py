@@ -16,6 +16,7 @@ HALF_PAIR = (
 ONE_RECORD = "write each record on one line, or all of them as one JSON array"
 EXPECTED_OBJECT = ": expected one JSON object with "
 """What comes before the fields of a format, in messages."""
+DEFAULT_HINT = "Correct that line, or set data.format."
 MAX_COUNTED = 1000
 """Bad records of a source that are counted before its reading ends."""
 NAMED = 10
@@ -29,7 +30,7 @@ class BadRecordError(ValueError):
         text = f"{problem}{EXPECTED_OBJECT}{expected}" if expected else problem
         super().__init__(f"{text}; {detail}" if detail else text)
         self.is_misfit = expected is not None
-        self.hint = hint or "Correct that line, or set data.format."
+        self.hint = hint or DEFAULT_HINT
 
     def with_detail(self, detail: str) -> "BadRecordError":
         """Return the error with a remedy, if it is about a record without the fields of its format."""

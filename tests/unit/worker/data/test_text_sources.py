@@ -307,6 +307,17 @@ class TestBadLines:
             assert "Set data.format to `text` or `completion`." in error.hint
             assert load(TextFiles(path=str(tmp_path / "data"), format="text", packing=False))[0].train == len(rows)
 
+    def test_field_to_set_is_that_of_the_source(self, tmp_path):
+        good, both = tmp_path / "good", tmp_path / "data.format"
+        write_jsonl(good, [{"text": "x"}])
+        write_jsonl(both, [{"text": "a", "prompt": "b", "completion": "c"}])
+        error = refusal(TextMixture(sources=({"path": str(good)}, {"path": str(both)})))
+        assert str(error).endswith("; set data.sources.1.format to `text` or `completion`")
+        assert error.hint.startswith("Set data.sources.1.format to")
+        assert str(both) in str(error)
+        error = refusal(TextFiles(path=str(good), eval_sets={"a.b": {"path": str(both)}}))
+        assert "data.eval_sets.a.b.format to `text` or `completion`" in str(error)
+
     def test_rows_of_tables_of_two_formats_are_refused(self, tmp_path):
         rows = [{"text": "x", "prompt": None, "completion": None}, {"text": "a", "prompt": "b", "completion": "c"}]
         write_parquet(tmp_path / "data", rows)
