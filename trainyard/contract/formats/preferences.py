@@ -13,7 +13,6 @@ from trainyard.contract.formats.records import (
     misfit,
     parsing,
     strings_in,
-    without_nulls,
 )
 
 Fields = Mapping[str, Any]
@@ -63,7 +62,7 @@ def parse_preference(format: str, record: Any, columns: Mapping[str, str]) -> Pr
     if not isinstance(record, Mapping):
         raise misfit(format, FORMATS[format])
     with parsing(record):
-        named = without_nulls({**record, **{field: record.get(name) for field, name in columns.items()}})
+        named = {**record, **{field: record.get(name) for field, name in columns.items()}}
         preference = _PARSERS[format](named)
         if not all(map(is_encodable, _strings_of(preference))):
             raise BadRecordError(*HALF_PAIR)
