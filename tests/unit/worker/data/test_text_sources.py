@@ -262,6 +262,7 @@ class TestBadLines:
             assert named["problem"].startswith(message)
             assert f"{long_file}, line {named['line']} {message}" in notice.message
 
+    @pytest.mark.cpu_seconds(8)
     def test_the_first_is_refused_with_its_line(self, long_file):
         error = refusal(TextFiles(path=str(long_file)))
         reason = "is not JSON: Expecting ',' delimiter at character 14: expected one JSON object with `text`, a string"
