@@ -68,7 +68,7 @@ class Incoming:
         """Append received bytes.
 
         Raises:
-            BadLineError: A line cannot be used.
+            BadLineError: Lines cannot be used, and others are not checked any more.
             BodyTooLargeError: The file exceeds the limit.
         """
         self.size += len(chunk)
@@ -80,14 +80,16 @@ class Incoming:
                 code="file_too_large",
             )
         self._lines.feed(chunk)
-        self._hash.update(chunk)
-        self._file.write(chunk)
+        # A file with a bad line is not stored, and received on to count the others.
+        if not self._lines.bad:
+            self._hash.update(chunk)
+            self._file.write(chunk)
 
     def store(self) -> tuple[str, FileFormat]:
         """Move the file to its final path, and return its digest and its format.
 
         Raises:
-            InvalidRequestError: The last line cannot be used, or there is no example.
+            InvalidRequestError: Lines cannot be used, or there is no example.
         """
         format = self._lines.finish()
         digest = f"sha256:{self._hash.hexdigest()}"

@@ -57,7 +57,7 @@ class UploadCheck:
         """Check received bytes for a limited time, and return whether the whole file is checked.
 
         Raises:
-            InvalidRequestError: A line cannot be used, or there is no example.
+            InvalidRequestError: Lines cannot be used, or there is no example.
         """
         with self.lock:
             if self.format is None:
@@ -82,6 +82,7 @@ class UploadCheck:
         else:
             # A cut line is read again, so that between requests no check has lines in memory.
             self._checked -= self._lines.drop_rest()
+            self._lines.refuse_bad()
 
 
 class UploadChecks:

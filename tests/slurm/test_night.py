@@ -18,6 +18,7 @@ from tests.support.live import losses
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
 from trainyard.client import Client, JobHandle, TrainyardError
+from trainyard.contract.layout import write_atomic
 from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.demo import ServiceProcess
 
@@ -133,7 +134,8 @@ class Night:
         prolog.chmod(0o755)
 
         def configure(text: str) -> None:
-            self._slurm.conf.write_text(text)
+            # A controller that starts meanwhile must not read a part of it.
+            write_atomic(self._slurm.conf, text)
             self._control("reconfigure")
             self._resume_nodes()
 

@@ -22,6 +22,7 @@ from service.scheduler.slurm.scheduler import SlurmScheduler
 from tests.support.owners import UnixUser
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
+from trainyard.contract.layout import write_atomic
 
 _TOKENS = {"squeue": r"--format=([0-9a-f]{16})\|", "sacct": r"--delimiter=([0-9a-f]{16})"}
 """The options with the random text that separates the lines or fields of a command's output."""
@@ -203,12 +204,12 @@ class Recorder:
     def configured(self, *lines: str) -> Iterator[None]:
         """Restart the controller and the nodes with further lines in slurm.conf."""
         before = self.lab.conf.read_text()
-        self.lab.conf.write_text(before + "".join(f"{line}\n" for line in lines))
+        write_atomic(self.lab.conf, before + "".join(f"{line}\n" for line in lines))
         self.restart()
         try:
             yield
         finally:
-            self.lab.conf.write_text(before)
+            write_atomic(self.lab.conf, before)
             self.lab.cancel_all()
             self.restart()
             self.resume()

@@ -53,6 +53,12 @@ def pair_rows(pairs: Sequence[tuple[Answer, Answer]], length: int) -> AnswerRows
     return AnswerRows(_build(rows), np.ones(len(rows) // 2, dtype=np.bool_))
 
 
+def are_equal(chosen: Answer, rejected: Answer, length: int) -> bool:
+    """Return whether two answers are the same within `length` tokens, so that no preference can be learned of them."""
+    first, second = chosen.segment(length), rejected.segment(length)
+    return np.array_equal(first.tokens, second.tokens) and np.array_equal(first.targets, second.targets)
+
+
 def labelled_rows(answers: Sequence[Answer], desirable: Sequence[bool], length: int) -> AnswerRows:
     """Return the rows of answers with a label. The second row of an example has its prompt and the answer of the last
     example before it that has another prompt; the last one precedes the first (KTO, arXiv:2402.01306, section 4.1)."""

@@ -10,19 +10,20 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trainyard.contract.formats.detection import detect_format
+from trainyard.contract.formats.detection import check_record, check_unambiguous, detect_format
 from trainyard.contract.formats.examples import columns_of
-from trainyard.contract.formats.records import BadRecordError
+from trainyard.contract.formats.records import BadRecordError, unreadable
 from trainyard.contract.spec.text_sources import TextSource
-from worker.core.errors import RefusedError
 from worker.core.processes import die_with_parent, usable_processors
+from worker.data.bad_records import BadRecords, NamedRecord
 from worker.data.data_files import Chunk, DataFile
-from worker.data.encode import BadRecord, EncodedChunk, encode_chunk
+from worker.data.encode import EncodedChunk, encode_chunk
 from worker.data.records import RecordPosition, Unreadable, chunks_of, numbered_records
 from worker.data.tokenizers import Tokenizer
 
@@ -32,9 +33,6 @@ TOKENS, TARGETS, ENDS = "tokens", "targets", "ends"
 """The files of an entry: int32 and uint8, (tokens,), and the index after each example's last token, int64,
 (examples,)."""
 
-NAMED = 10
-"""Bad lines whose position is stated."""
-SKIP_HINT = "To leave bad lines out, set data.on_bad_line: skip."
 _SERIAL_BYTES = 2**24
 """Of fewer bytes, processes would start for longer than they work."""
 _MAX_PROCESSES = 64
@@ -48,27 +46,6 @@ class BadLines:
     """How many may be skipped; 0: none."""
 
 
-@dataclass(frozen=True)
-class NamedRecord:
-    """A bad record, and the file and line or row where it is."""
-
-    file: str
-    unit: str
-    number: int
-    problem: str
-    hint: str | None = None
-
-    @classmethod
-    def at(cls, position: RecordPosition, problem: str, hint: str | None) -> "NamedRecord":
-        return cls(position.file.path, position.unit, position.number, problem, hint)
-
-    @property
-    def text(self) -> str:
-        """The position and the problem."""
-        space = "" if self.problem.startswith(":") else " "
-        return f"{self.file}, {self.unit} {self.number}{space}{self.problem}"
-
-
 def build_tokens(
     folder: Path,
     files: Sequence[DataFile],
@@ -78,20 +55,27 @@ def build_tokens(
     on_progress: Callable[[], None],
 ) -> dict[str, Any]:
     """Write the tokens of all examples of the files, and return facts about them: `format`, `examples`, `tokens`,
-    `bad` (the number of bad records), `named` (the first of them) and `counts` (see `worker.data.account`).
+    `records` (the number of records that were read), `bad` (those of them that hold no example), `named` (the first of
+    these) and `counts` (see `worker.data.account`).
 
     Raises:
         RefusedError: A file is invalid, or has more bad records than may be skipped.
     """
-    chunks = [chunk for file in files for chunk in chunks_of(file)]
-    format = _detected(files, source, skips=bad_lines.limit > 0) if source.format == "auto" else source.format
-    encode = partial(encode_chunk, format=format, columns=dict(source.columns), tokenizer=tokenizer)
-    tally = _Tally(bad_lines.limit)
+    chunks: list[Chunk] = []
+    for chunk in chain.from_iterable(map(chunks_of, files)):
+        on_progress()
+        chunks.append(chunk)
+    is_detected = source.format == "auto"
+    format = _detected(files, source, skips=bad_lines.limit > 0) if is_detected else source.format
+    encode = partial(
+        encode_chunk, format=format, columns=dict(source.columns), tokenizer=tokenizer, is_detected=is_detected
+    )
+    tally = _Tally(BadRecords(files[0].field if files else "", bad_lines.limit))
     examples = tokens = 0
     counts: Counter[str] = Counter()
     with ExitStack() as stack:
         outputs = {name: stack.enter_context((folder / name).open("wb")) for name in (TOKENS, TARGETS, ENDS)}
-        for chunk, encoded in zip(chunks, _encoded(chunks, encode, bad_lines.limit), strict=True):
+        for chunk, encoded in zip(chunks, _encoded(chunks, encode, tally.bad.most), strict=True):
             on_progress()
             tally.add(chunk, encoded)
             outputs[TOKENS].write(encoded.tokens.data)
@@ -99,65 +83,33 @@ def build_tokens(
             outputs[ENDS].write((np.cumsum(encoded.lengths) + tokens).astype(np.int64).data)
             examples, tokens = examples + len(encoded.lengths), tokens + len(encoded.tokens)
             counts.update(encoded.counts)
-    log.info("%d examples of format %s, %d tokens, %d bad records", examples, format, tokens, tally.count)
-    named = [asdict(record) for record in tally.named]
-    facts = {"examples": examples, "tokens": tokens, "bad": tally.count, "counts": dict(counts)}
-    return {"format": format, "named": named, **facts}
+    bad = tally.bad
+    bad.check()
+    log.info("%d examples of format %s, %d tokens, %d bad records", examples, format, tokens, bad.count)
+    named = [asdict(record) for record in bad.named]
+    facts = {"examples": examples, "tokens": tokens, "bad": bad.count, "counts": dict(counts)}
+    return {"format": format, "named": named, "records": bad.read, **facts}
 
 
 class _Tally:
-    """Counts the bad records, and the lines before each part of a file."""
+    """Counts the records, and the lines before each part of a file."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, bad: BadRecords) -> None:
+        self.bad = bad
         self._file: DataFile | None = None
         self._lines = 0
-        self.count = 0
-        self.named: list[NamedRecord] = []
 
     def add(self, chunk: Chunk, encoded: EncodedChunk) -> None:
         """Raises RefusedError: there are more bad records than may be skipped."""
         if chunk.file is not self._file:
             self._file, self._lines = chunk.file, 0
+        before = self._lines if chunk.file.kind == "jsonl" else 0
+        self.bad.read += len(encoded.lengths) + len(encoded.bad)
         for bad in encoded.bad:
-            record = self._named(chunk.file, bad)
-            self.count += 1
-            if len(self.named) < NAMED:
-                self.named.append(record)
-            if self.count > self._limit:
-                raise too_many_bad(chunk.file.field, self.named, self._limit)
+            position = RecordPosition(chunk.file, bad.number + before)
+            self.bad.add(NamedRecord.at(position, bad.problem, bad.hint))
+        self.bad.check_time()
         self._lines += encoded.records
-
-    def _named(self, file: DataFile, bad: BadRecord) -> NamedRecord:
-        before = self._lines if file.kind == "jsonl" else 0
-        return NamedRecord.at(RecordPosition(file, bad.number + before), bad.problem, bad.hint)
-
-
-def too_many_bad(field: str, named: Sequence[NamedRecord], limit: int, *, can_skip: bool = True) -> RefusedError:
-    """Return the error about bad records, of which at least one is named.
-
-    Args:
-        can_skip: Whether the others would be read if the bad ones were skipped.
-    """
-    first = named[0]
-    if not limit:
-        hint = first.hint or "Correct that line, or set data.format."
-        return RefusedError(f"{field}: {first.text}", f"{hint} {SKIP_HINT}" if can_skip else hint)
-    listed = "; ".join(record.text for record in named)
-    more = f"more than {bad_lines_text(limit)} (data.max_bad_lines)"
-    return RefusedError(f"{field}: {more}, the first of which are: {listed}", first.hint)
-
-
-def bad_lines_text(count: int) -> str:
-    """Return a number of bad lines, for messages."""
-    return f"{count} bad line{'' if count == 1 else 's'}"
-
-
-def skipped_text(field: str, count: int, named: Sequence[NamedRecord]) -> str:
-    """Return the notice about bad records that were skipped, the first of which are named."""
-    listed = "; ".join(record.text for record in named)
-    more = f", and {count - len(named)} more" if count > len(named) else ""
-    return f"{field}: {bad_lines_text(count)} {'was' if count == 1 else 'were'} skipped: {listed}{more}"
 
 
 def _detected(files: Sequence[DataFile], source: TextSource, *, skips: bool) -> str:
@@ -165,25 +117,42 @@ def _detected(files: Sequence[DataFile], source: TextSource, *, skips: bool) -> 
     any if there is no record.
 
     Raises:
-        RefusedError: The record has none of the formats.
+        RefusedError: The record has none of the formats, or several.
     """
     columns = columns_of("auto", source.columns)
-    first: tuple[RecordPosition, BadRecordError] | None = None
-    for position, record in numbered_records(files, columns):
+    has_records = False
+    for _, record in numbered_records(files, columns):
         if isinstance(record, Unreadable):
             continue
+        has_records = True
         try:
             return detect_format(record, source.columns)
-        except BadRecordError as error:
-            first = first or (position, error)
+        except BadRecordError:
             if not skips:
                 break
-    if first is None:
-        return "text"
-    position, problem = first
-    raise too_many_bad(
-        position.file.field, [NamedRecord.at(position, str(problem), problem.hint)], 0, can_skip=not skips
-    )
+    if has_records:
+        _refuse_undetected(files, source, can_skip=not skips)
+    return "text"
+
+
+def _refuse_undetected(files: Sequence[DataFile], source: TextSource, *, can_skip: bool) -> None:
+    """Raise RefusedError with the records that have no format, or another one than the first that has one."""
+    bad = BadRecords(files[0].field, 0)
+    format: str | None = None
+    for position, record in numbered_records(files, columns_of("auto", source.columns)):
+        bad.read += 1
+        try:
+            if isinstance(record, Unreadable):
+                raise unreadable(record, "the fields of a format")
+            if format is None:
+                format = detect_format(record, source.columns)
+            else:
+                check_record(record, format, source.columns)
+                check_unambiguous(record, format, source.columns)
+        except BadRecordError as error:
+            bad.add(NamedRecord.at(position, str(error), error.hint))
+        bad.check_time()
+    bad.check(can_skip=can_skip)
 
 
 def _encoded(chunks: Sequence[Chunk], encode: Callable[..., EncodedChunk], limit: int) -> Iterator[EncodedChunk]:

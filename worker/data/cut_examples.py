@@ -14,14 +14,18 @@ class CutExamples:
     """Counts of a source's examples. One is longer than a row, or has nothing to learn, or is used whole."""
 
     examples: int
-    truncated: int
+    truncated: int = 0
     """Longer than a row; the beginning is used."""
-    too_long: int
+    too_long: int = 0
     """Longer than a row, and left out: what is learned begins after the row's end."""
-    empty: int
+    empty: int = 0
     """Left out: no token of them is learned, at any length."""
-    longest: int
+    longest: int = 0
     """Tokens of the longest example."""
+    equal: int = 0
+    """Pairs that are left out: the chosen and the rejected answer are the same."""
+    equal_when_cut: int = 0
+    """Pairs that are left out: the answers are the same up to the row's end."""
 
     def facts(self) -> dict[str, Any]:
         """Return the counts as JSON data."""
@@ -46,7 +50,19 @@ class CutExamples:
                 f"{section}: of {self.examples} examples, {_counted(self.empty)} left out: they have nothing to learn"
             )
             notices.append(Notice("data_without_target", message, "warning", {"left_out": self.empty}))
+        if count := self.equal + self.equal_when_cut:
+            message = (
+                f"{section}: of {self.examples} pairs, {_counted(count)} left out, since nothing can be learned from a "
+                f"chosen and a rejected answer that are equal: {self._equal_text(length)}"
+            )
+            data = {"left_out": count, "equal": self.equal, "equal_when_cut": self.equal_when_cut, "max_length": length}
+            notices.append(Notice("data_without_preference", message, "warning", data))
         return notices
+
+    def _equal_text(self, length: int) -> str:
+        within = f"{self.equal_when_cut} in the first {length} tokens"
+        parts = [f"{self.equal} as a whole"] if self.equal else []
+        return " and ".join(parts + ([within] if self.equal_when_cut else []))
 
     def refusal(self, section: str, files: str, length: int, which: str = "") -> RefusedError:
         """Return the error about a source of which no example is left.
@@ -56,6 +72,14 @@ class CutExamples:
         """
         if not self.examples:
             return RefusedError(f"{section}: {files} holds no example{which}")
+        if equal := self.equal + self.equal_when_cut:
+            others = self.examples - equal
+            rest = f", and {others} more have no token to learn in the first {length}" if others else ""
+            return RefusedError(
+                f"{section}: {files} holds no pair to learn from{which}: the chosen and the rejected answer are equal "
+                f"in {equal} of {self.examples} pairs ({self._equal_text(length)}){rest}",
+                _HINT if self.equal_when_cut else "Give pairs of different answers.",
+            )
         if not self.too_long:
             return RefusedError(f"{section}: {files} holds no example with a target token{which}")
         longer = f"all {self.examples} examples are" if self.examples > 1 else "its only example is"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal
 
 from trainyard.contract.allowed_roots import AllowedRoots, OutsideRootsError
+from trainyard.contract.formats.json_arrays import ArrayDetector
 from trainyard.contract.spec.text_sources import FileSource, listed_paths
 from worker.core.errors import RefusedError
 from worker.data.path_patterns import matching_paths
@@ -17,8 +18,13 @@ from worker.data.path_patterns import matching_paths
 CHUNK_BYTES = 2**22
 """About the size of a part of a file that one process reads at once."""
 MAX_FILES = 100_000
+MAX_LINE_BYTES = 2**26
+"""A longer line holds no example: its tokens alone would need gigabytes while it is read."""
+BLOCK_BYTES = 2**20
+"""Bytes that are read at once."""
 
-RecordKind = Literal["jsonl", "parquet", "arrow"]
+RecordKind = Literal["jsonl", "array", "parquet", "arrow"]
+"""`array`: one JSON array instead of lines."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +56,15 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A part of a file: bytes from `start` up to `stop` (jsonl), row groups (parquet) or record batches (arrow)."""
+    """A part of a file: bytes from `start` up to `stop` (jsonl; of an array, whole items), row groups (parquet) or
+    record batches (arrow)."""
 
     file: DataFile
     start: int
     stop: int
     first_row: int = 0
-    """The rows of the file before this part. Lines are counted as they are read, since no index of them exists."""
+    """The rows or items of the file before this part. Lines are counted as they are read, since no index of them
+    exists."""
 
 
 def find_files(field: str, source: FileSource, roots: AllowedRoots) -> list[DataFile]:
@@ -169,7 +177,21 @@ def _expanded(field: str, pattern: str, roots: AllowedRoots) -> list[str]:
 
 def _examined(field: str, path: str, kind: RecordKind, roots: AllowedRoots) -> DataFile:
     with opened_path(field, path, roots) as handle:
-        return DataFile(field, path, kind, state_of(handle), roots)
+        state = state_of(handle)
+        is_array = kind == "jsonl" and array_start(handle) is not None
+        return DataFile(field, path, "array" if is_array else kind, state, roots)
+
+
+def array_start(handle: BinaryIO) -> int | None:
+    """Return the position after the `[` of a file that holds one JSON array; None if it has lines."""
+    detector = ArrayDetector(MAX_LINE_BYTES)
+    # Most files have lines, which the first bytes show.
+    size = 2**10
+    while detector.is_array is None and (block := handle.read(size)):
+        detector.feed(block)
+        size = BLOCK_BYTES
+    detector.finish()
+    return detector.start if detector.is_array else None
 
 
 def _files_of_dataset(field: str, folder: str, roots: AllowedRoots) -> list[str]:

@@ -8,6 +8,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.contract.formats.detection import check_unambiguous
 from trainyard.contract.formats.examples import (
     EXPECTED,
     Completion,
@@ -58,14 +59,23 @@ class EncodedChunk:
 
 
 def encode_chunk(
-    chunk: Chunk, format: str, columns: Mapping[str, str], tokenizer: Tokenizer, *, max_bad: int
+    chunk: Chunk,
+    format: str,
+    columns: Mapping[str, str],
+    tokenizer: Tokenizer,
+    *,
+    max_bad: int,
+    is_detected: bool = False,
 ) -> EncodedChunk:
     """Encode the examples of a part of a file, up to the bad record after `max_bad` ones.
+
+    Args:
+        is_detected: Whether the format is that of the first record, so that one with the fields of another is bad.
 
     Raises:
         RefusedError: The file changed or is damaged.
     """
-    encoder = _Encoder(format, columns, tokenizer, max_bad)
+    encoder = _Encoder(format, columns, tokenizer, max_bad, is_detected)
     segments = list(encoder.segments(chunk))
     none = [Segment(np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.bool_))]
     return EncodedChunk(
@@ -79,8 +89,11 @@ def encode_chunk(
 
 
 class _Encoder:
-    def __init__(self, format: str, columns: Mapping[str, str], tokenizer: Tokenizer, max_bad: int) -> None:
+    def __init__(
+        self, format: str, columns: Mapping[str, str], tokenizer: Tokenizer, max_bad: int, is_detected: bool
+    ) -> None:
         self._format = format
+        self._is_detected = is_detected
         self._columns = columns
         self._tokenizer = tokenizer
         self._max_bad = max_bad
@@ -95,13 +108,16 @@ class _Encoder:
         self.bad.sort(key=lambda bad: bad.number)
 
     def _texts(self, chunk: Chunk) -> Iterator[tuple[int, MarkedText]]:
-        for number, record in records_of(chunk, columns_of(self._format, self._columns)):
+        columns = columns_of("auto" if self._is_detected else self._format, self._columns)
+        for number, record in records_of(chunk, columns):
             self.records += 1
             if record is BLANK:
                 continue
             try:
                 if isinstance(record, Unreadable):
                     raise unreadable(record, EXPECTED[self._format])
+                if self._is_detected:
+                    check_unambiguous(record, self._format, self._columns)
                 yield number, self._marked(parse_example(record, self._format, self._columns))
             except ValueError as error:
                 self._reject(number, error)

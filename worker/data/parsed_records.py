@@ -10,7 +10,7 @@ from trainyard.contract.formats.records import BadRecordError, unreadable
 from trainyard.contract.spec.text_data import TextData, TextMixture, evaluation_set
 from trainyard.contract.spec.text_sources import FORMAT_FIELDS, FileSource, TextSource
 from worker.core.errors import RefusedError
-from worker.data.build_tokens import NAMED, NamedRecord, skipped_text, too_many_bad
+from worker.data.bad_records import BadRecords, NamedRecord
 from worker.data.data_files import find_files
 from worker.data.notices import Notice
 from worker.data.records import Unreadable, numbered_records
@@ -101,23 +101,22 @@ class RecordReader(Generic[Record]):
         columns: Mapping[str, str] = source.columns
         fields = frozenset(columns.get(field, field) for field in FORMAT_FIELDS[self._format])
         records: list[Record] = []
-        bad: list[NamedRecord] = []
+        bad = BadRecords(section, limit)
         for position, record in numbered_records(find_files(section, source, self._access.roots), fields):
+            bad.read += 1
             try:
                 if isinstance(record, Unreadable):
                     raise unreadable(record, ALL_EXPECTED[self._format])
                 records.append(self._parse(record, columns))
             except BadRecordError as error:
-                bad.append(NamedRecord.at(position, str(error), error.hint))
-                if len(bad) > limit:
-                    raise too_many_bad(section, bad[:NAMED], limit) from None
-            if len(records) % _AT_ONCE == 0:
+                bad.add(NamedRecord.at(position, str(error), error.hint))
+            if bad.read % _AT_ONCE == 0:
                 self._access.on_progress()
+                bad.check_time()
+        bad.check()
         if not records:
             raise RefusedError(f"{section}: the files hold no example")
-        if bad:
-            message = skipped_text(section, len(bad), bad[:NAMED])
-            self.notices.append(Notice("bad_lines_skipped", message, "warning", {"skipped": len(bad)}))
+        self.notices += bad.notices()
         return records
 
     def tokenise(self, texts: Sequence[str], tokenizer: Any, length: int) -> list[list[int]]:

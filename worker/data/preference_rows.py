@@ -8,12 +8,13 @@ from itertools import islice
 
 import numpy as np
 
+from trainyard.contract.formats.detection import check_unambiguous, detect_format
 from trainyard.contract.formats.preferences import FORMATS, Preference, parse_preference
-from trainyard.contract.formats.records import BadRecordError, unreadable
+from trainyard.contract.formats.records import NAMED, BadRecordError, unreadable
 from trainyard.contract.spec.text_sources import FORMAT_FIELDS, FileSource, TextSource
 from worker.data.account import counts_of, notices_of, template_notices
-from worker.data.answers import Answer, AnswerRows, labelled_rows, pair_rows
-from worker.data.build_tokens import NAMED, NamedRecord, skipped_text, too_many_bad
+from worker.data.answers import Answer, AnswerRows, are_equal, labelled_rows, pair_rows
+from worker.data.bad_records import BadRecords, NamedRecord
 from worker.data.chat_template import MarkedText
 from worker.data.cut_examples import CutExamples
 from worker.data.data_files import DataFile, find_files
@@ -59,7 +60,7 @@ def load_answers(
 
     Args:
         section: The spec's field that names the files, for messages.
-        formats: Those that may be; that of the first record counts for all.
+        formats: Those that may be; of several, that of the first record counts for all.
         max_bad: Records without a preference that are skipped.
         fraction: That of `data.eval_fraction`. No held-out answer is compared with one for training.
 
@@ -77,6 +78,7 @@ def load_answers(
         for answers, desirable in reader.encode(some):
             encoded.append(answers)
             labels.append(desirable)
+    reader.bad.check()
     named = source.path if isinstance(source.path, str) else ", ".join(source.path)
     parts = divided(section, list(zip(encoded, labels, strict=True)), fraction)
     train, held_out = (_rows(part, length, paired=reader.paired) for part in parts)
@@ -96,16 +98,25 @@ def load_answers(
 def _cut(encoded: Sequence[Encoded], length: int) -> CutExamples:
     """Return what the maximum length does to these examples."""
     sizes = [max(len(one.prompt) + len(one.answer) for one in answers) for answers in encoded]
-    longer = [size > length for size in sizes]
-    used = [all(one.segment(length).targets.any() for one in answers) for answers in encoded]
-    pairs = list(zip(longer, used, strict=True))
-    counts = (pairs.count((True, True)), pairs.count((True, False)), pairs.count((False, False)))
-    return CutExamples(len(encoded), *counts, max(sizes, default=0))
+    kinds: Counter[str] = Counter()
+    for answers, size in zip(encoded, sizes, strict=True):
+        is_longer, is_pair = size > length, len(answers) > 1
+        if not all(one.segment(length).targets.any() for one in answers):
+            kinds["too_long" if is_longer else "empty"] += 1
+        elif is_pair and are_equal(answers[0], answers[1], size):
+            kinds["equal"] += 1
+        elif is_pair and are_equal(answers[0], answers[1], length):
+            kinds["equal_when_cut"] += 1
+        else:
+            kinds["truncated" if is_longer else "whole"] += 1
+    del kinds["whole"]
+    return CutExamples(len(encoded), longest=max(sizes, default=0), **kinds)
 
 
 def _rows(examples: Sequence[tuple[Encoded, bool]], length: int, *, paired: bool) -> AnswerRows:
     if paired:
-        return pair_rows([(chosen, rejected) for (chosen, rejected), _ in examples], length)
+        pairs = [(chosen, rejected) for (chosen, rejected), _ in examples]
+        return pair_rows([pair for pair in pairs if not are_equal(*pair, length)], length)
     return labelled_rows([answer for (answer,), _ in examples], [label for _, label in examples], length)
 
 
@@ -114,11 +125,11 @@ class _Reader:
         self, section: str, formats: Sequence[str], columns: Mapping[str, str], tokenizer: Tokenizer, max_bad: int
     ) -> None:
         self._section = section
-        self._formats = list(formats)
+        self._formats = formats
+        self._format = formats[0] if len(formats) == 1 else None
         self._columns = columns
         self._tokenizer = tokenizer
-        self._max_bad = max_bad
-        self._bad: list[NamedRecord] = []
+        self.bad = BadRecords(section, max_bad)
         self.counts: Counter[str] = Counter()
         """What became of the examples; see `worker.data.account`."""
         self.chats = False
@@ -127,11 +138,7 @@ class _Reader:
     def notices(self) -> list[Notice]:
         """Return what a user should know of the records."""
         notices = template_notices(self._section, self._tokenizer, chats=self.chats)
-        notices += notices_of(self._section, self.counts)
-        if not self._bad:
-            return notices
-        message = skipped_text(self._section, len(self._bad), self._bad[:NAMED])
-        return [Notice("bad_lines_skipped", message, "warning", {"skipped": len(self._bad)}), *notices]
+        return self.bad.notices() + notices + notices_of(self._section, self.counts)
 
     @property
     def paired(self) -> bool:
@@ -140,36 +147,27 @@ class _Reader:
     def parsed(self, files: Sequence[DataFile]) -> Iterator[tuple[RecordPosition, Preference]]:
         fields = {self._columns.get(field, field) for format in self._formats for field in FORMAT_FIELDS[format]}
         for position, record in numbered_records(files, frozenset(fields)):
+            self.bad.read += 1
             try:
                 yield position, self._parse(record)
             except BadRecordError as error:
                 self._reject(position, error)
+            self.bad.check_time()
 
     def _parse(self, record: object) -> Preference:
         if isinstance(record, Unreadable):
             raise unreadable(record, "; or ".join(FORMATS[format] for format in self._formats))
-        for format in self._formats[:-1]:
-            try:
-                preference = parse_preference(format, record, self._columns)
-            except BadRecordError:
-                continue
-            self._formats = [format]
-            return preference
-        try:
-            preference = parse_preference(self._formats[-1], record, self._columns)
-        except BadRecordError as error:
-            if len(self._formats) == 1 or not error.is_misfit:
-                raise
-            expected = "; or ".join(FORMATS[format] for format in self._formats)
-            raise BadRecordError("holds no preference", expected=expected) from None
-        self._formats = self._formats[-1:]
-        return preference
+        if self._format is None:
+            self._format = detect_format(record, self._columns, self._formats)
+        elif len(self._formats) > 1:
+            check_unambiguous(record, self._format, self._columns, self._formats)
+        return parse_preference(self._format, record, self._columns)
 
     def _reject(self, position: RecordPosition, error: BadRecordError) -> None:
-        self._bad.append(NamedRecord.at(position, str(error), error.hint))
-        log.warning("%s: %s", self._section, self._bad[-1].text)
-        if len(self._bad) > self._max_bad:
-            raise too_many_bad(self._section, self._bad[:NAMED], self._max_bad)
+        record = NamedRecord.at(position, str(error), error.hint)
+        if self.bad.count < NAMED:
+            log.warning("%s: %s", self._section, record.text)
+        self.bad.add(record)
 
     def encode(self, numbered: Sequence[tuple[RecordPosition, Preference]]) -> Iterator[tuple[Encoded, bool]]:
         marked = [self._marked(position, one) for position, one in numbered]

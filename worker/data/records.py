@@ -1,18 +1,15 @@
-"""Records: the lines or rows of the parts of a file, whatever its kind."""
+"""Records: the lines, items or rows of the parts of a file, whatever its kind."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.contract.formats.records import MAX_BLANK_LINES, TOO_MANY_BLANK, json_problem
+from trainyard.contract.formats.json_arrays import ArrayItems, ArrayScanner, Item
+from trainyard.contract.formats.records import MAX_BLANK_LINES, ONE_RECORD, TOO_MANY_BLANK, json_problem
 from trainyard.contract.sizes import format_size
 from worker.data.arrow_tables import table_chunks, table_rows
-from worker.data.data_files import CHUNK_BYTES, Chunk, DataFile, opened
-
-MAX_LINE_BYTES = 2**26
-"""A longer line holds no example: its tokens alone would need gigabytes while it is read."""
-
+from worker.data.data_files import BLOCK_BYTES, CHUNK_BYTES, MAX_LINE_BYTES, Chunk, DataFile, array_start, opened
 
 BLANK = object()
 """Stands for a line without content."""
@@ -24,12 +21,14 @@ class Unreadable(str):
     __slots__ = ()
 
 
-def chunks_of(file: DataFile) -> list[Chunk]:
-    """Return the parts of a file, in their order.
+def chunks_of(file: DataFile) -> Iterable[Chunk]:
+    """Return the parts of a file, in their order; those of an array are found while they are asked for.
 
     Raises:
         RefusedError: The file is not of its kind.
     """
+    if file.kind == "array":
+        return _array_chunks(file)
     if file.kind != "jsonl":
         return table_chunks(file)
     size = file.state.size
@@ -38,11 +37,13 @@ def chunks_of(file: DataFile) -> list[Chunk]:
 
 def records_of(chunk: Chunk, columns: frozenset[str]) -> Iterator[tuple[int, Any]]:
     """Yield the number and the value of each record: of lines, counted from 1 in the part, all that begin in it, with
-    `BLANK` for one of white space; of rows, counted from 1 in the file, the values of `columns`.
+    `BLANK` for one of white space; of items and rows, counted from 1 in the file, of rows the values of `columns`.
 
     Raises:
         RefusedError: The file changed or is damaged.
     """
+    if chunk.file.kind == "array":
+        return _items(chunk)
     return _lines(chunk) if chunk.file.kind == "jsonl" else table_rows(chunk, columns)
 
 
@@ -57,7 +58,7 @@ class RecordPosition:
     @property
     def unit(self) -> str:
         """What is counted."""
-        return "line" if self.file.kind == "jsonl" else "row"
+        return {"jsonl": "line", "array": "item"}.get(self.file.kind, "row")
 
     def __str__(self) -> str:
         return f"{self.file.path}, {self.unit} {self.number}"
@@ -87,11 +88,64 @@ def _lines(chunk: Chunk) -> Iterator[tuple[int, Any]]:
             blank = 0 if raw.strip() else blank + 1
             if len(raw) > MAX_LINE_BYTES and not raw.endswith(b"\n"):
                 _skip_line(handle)
-                yield number, Unreadable(f"is longer than {format_size(MAX_LINE_BYTES)}")
+                # Perhaps all records are in one object.
+                remedy = f" ({ONE_RECORD})" if number == 1 and not chunk.start and raw.lstrip().startswith(b"{") else ""
+                yield number, Unreadable(f"{_too_long()}{remedy}")
             elif blank == MAX_BLANK_LINES + 1:
                 yield number, Unreadable(TOO_MANY_BLANK)
             else:
-                yield number, BLANK if blank else _parsed(raw)
+                yield number, BLANK if blank else _parsed(raw, is_first=number == 1 and not chunk.start)
+
+
+def _too_long() -> str:
+    return f"is longer than {format_size(MAX_LINE_BYTES)}"
+
+
+def _array_chunks(file: DataFile) -> Iterator[Chunk]:
+    """Yield parts that begin after the bracket or a comma. What follows the last comma is of the last part."""
+    size, scanner = file.state.size, ArrayScanner()
+    with opened(file) as handle:
+        start = array_start(handle) or 0
+        first_item = items = 0
+        position = handle.seek(start)
+        while block := handle.read(BLOCK_BYTES):
+            for end in scanner.ends(block):
+                if block[end : end + 1] == b"]":
+                    yield Chunk(file, start, size, first_item)
+                    return
+                items += 1
+                if (stop := position + end + 1) - start >= CHUNK_BYTES:
+                    yield Chunk(file, start, stop, first_item)
+                    start, first_item = stop, items
+            position += len(block)
+    yield Chunk(file, start, size, first_item)
+
+
+def _items(chunk: Chunk) -> Iterator[tuple[int, Any]]:
+    items = ArrayItems(MAX_LINE_BYTES, _too_long(), has_items=chunk.first_row > 0)
+    number = chunk.first_row
+    with opened(chunk.file) as handle:
+        handle.seek(chunk.start)
+        remaining = chunk.stop - chunk.start
+        while block := handle.read(min(BLOCK_BYTES, remaining)):
+            remaining -= len(block)
+            for item in items.feed(block):
+                number += 1
+                yield number, _parsed_item(item)
+    if chunk.stop == chunk.file.state.size:
+        for item in items.finish():
+            number += 1
+            yield number, _parsed_item(item)
+
+
+def _parsed_item(item: Item) -> Any:
+    if item.problem:
+        return Unreadable(item.problem)
+    try:
+        text = item.raw.decode()
+    except UnicodeDecodeError as error:
+        return Unreadable(f"is not JSON in UTF-8: byte {error.start + 1} is not valid")
+    return _parsed(text)
 
 
 def _skip_line(handle: Any) -> None:
@@ -99,13 +153,13 @@ def _skip_line(handle: Any) -> None:
         pass
 
 
-def _parsed(raw: bytes) -> Any:
+def _parsed(raw: bytes | str, *, is_first: bool = False) -> Any:
     try:
         return json.loads(raw)
     except UnicodeDecodeError as error:
         return Unreadable(f"is not JSON in UTF-8: byte {error.start + 1} is not valid")
     except json.JSONDecodeError as error:
-        return Unreadable(json_problem(error))
+        return Unreadable(json_problem(error, is_first=is_first))
     except ValueError:
         return Unreadable("is not JSON")
     except RecursionError:

@@ -12,9 +12,10 @@ import numpy as np
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
 from trainyard.contract.formats.examples import CODE_VERSION
 from trainyard.contract.spec.text_data import TextData, TextMixture, evaluation_set
-from trainyard.contract.spec.text_sources import CHAT_FORMATS, FileSource, TextSource
+from trainyard.contract.spec.text_sources import FileSource, TextSource
 from worker.data.account import notices_of, template_notices
-from worker.data.build_tokens import ENDS, TARGETS, BadLines, NamedRecord, build_tokens, skipped_text, too_many_bad
+from worker.data.bad_records import NamedRecord, skipped_text, too_many_bad
+from worker.data.build_tokens import ENDS, TARGETS, BadLines, build_tokens
 from worker.data.content_digest import ContentDigests
 from worker.data.cut_examples import CutExamples
 from worker.data.data_files import DataFile, find_files
@@ -107,8 +108,7 @@ class TextPreparation:
             lambda folder: build_tokens(folder, files, source, self._tokenizer, bad_lines, self._cache.on_progress),
         )
         self._check_bad_lines(section, entry.facts, bad_lines)
-        format = entry.facts["format"]
-        chats = format in CHAT_FORMATS or (format == "alpaca" and self._tokenizer.template is not None)
+        chats = entry.facts["counts"].get("answers", 0) > 0
         self._notices += template_notices(section, self._tokenizer, chats=chats)
         self._notices += notices_of(section, entry.facts["counts"])
         return entry
@@ -160,7 +160,7 @@ class TextPreparation:
         """Raise RefusedError if the entry, which may be of a job that skipped more, has too many bad lines."""
         named = [NamedRecord(**record) for record in facts["named"]]
         if facts["bad"] > bad_lines.limit:
-            raise too_many_bad(section, named, bad_lines.limit)
+            raise too_many_bad(section, named, bad_lines.limit, facts["bad"], facts["records"])
         if named:
             places = [{"file": one.file, one.unit: one.number, "problem": one.problem} for one in named]
             data = {"skipped": facts["bad"], "first": places}

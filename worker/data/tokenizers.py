@@ -122,6 +122,8 @@ class HfTokenizer:
         return json.dumps([state, properties, special, versions])
 
     def encode(self, texts: Sequence[MarkedText]) -> list[Segment]:
+        if not texts:
+            return []
         plain = [one.text for one in texts]
         # The characters of tokens cost as much time as the tokens, and are needed where a part is learned.
         partly = self._tokenizer.is_fast and any(one.spans != [(0, len(one.text))] for one in texts)

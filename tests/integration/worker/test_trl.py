@@ -8,6 +8,7 @@ import torch
 from tests.integration.worker.harness import run_layout
 from tests.support import hf
 from tests.support.ranks import single_rank
+from trainyard.contract.formats.preferences import parse_preference
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.progress_file import ProgressCounter
 from worker.engine.precision import Precision
@@ -151,6 +152,26 @@ def test_dpo(folder, loss_type, kind):
         processing_class=tokenizer(folder),
     )
     assert_equal(own, of_trainer(trainer))
+
+
+@pytest.fixture(scope="module")
+def extract_prompt():
+    from trl.data_utils import extract_prompt
+
+    return extract_prompt
+
+
+def test_prompts_of_conversations_are_the_common_beginning(extract_prompt):
+    roles = ("user", "assistant")
+    for turns in range(1, 5):
+        common = [{"role": roles[turn % 2], "content": f"turn {turn}"} for turn in range(2 * turns - 1)]
+        answers = {
+            name: [*common, {"role": "assistant", "content": name}, {"role": "user", "content": f"why {name}?"}]
+            for name in ("chosen", "rejected")
+        }
+        preference = parse_preference("preference", answers, {})
+        own = {"prompt": preference.prompt, "chosen": preference.answers[0], "rejected": preference.answers[1]}
+        assert own == extract_prompt(answers)
 
 
 def test_kto(folder):

@@ -1,17 +1,60 @@
 """Which format a record has."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trainyard.contract.formats.examples import EXPECTED, parse_example
 from trainyard.contract.formats.labels import LABELLED, parse_labelled
 from trainyard.contract.formats.preferences import FORMATS, parse_preference
-from trainyard.contract.formats.records import BadRecordError
+from trainyard.contract.formats.records import BadRecordError, json_list, list_inside
 from trainyard.contract.formats.text_pairs import TEXT_PAIRS, parse_pair
 from trainyard.contract.spec.text_sources import FORMAT_FIELDS
 
 ALL_EXPECTED = {**FORMATS, **LABELLED, **TEXT_PAIRS, **EXPECTED}
-"""What a record of each format has, for messages; in the order in which they are tried."""
+"""What a record of each format has, for messages."""
+TEXTS = tuple(EXPECTED)
+"""The formats without preferences."""
+
+
+def _is_string(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_content(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, list) and bool(value))
+
+
+def _is_list(value: Any) -> bool:
+    # Most texts are no JSON, which the first character shows.
+    is_text = isinstance(value, str) and not value.lstrip().startswith("[")
+    return not is_text and bool(json_list(value))
+
+
+_REQUIRED: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
+    "openai_preference": {
+        "input": lambda value: isinstance(value, Mapping),
+        "preferred_output": _is_list,
+        "non_preferred_output": _is_list,
+    },
+    "preference": {"chosen": _is_content, "rejected": _is_content},
+    "unpaired_preference": {
+        "completion": _is_content,
+        "prompt": _is_content,
+        "label": lambda value: isinstance(value, bool),
+    },
+    "labelled_text": {
+        "text": _is_string,
+        "label": lambda value: isinstance(value, str | int) and not isinstance(value, bool),
+    },
+    "text_pair": {"positive": _is_string, "anchor": _is_string},
+    "text": {"text": _is_string},
+    "completion": {"completion": _is_content, "prompt": _is_content},
+    "chat": {"messages": _is_list},
+    "sharegpt": {"conversations": _is_list},
+    "alpaca": {"output": _is_string, "instruction": _is_string},
+}
+"""The fields without which no record has a format, and whether a value is of their kind; first a field that is learned.
+Null is the same as absent: tables have it for every field of any row."""
 _TELLING = {
     "openai_preference": "preferred_output",
     "preference": "chosen",
@@ -20,8 +63,16 @@ _TELLING = {
     "sharegpt": "conversations",
 }
 """The field that only records of a format have."""
-TEXTS = tuple(EXPECTED)
-"""The formats without preferences."""
+
+
+class AmbiguousRecordError(BadRecordError):
+    """A record has the fields of several formats, and nothing states which one is meant."""
+
+    def __init__(self, formats: Sequence[str], setting: str) -> None:
+        names = [f"`{name}`" for name in formats]
+        fields = " and of ".join(names)
+        choice = f"{', '.join(names[:-1])} or {names[-1]}"
+        super().__init__(f"has the fields of {fields}; set {setting} to {choice}", f"Set {setting} to {choice}.")
 
 
 def check_record(record: Any, format: str, columns: Mapping[str, str]) -> None:
@@ -36,23 +87,77 @@ def check_record(record: Any, format: str, columns: Mapping[str, str]) -> None:
         parse_example(record, format, columns)
 
 
-def detect_format(record: Any, columns: Mapping[str, str], formats: Sequence[str] = TEXTS) -> str:
-    """Return the first of the formats that a record has.
+def detect_format(
+    record: Any, columns: Mapping[str, str], formats: Sequence[str] = TEXTS, *, setting: str = "data.format"
+) -> str:
+    """Return the one of the formats that a record has.
+
+    Args:
+        formats: Those that are read.
+        setting: What states the format, for messages.
 
     Raises:
-        BadRecordError: It has none of them.
+        BadRecordError: It has none of them, or several.
     """
-    problems: list[tuple[str, BadRecordError]] = []
+    present = _present(record, columns, formats)
+    chosen = _most_specific(_with_content(record, columns, present))
+    if len(chosen) > 1:
+        raise AmbiguousRecordError(present, setting)
+    if chosen:
+        check_record(record, chosen[0], columns)
+        return chosen[0]
     for name in formats:
-        try:
-            check_record(record, name, columns)
-        except BadRecordError as error:
-            problems.append((name, error))
-        else:
-            return name
-    for name, problem in problems:
-        # It is of this format, with something wrong in it.
-        field = _TELLING.get(name, "") if problem.is_misfit else FORMAT_FIELDS[name][0]
-        if isinstance(record, dict) and record.get(columns.get(field, field)) is not None:
+        if problem := _problem_of(record, name, columns):
             raise problem
-    raise BadRecordError("has none of the known formats", expected="; or ".join(ALL_EXPECTED[name] for name in formats))
+    expected = "; or ".join(ALL_EXPECTED[name] for name in formats)
+    raise BadRecordError("has none of the known formats", expected=expected, detail=list_inside(record))
+
+
+def check_unambiguous(
+    record: Any,
+    format: str,
+    columns: Mapping[str, str],
+    formats: Sequence[str] = TEXTS,
+    *,
+    setting: str = "data.format",
+) -> None:
+    """Raise AmbiguousRecordError if the record of a source, whose format another one decided, has the fields of another
+    format too; arguments as those of `detect_format`."""
+    present = _present(record, columns, formats)
+    others = [name for name in _most_specific(_with_content(record, columns, present)) if name != format]
+    if format in present and others:
+        raise AmbiguousRecordError(present, setting)
+
+
+def _present(record: Any, columns: Mapping[str, str], formats: Sequence[str]) -> list[str]:
+    """Return the formats whose fields the record has."""
+    if not isinstance(record, Mapping):
+        return []
+    return [
+        name
+        for name in formats
+        if all(is_kind(record.get(columns.get(field, field))) for field, is_kind in _REQUIRED[name].items())
+    ]
+
+
+def _with_content(record: Any, columns: Mapping[str, str], present: Sequence[str]) -> list[str]:
+    """Return the formats of which something can be learned, if there are any: some writers of tables have an empty text
+    where others have null."""
+    learned = {name: next(iter(_REQUIRED[name])) for name in present}
+    return [name for name in present if record[columns.get(learned[name], learned[name])]] or list(present)
+
+
+def _most_specific(present: Sequence[str]) -> list[str]:
+    """Leave out formats whose fields another one has too, beside more: `completion` for `unpaired_preference`."""
+    return [name for name in present if not any(_REQUIRED[name].keys() < _REQUIRED[one].keys() for one in present)]
+
+
+def _problem_of(record: Any, format: str, columns: Mapping[str, str]) -> BadRecordError | None:
+    """Return what is wrong with a record that is recognised as one of this format; None for another record."""
+    try:
+        check_record(record, format, columns)
+    except BadRecordError as error:
+        field = _TELLING.get(format, "") if error.is_misfit else FORMAT_FIELDS[format][0]
+        is_recognised = isinstance(record, dict) and record.get(columns.get(field, field)) is not None
+        return error if is_recognised else None
+    return None

@@ -5,7 +5,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.contract.formats.messages import InvalidMessageError, parse_messages, parse_tools
-from trainyard.contract.formats.records import HALF_PAIR, BadRecordError, is_encodable, json_list, misfit, strings_in
+from trainyard.contract.formats.prompts import answered
+from trainyard.contract.formats.records import (
+    HALF_PAIR,
+    BadRecordError,
+    is_encodable,
+    json_list,
+    misfit,
+    parsing,
+    strings_in,
+)
+from trainyard.contract.formats.training_marks import REMEDY, left_out_text, training_mark
 from trainyard.contract.spec.text_sources import FORMAT_FIELDS
 
 CODE_VERSION = 3
@@ -26,7 +36,7 @@ _SHAREGPT_ROLES = {
 }
 EXPECTED = {
     "text": "`text`, a string",
-    "completion": "`prompt` and `completion`, two strings",
+    "completion": "`prompt` and `completion`, two strings or two lists of messages with `role` and `content`",
     "chat": "`messages`, a list of objects with `role` and `content`, one `role` being `assistant`",
     "sharegpt": "`conversations`, a list of objects with `from` and `value`, both strings, one `from` being `gpt`",
     "alpaca": "`instruction` and `output`, two strings, and `input`, a string or absent",
@@ -95,10 +105,11 @@ def parse_example(record: Any, format: str, columns: Mapping[str, str]) -> Examp
     """
     if not isinstance(record, dict):
         raise _misfit(format)
-    example = _PARSERS[format](lambda field: record.get(columns.get(field, field)))
-    if not all(map(is_encodable, _strings(example))):
-        raise BadRecordError(*HALF_PAIR)
-    return example
+    with parsing(record):
+        example = _PARSERS[format](lambda field: record.get(columns.get(field, field)))
+        if not all(map(is_encodable, _strings(example))):
+            raise BadRecordError(*HALF_PAIR)
+        return example
 
 
 Fields = Callable[[str], Any]
@@ -108,8 +119,27 @@ def _text(read: Fields) -> str:
     return _string(read("text"), "text")
 
 
-def _completion(read: Fields) -> Completion:
-    return Completion(_string(read("prompt"), "completion"), _string(read("completion"), "completion"))
+def _completion(read: Fields) -> Completion | Chat:
+    prompt, completion = read("prompt"), read("completion")
+    if isinstance(prompt, str) and isinstance(completion, str):
+        return Completion(prompt, completion)
+    if not isinstance(completion, list) or not isinstance(prompt, str | list) or not completion or prompt == []:
+        raise _misfit("completion")
+    question, (answer,) = answered("completion", prompt, {"completion": completion}, EXPECTED["completion"])
+    for number, (message, mark) in enumerate(zip(question.messages, question.marks, strict=True), 1):
+        if mark and message["role"] == "assistant":
+            raise BadRecordError(
+                f"asks to learn message {number} of the prompt; only the completion is learned", REMEDY
+            )
+    trained = [False] * len(question.messages) + [
+        message["role"] == "assistant" and mark is not False
+        for message, mark in zip(answer.messages, answer.marks, strict=True)
+    ]
+    if not any(trained):
+        raise BadRecordError(
+            "has a completion of which every message of the assistant is left out", "Remove that line."
+        )
+    return Chat([*question.messages, *answer.messages], parse_tools(read("tools")), tuple(trained))
 
 
 def _instruction(read: Fields) -> Instruction:
@@ -140,7 +170,9 @@ def _sharegpt(read: Fields) -> Chat:
     for number, turn in enumerate(turns):
         role, text = (turn.get("from"), turn.get("value")) if isinstance(turn, dict) else (None, None)
         if not isinstance(role, str) or not isinstance(text, str):
-            raise _misfit("sharegpt", f"`conversations.{number}` has no `from` and `value` that are strings")
+            raise _misfit(
+                "sharegpt", f"`conversations.{number}` has no `from` and `value` that are strings{_hint(turn)}"
+            )
         if role not in _SHAREGPT_ROLES:
             raise BadRecordError(f"has a `from` that is none of {', '.join(_SHAREGPT_ROLES)}")
         messages.append(({"role": _SHAREGPT_ROLES[role], "content": text}, turn))
@@ -151,20 +183,24 @@ def _conversation(messages: list[tuple[dict[str, Any], dict[str, Any]]], read: F
     """Return the conversation of messages and the records that they come from."""
     if not any(message["role"] == "assistant" for message, _ in messages):
         raise _misfit(format, "there is no message of the assistant to learn")
-    trained = tuple(
-        message["role"] == "assistant" and _weight(number, source)
+    marks = [
+        training_mark(source, message["role"], f"message {number}")
         for number, (message, source) in enumerate(messages, 1)
+    ]
+    trained = tuple(
+        message["role"] == "assistant" and mark is not False for (message, _), mark in zip(messages, marks, strict=True)
     )
     if not any(trained):
-        raise BadRecordError("has weight 0 on every message of the assistant", "Remove that line.")
+        fields = dict.fromkeys(left_out_text(source) for message, source in messages if message["role"] == "assistant")
+        raise BadRecordError(f"has {' or '.join(fields)} on every message of the assistant", "Remove that line.")
     return Chat([message for message, _ in messages], parse_tools(read("tools")), trained)
 
 
-def _weight(number: int, message: dict[str, Any]) -> bool:
-    weight = message.get("weight")
-    if weight is None or weight in (0, 1):
-        return weight != 0
-    raise BadRecordError(f"has a `weight` of message {number} that is not 0 or 1")
+def _hint(turn: Any) -> str:
+    """Return the remedy for turns that are messages of the other format."""
+    if not isinstance(turn, dict) or not isinstance(turn.get("role"), str):
+        return ""
+    return "; for turns of `role` and `content`, set data.format: chat and data.columns: {messages: conversations}"
 
 
 def _string(value: Any, format: str) -> str:

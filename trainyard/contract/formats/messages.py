@@ -5,8 +5,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from trainyard.contract.formats.records import BadRecordError, json_list, without_nulls
+from trainyard.contract.formats.training_marks import DETAILS, MARKS
 
 ROLES = ("system", "user", "assistant", "tool", "developer")
+_OTHER_NAMES = {"human": "user", "gpt": "assistant", "model": "assistant", "bot": "assistant", "chatgpt": "assistant"}
+"""Roles of other tools and what they are here. They are refused, since a chat template may know them."""
+_NO_FIELDS = {*MARKS, DETAILS}
+"""What messages say to a trainer, and chat templates do not get."""
 
 
 class InvalidMessageError(BadRecordError):
@@ -43,12 +48,14 @@ def _message(position: _Position, message: Any) -> dict[str, Any]:
         raise InvalidMessageError(f"{position.path} is not an object")
     role = message.get("role")
     if role not in ROLES:
-        raise InvalidMessageError(f"{position.path} has no `role` of {', '.join(ROLES)}")
+        name = _OTHER_NAMES.get(role) if isinstance(role, str) else None
+        remedy = f"; write `{name}` instead of `{role}`" if name else ""
+        raise InvalidMessageError(f"{position.path} has no `role` of {', '.join(ROLES)}{remedy}")
     calls = message.get("tool_calls")
     if message.get("function_call") is not None and not calls:
         raise BadRecordError(f"has the outdated `function_call` in {position.name}; write it as `tool_calls`")
     content = _content(position, message.get("content"), optional=role == "assistant" and bool(calls))
-    left_out = ("weight", "tool_calls")
+    left_out = (*_NO_FIELDS, "tool_calls")
     fields = {key: without_nulls(value) for key, value in message.items() if value is not None and key not in left_out}
     fields |= {"content": content}
     if calls and not isinstance(calls, list):

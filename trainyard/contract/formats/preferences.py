@@ -1,17 +1,18 @@
 """Preferences from records: pairs of answers to a prompt, or answers with a label. Pure functions of plain data."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from trainyard.contract.formats.messages import InvalidMessageError, parse_messages, parse_tools
+from trainyard.contract.formats.messages import parse_tools
+from trainyard.contract.formats.prompts import NO_BEGINNING, answered, split_texts
 from trainyard.contract.formats.records import (
     HALF_PAIR,
     BadRecordError,
     is_encodable,
     misfit,
+    parsing,
     strings_in,
-    without_nulls,
 )
 
 Fields = Mapping[str, Any]
@@ -22,7 +23,10 @@ FORMATS = {
     "openai_preference": (
         "`input` with `messages`, and the lists of messages `preferred_output` and `non_preferred_output`"
     ),
-    "preference": "`prompt`, `chosen` and `rejected`, all strings or all lists of messages with `role` and `content`",
+    "preference": (
+        "`chosen` and `rejected`, both strings or both lists of messages with `role` and `content`, and `prompt`, "
+        "which may be absent if they begin with it"
+    ),
     "unpaired_preference": (
         "`prompt` and `completion`, both strings or both lists of messages, and `label`, which is true or false"
     ),
@@ -57,59 +61,69 @@ def parse_preference(format: str, record: Any, columns: Mapping[str, str]) -> Pr
     """
     if not isinstance(record, Mapping):
         raise misfit(format, FORMATS[format])
-    named = without_nulls({**record, **{field: record.get(name) for field, name in columns.items()}})
-    preference = _PARSERS[format](named)
-    if isinstance(preference, str):
-        raise misfit(format, FORMATS[format], preference)
-    if not all(map(is_encodable, _strings_of(preference))):
-        raise BadRecordError(*HALF_PAIR)
-    return preference
+    with parsing(record):
+        named = {**record, **{field: record.get(name) for field, name in columns.items()}}
+        preference = _PARSERS[format](named)
+        if not all(map(is_encodable, _strings_of(preference))):
+            raise BadRecordError(*HALF_PAIR)
+        return preference
 
 
-def _pair(record: Fields) -> Preference | str:
-    return _preference(record, "prompt", {name: record.get(name) for name in ("chosen", "rejected")})
+def _pair(record: Fields) -> Preference:
+    return _preference("preference", record, "prompt", {name: record.get(name) for name in ("chosen", "rejected")})
 
 
-def _labelled(record: Fields) -> Preference | str:
-    label = record.get("label")
+def _labelled(record: Fields) -> Preference:
+    format, label = "unpaired_preference", record.get("label")
     if not isinstance(label, bool):
-        return "`label` is neither true nor false"
-    parsed = _preference(record, "prompt", {"completion": record.get("completion")})
-    return parsed if isinstance(parsed, str) else Preference(parsed.prompt, parsed.answers, label, parsed.tools)
+        raise misfit(format, FORMATS[format], "`label` is neither true nor false")
+    if record.get("prompt") is None:
+        raise misfit(format, FORMATS[format], "`prompt` is missing; only two answers have a common beginning")
+    return replace(_preference(format, record, "prompt", {"completion": record.get("completion")}), desirable=label)
 
 
-def _openai_pair(record: Fields) -> Preference | str:
-    source = record.get("input")
+def _openai_pair(record: Fields) -> Preference:
+    format, source = "openai_preference", record.get("input")
     if not isinstance(source, Mapping) or isinstance(source.get("messages"), str):
-        return "`input` is missing, or is no object with a list `messages`"
+        raise misfit(format, FORMATS[format], "`input` is missing, or is no object with a list `messages`")
+    if source.get("messages") is None:
+        raise misfit(format, FORMATS[format], "`messages` is missing")
     outputs = {name: record.get(name) for name in ("preferred_output", "non_preferred_output")}
-    return _preference(source, "messages", outputs)
+    return _preference(format, source, "messages", outputs)
 
 
-def _preference(source: Fields, field: str, answers: Mapping[str, Any]) -> Preference | str:
-    """Return the preference, or what is wrong."""
+def _preference(format: str, source: Fields, field: str, answers: Mapping[str, Any]) -> Preference:
+    """Return the preference of a prompt, which may be absent, and answers to it.
+
+    Raises:
+        BadRecordError: They are none.
+    """
     prompt = source.get(field)
-    if isinstance(prompt, str):
-        for name, answer in answers.items():
-            if not isinstance(answer, str):
-                return f"`{name}` is missing, or is not a string as `{field}` is"
-        return Preference(prompt, tuple(answers.values()))
-    if prompt is None:
-        return f"`{field}` is missing"
-    parsed = {}
-    for name, messages in {field: prompt, **answers}.items():
-        if not isinstance(messages, list) or not messages:
-            return f"`{name}` is missing, or is not a list of messages"
-        try:
-            parsed[name] = parse_messages(messages, name)
-        except InvalidMessageError as error:
-            return str(error)
-    question, *texts = parsed.values()
-    for name in answers:
-        # An answer is what the model shall write, and not what others say.
-        if (role := parsed[name][0]["role"]) != "assistant":
-            return f"`{name}` begins with a message of the role `{role}`"
-    return Preference(question, tuple(texts), tools=parse_tools(source.get("tools")))
+    # Without a prompt, all answers are texts if the first one is.
+    has_texts = any(isinstance(answer, str) for answer in answers.values()) and not isinstance(prompt, list)
+    for name, answer in answers.items():
+        if has_texts and not isinstance(answer, str):
+            raise misfit(format, FORMATS[format], f"`{name}` is missing, or is not a string as the other texts are")
+        if not has_texts and (not isinstance(answer, list) or not answer):
+            raise misfit(format, FORMATS[format], f"`{name}` is missing, or is not a list of messages")
+    if not isinstance(prompt, str | list | None) or prompt == []:
+        raise misfit(format, FORMATS[format], f"`{field}` is neither a string nor a list of messages")
+    if has_texts:
+        if isinstance(prompt, str):
+            return Preference(prompt, tuple(answers.values()))
+        beginning, texts = split_texts(*answers.values())
+        if not beginning:
+            raise misfit(format, FORMATS[format], NO_BEGINNING)
+        return Preference(beginning, texts)
+    question, replies = answered(format, prompt, answers, FORMATS[format], field)
+    for name, reply in zip(answers, replies, strict=True):
+        if False in reply.marks:
+            raise BadRecordError(
+                f"leaves a message of `{name}` out of what is learned; an answer is learned as a whole"
+            )
+    return Preference(
+        question.messages, tuple(reply.messages for reply in replies), tools=parse_tools(source.get("tools"))
+    )
 
 
 def _strings_of(preference: Preference) -> Iterator[str]:
@@ -121,9 +135,9 @@ def _strings_of(preference: Preference) -> Iterator[str]:
             yield from strings_in(text)
 
 
-_PARSERS: Mapping[str, Callable[[Fields], Preference | str]] = {
+_PARSERS: Mapping[str, Callable[[Fields], Preference]] = {
     "openai_preference": _openai_pair,
     "preference": _pair,
     "unpaired_preference": _labelled,
 }
-"""Return the preference of a record, or what is wrong with it."""
+"""Return the preference of a record, or raise BadRecordError."""

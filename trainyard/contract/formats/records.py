@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 MAX_BLANK_LINES = 1000
@@ -12,16 +13,41 @@ HALF_PAIR = (
     "Remove escapes such as \\ud83d that are not followed by their second half.",
 )
 """Problem and hint of a record with text that tokenizers cannot encode."""
+ONE_RECORD = "write each record on one line, or all of them as one JSON array"
+EXPECTED_OBJECT = ": expected one JSON object with "
+"""What comes before the fields of a format, in messages."""
+DEFAULT_HINT = "Correct that line, or set data.format."
+MAX_COUNTED = 1000
+"""Bad records of a source that are counted before its reading ends."""
+NAMED = 10
+"""Bad records whose position is stated."""
 
 
 class BadRecordError(ValueError):
     """A record that holds no example of its format. The message says why, and quotes nothing of it."""
 
     def __init__(self, problem: str, hint: str | None = None, *, expected: str | None = None, detail: str = "") -> None:
-        text = f"{problem}: expected one JSON object with {expected}" if expected else problem
+        text = f"{problem}{EXPECTED_OBJECT}{expected}" if expected else problem
         super().__init__(f"{text}; {detail}" if detail else text)
         self.is_misfit = expected is not None
-        self.hint = hint or "Correct that line, or set data.format."
+        self.hint = hint or DEFAULT_HINT
+
+    def with_detail(self, detail: str) -> "BadRecordError":
+        """Return the error with a remedy, if it is about a record without the fields of its format."""
+        if self.is_misfit and detail:
+            self.args = (f"{self}; {detail}",)
+        return self
+
+
+@contextmanager
+def parsing(record: Any) -> Iterator[None]:
+    """Raise BadRecordError, with the remedy of `list_inside`, for what goes wrong while a record is parsed."""
+    try:
+        yield
+    except BadRecordError as error:
+        raise error.with_detail(list_inside(record)) from None
+    except RecursionError:
+        raise BadRecordError("is nested too deeply") from None
 
 
 def unreadable(reason: str, expected: str) -> BadRecordError:
@@ -34,11 +60,58 @@ def misfit(format: str, expected: str, detail: str = "") -> BadRecordError:
     return BadRecordError(f"does not have format `{format}`", expected=expected, detail=detail)
 
 
-def json_problem(error: json.JSONDecodeError) -> str:
-    """Return what is wrong with a line, and at which of its characters, counted from 1."""
+def list_inside(record: Any) -> str:
+    """Return the remedy for an object that holds the records in a list; empty for any other value."""
+    lists = [value for value in record.values() if isinstance(value, list)] if isinstance(record, dict) else []
+    if len(lists) != 1 or not lists[0] or not all(isinstance(one, dict) for one in lists[0]):
+        return ""
+    if {"role", "from"} & lists[0][0].keys():
+        return ""
+    return f"it holds a list of objects; {ONE_RECORD}"
+
+
+def json_problem(error: json.JSONDecodeError, *, is_first: bool = False) -> str:
+    """Return what is wrong with a line, and at which of its characters, counted from 1.
+
+    Args:
+        is_first: Whether it is the first line, which may begin an object of several lines.
+    """
     # The parser passes the end of the line and the white space before it.
-    position = min(error.pos, len(error.doc.rstrip())) + 1
-    return f"is not JSON: {error.msg.removesuffix(' at').rstrip(': ')} at character {position}"
+    text = error.doc.rstrip()
+    position = min(error.pos, len(text)) + 1
+    problem = f"is not JSON: {error.msg.removesuffix(' at').rstrip(': ')} at character {position}"
+    is_cut = is_first and position > len(text) and text.endswith(("{", "[", ","))
+    return f"{problem} ({ONE_RECORD})" if is_cut else problem
+
+
+def problems_text(problems: Sequence[tuple[str, str]]) -> str:
+    """Return the positions of bad records with their problems. What several have in common is stated once.
+
+    Args:
+        problems: The position and the problem of each.
+    """
+    parts: list[str] = []
+    stated: set[str] = set()
+    for position, problem in problems:
+        start, _, expected = problem.partition(EXPECTED_OBJECT)
+        shown = ": the same" if problem in stated else start if expected in stated else problem
+        parts.append(f"{position}{'' if shown.startswith(':') else ' '}{shown}")
+        stated |= {problem, expected} - {""}
+    return "; ".join(parts)
+
+
+def counted_text(count: int, read: int, unit: str, *, whole: bool) -> str:
+    """Return how many records are bad, of several.
+
+    Args:
+        read: The records that were read.
+        unit: What is counted, such as `line`.
+        whole: Whether all were read.
+    """
+    if whole:
+        return f"{count} of {read} {unit}s are bad"
+    number = f"more than {MAX_COUNTED}" if count > MAX_COUNTED else f"at least {count}"
+    return f"{number} of the first {read} {unit}s are bad"
 
 
 def json_list(value: Any) -> list[Any] | None:

@@ -30,7 +30,7 @@ TextFormat = Literal[
 
 FORMAT_FIELDS: dict[str, tuple[str, ...]] = {
     "text": ("text",),
-    "completion": ("prompt", "completion"),
+    "completion": ("prompt", "completion", "tools"),
     "chat": ("messages", "tools"),
     "sharegpt": ("conversations", "tools"),
     "alpaca": ("instruction", "input", "output"),
@@ -75,13 +75,14 @@ class TextSource(Strict):
     """How the examples of one source are read; subclasses say where they are."""
 
     format: TextFormat = "auto"
-    """`text`: {text}; `completion`: {prompt, completion}; `chat`: {messages: [{role, content}], tools}; `sharegpt`:
-    {conversations: [{from, value}]}; `alpaca`: {instruction, input, output}; `auto`: the format of the first example.
-    With all but `text`, the loss covers only the completion, the output, or the assistant's messages. For
-    `objective: dpo`, `orpo` and `simpo`: `preference`: {prompt, chosen, rejected}, each a text or a list of messages;
-    `openai_preference`: {input, preferred_output, non_preferred_output}; for `kto`: `unpaired_preference`:
-    {prompt, completion, label}. For task `sequence_classification`: `labelled_text`: {text, label}; for
-    `text_embedding`: `text_pair`: {anchor, positive, negative}. `docs/data.md` describes each."""
+    """`text`: {text}; `completion`: {prompt, completion}, texts or lists of messages; `chat`: {messages: [{role,
+    content}], tools}; `sharegpt`: {conversations: [{from, value}]}; `alpaca`: {instruction, input, output}; `auto`: the
+    format of the first example, and a record that has the fields of two formats is refused. With all but `text`, the
+    loss covers only the completion, the output, or the assistant's messages. For `objective: dpo`, `orpo` and `simpo`:
+    `preference`: {prompt, chosen, rejected}, each a text or a list of messages; `openai_preference`: {input,
+    preferred_output, non_preferred_output}; for `kto`: `unpaired_preference`: {prompt, completion, label}. For task
+    `sequence_classification`: `labelled_text`: {text, label}; for `text_embedding`: `text_pair`: {anchor, positive,
+    negative}. `docs/data.md` describes each."""
     columns: Annotated[dict[ColumnName, ColumnName], Field(max_length=16)] = Field(default_factory=dict)
     """The names of the data's columns by the fields of the format, where they differ: `{prompt: question}`."""
 
@@ -90,8 +91,8 @@ class FileSource(TextSource):
     """Files of examples."""
 
     source: FileKind = "jsonl"
-    """`jsonl`: one JSON object on each line; `parquet`; `arrow`: IPC files or streams; `dataset`: folders saved by
-    `datasets.save_to_disk`."""
+    """`jsonl`: one JSON object on each line, or one JSON array of objects; `parquet`; `arrow`: IPC files or streams;
+    `dataset`: folders saved by `datasets.save_to_disk`."""
     path: Paths
     """The file, a glob pattern such as `/data/part-*.jsonl`, or a list of these, below the service's allowed roots.
     The files are read in the order of the list, and those of a pattern in the order of their names."""

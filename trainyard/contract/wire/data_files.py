@@ -45,7 +45,7 @@ _EXAMPLE: JsonDict = {
 
 
 class DataFileResource(Resource):
-    """A JSONL file that was uploaded and checked. Files with the same content share its space."""
+    """A JSONL file or a JSON array that was uploaded and checked. Files with the same content share its space."""
 
     object: Literal["data_file"] = "data_file"
     id: str = Field(examples=["file_01kdvdna00yhj80arqj5k8gms6"])
@@ -55,7 +55,7 @@ class DataFileResource(Resource):
     """The format that all lines have."""
     size_bytes: int
     examples: int = Field(examples=[1200])
-    """Number of lines that are not blank."""
+    """Number of lines that are not blank, or of items."""
     digest: str
     """SHA-256 of the content."""
     created_by: str = Field(examples=["alice"])
@@ -73,7 +73,7 @@ class UploadRequest(Strict):
     """`sha256:` and the SHA-256 of the whole file, which is verified at the end. Absent: not verified; browsers cannot
     compute it for large files."""
     format: FileFormat | None = None
-    """Absent: the format of the first line."""
+    """Absent: the format of the first line. A line that has the fields of another one too is refused then."""
 
 
 class UploadResource(Resource):

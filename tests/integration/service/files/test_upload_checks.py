@@ -27,6 +27,7 @@ from trainyard.contract.data_files import data_file
 pytestmark = pytest.mark.databases("sqlite")
 
 LINES = b"".join(json.dumps({"text": text}, ensure_ascii=False).encode() + b"\n" for text in ("one", "zwölf", "x" * 40))
+ARRAY = b"[" + b",\n".join(LINES.splitlines()) + b"]\n"
 ADMIN = Principal(kind="user", id="any", name="admin", role="admin")
 
 
@@ -64,6 +65,33 @@ def test_lines_are_cut_by_parts_of_any_size(world: World, size: int, monkeypatch
     monkeypatch.setattr(LineChecker, "feed", None)
     assert checked(complete(world.client, upload_id)) == EXPECTED, "nothing is left to check"
     assert data_file(world.settings.runs, EXPECTED[1]).read_bytes() == LINES
+
+
+@pytest.mark.parametrize("content", [ARRAY, ARRAY.replace(b"\n", b"")], ids=["lines", "one_line"])
+@pytest.mark.parametrize("size", [5, 1000])
+def test_items_of_an_array_are_checked_in_steps(
+    world: World, content: bytes, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload_checks, "_PROCESSOR_SECONDS", -1.0)
+    monkeypatch.setattr(upload_checks, "_CHUNK", 16)
+    upload_id = start(world.client, content)
+    for offset in range(0, len(content), size):
+        assert send(world.client, upload_id, offset, content[offset : offset + size]).status_code == 200
+    answers = [complete(world.client, upload_id) for _ in range(5)]
+    examples, digest = checked(next(answer for answer in answers if answer.status_code == 201))
+    assert (examples, digest) == (3, f"sha256:{hashlib.sha256(content).hexdigest()}")
+
+
+def test_bad_lines_that_were_received_are_counted(world: World) -> None:
+    content = LINES + b'{"text": 7}\n' * 20
+    upload_id = start(world.client, content + LINES)
+    answer = send(world.client, upload_id, 0, content)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid_line")
+    message = "at least 20 of the first 23 lines are bad: line 4 does not have format `text`: expected"
+    assert answer.json()["error"]["message"].startswith(message)
+    answer = world.client.post("/v1/files", files={"file": ("a.jsonl", content)})
+    assert answer.json()["error"]["message"].startswith("20 of 23 lines are bad: line 4 ")
+    assert list((world.settings.runs / "files").iterdir()) == []
 
 
 def test_bad_line_is_refused_with_the_part_that_ends_it(world: World) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from service.core.errors import InvalidRequestError
+from service.files import line_checks
 from service.files.line_checks import BadLineError, LineChecker
 from trainyard.contract.spec.text_data import TextFiles
 from trainyard.contract.spec.text_sources import FileSource
@@ -104,6 +105,93 @@ def test_bad_line_is_named_by_its_number_among_100_000() -> None:
         check(content)
 
 
+def refusal(content: bytes, **options: Any) -> BadLineError:
+    with pytest.raises(BadLineError) as caught:
+        check(content, **options)
+    return caught.value
+
+
+@pytest.mark.parametrize("size", [1, 7, 4096])
+def test_all_bad_lines_are_counted_and_the_first_ten_named(size: int) -> None:
+    content = (line(CHAT) + b"\n") * 3 + (b'{"messages": []}\n' + line(CHAT) + b"\n") * 12
+    error = refusal(content, size=size)
+    assert error.line == 4
+    assert error.message.startswith("12 of 27 lines are bad: line 4 does not have format `chat`: expected")
+    assert error.message.endswith("; line 20: the same; line 22: the same")
+    assert error.message.count("; line ") == 9
+
+
+def test_counting_ends_after_many_bad_lines_or_much_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    good, bad = line(CHAT) + b"\n", b'{"messages": []}\n'
+    assert refusal(good + bad * 2000).message.startswith("more than 1000 of the first 1002 lines are bad: line 2 ")
+    monkeypatch.setattr(line_checks, "_READ_ON_BYTES", 10 * len(good + bad) - 1)
+    error = refusal((good + bad) * 100, size=len(good + bad))
+    assert error.message.startswith("at least 10 of the first 20 lines are bad: line 2 does not have format `chat`")
+
+
+@pytest.mark.parametrize("size", [1, 3, 50, 2**20])
+@pytest.mark.parametrize("indent", [None, 2])
+def test_items_of_an_array_are_checked_as_lines_are(size: int, indent: int | None) -> None:
+    text = json.dumps([CHAT] * 5, indent=indent).replace("\n", "\r\n")
+    checker = check(b"\xef\xbb\xbf" + text.encode() + b"\r\n\r\n", size=size)
+    assert (checker.format, checker.examples) == ("chat", 5)
+    bad = text.replace('"assistant"', '"robot"', 1).encode()
+    error = refusal(bad, size=size)
+    assert (error.line, error.message[:38]) == (1, "item 1 does not have format `chat`: ex")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"[" + line(CHAT) + b",\n" + line(CHAT), "item 2 is the end of the file, and the array has no `]`"),
+        (b"[" + line(CHAT) + b",\n]", "item 2 is missing: the array has a comma without an item"),
+        (b"[" + line(CHAT) + b"\n]\n[" + line(CHAT) + b"]", "item 2 comes after the `]` that ends the array"),
+        (b"[" + line(CHAT) + b"]\n[" + line(CHAT) + b"]", "2 of 2 lines are bad: line 1 is not a JSON object"),
+        (b"[1,2]\n" + line(CHAT), "line 1 is not a JSON object"),
+        (b"[1,2]", "2 of 2 items are bad: item 1 is not a JSON object; item 2: the same"),
+        (b"[" + line(CHAT) + b",\n" + b" " * 5_000_000 + line(CHAT) + b"]", "item 2 is longer than 4194304 bytes"),
+        (b"[" + line(CHAT) + b"]" + b"\n" * 5_000_000, "item 2 is longer than 4194304 bytes"),
+        (line({"data": [CHAT]}), "it holds a list of objects; write each record on one line"),
+        (
+            b'{\n"data": [\n' + line(CHAT) + b"\n]\n}",
+            "enclosed in double quotes at character 2 (write each record on one line",
+        ),
+        (b'{"data": [' + b" " * 5_000_000, "line 1 is longer than 4194304 bytes (write each record on one line"),
+    ],
+)
+def test_what_is_no_array_and_no_lines_is_refused(content: bytes, reason: str) -> None:
+    assert reason in refusal(content, size=65536).message
+
+
+@pytest.mark.parametrize("content", [b"[]", b" [ ]\n"])
+def test_array_without_items_is_refused(content: bytes) -> None:
+    with pytest.raises(InvalidRequestError, match="no example: the array is empty"):
+        check(content)
+
+
+def test_file_may_begin_with_a_byte_order_mark() -> None:
+    assert check(b"\xef\xbb\xbf" + line(CHAT), size=2).examples == 1
+
+
+def test_check_of_an_array_goes_on_where_it_was_cut() -> None:
+    checker, content, position = LineChecker(), b"[\n" + b" ,\n".join([line(CHAT)] * 9) + b"]\n", 0
+    while position < len(content):
+        part = content[position : position + 200]
+        checker.feed(part)
+        position += len(part)
+        position -= checker.drop_rest() if position < len(content) else 0
+    assert checker.finish() == "chat"
+    assert checker.examples == 9
+
+
+def test_lines_of_two_formats_are_refused_unless_one_is_stated() -> None:
+    both = {**CHAT, "text": "a"}
+    setting = "set the `format` of the upload to `text` or `chat`"
+    for content, number in ((line(both), 1), (line(CHAT) + b"\n" + line(both), 2)):
+        assert refusal(content).message == f"line {number} has the fields of `text` and of `chat`; {setting}"
+        assert check(content, format="chat").examples == number
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -162,6 +250,8 @@ RECORDS: list[Any] = [
     {"instruction": "a", "input": "b"},
     {"text": None, "prompt": "a", "completion": "b"},
     {"prompt": "a"},
+    {"text": "a", "prompt": "b", "completion": "c"},
+    {"instruction": "a", "output": "b", "text": "c"},
     {},
 ]
 PREFERENCES: list[Any] = [
@@ -170,6 +260,7 @@ PREFERENCES: list[Any] = [
     {"chosen": "b", "rejected": "c"},
     {"prompt": "a", "chosen": "b", "rejected": [{"role": "assistant", "content": "c"}]},
     {"prompt": "a", "chosen": 1, "rejected": "c"},
+    {"chosen": "two and two? four", "rejected": "two and two? five"},
 ]
 
 

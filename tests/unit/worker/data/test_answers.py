@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from worker.data.answers import Answer, answer_examples, labelled_rows, pair_rows
+from worker.data.answers import Answer, answer_examples, are_equal, labelled_rows, pair_rows
 from worker.data.examples import IGNORED_LABEL
 
 CPU = torch.device("cpu")
@@ -27,6 +27,11 @@ class TestPairs:
     def test_long_answers_are_cut_and_pairs_without_a_target_are_left_out(self):
         rows = pair_rows([(answer("ab", "cdef"), answer("ab", "g")), (answer("abcd", "e"), answer("abcd", "f"))], 4)
         assert texts(rows) == ["abcd", "abg"]
+
+    def test_answers_are_equal_within_a_length(self):
+        assert are_equal(answer("ab", "cde"), answer("ab", "cdf"), 4)
+        assert not are_equal(answer("ab", "cde"), answer("ab", "cdf"), 5)
+        assert not are_equal(answer("ab", "cd"), answer("abc", "d"), 4), "the prompts differ"
 
     def test_without_a_prompt_the_first_token_is_no_target(self):
         rows = pair_rows([(answer("", "abc"), answer("", "xy"))], 4)

@@ -86,6 +86,47 @@ class TestPreferences:
         (notice,) = loaded.notices
         assert notice.data == {"examples": 2, "truncated": 1, "left_out": 1, "max_length": 16, "longest": 42}
 
+    def test_pairs_of_equal_answers_are_left_out_and_counted(self, write):
+        equal, equal_when_cut = (
+            PAIR | {"rejected": "b"},
+            {"prompt": "a", "chosen": "b" * 20, "rejected": "b" * 16 + "c"},
+        )
+        loaded = self.load(write(PAIR, equal, equal_when_cut, equal))
+        assert len(loaded.train) == 1
+        (notice,) = loaded.notices
+        assert (notice.kind, notice.level) == ("data_without_preference", "warning")
+        assert notice.data == {"left_out": 3, "equal": 2, "equal_when_cut": 1, "max_length": 16}
+        assert notice.message == (
+            "data.path: of 4 pairs, 3 were left out, since nothing can be learned from a chosen and a rejected answer "
+            "that are equal: 2 as a whole and 1 in the first 16 tokens"
+        )
+
+    @pytest.mark.parametrize(
+        ("more", "problem", "hint"),
+        [
+            (
+                {"rejected": "b"},
+                "are equal in 3 of 3 pairs (3 as a whole)",
+                "Give",
+            ),
+            (
+                {"chosen": "b" * 20, "rejected": "b" * 16},
+                "are equal in 3 of 3 pairs (3 in the first 16 tokens)",
+                "data.max_length",
+            ),
+        ],
+    )
+    def test_file_of_equal_pairs_alone_is_refused(self, write, more, problem, hint):
+        with pytest.raises(RefusedError) as error:
+            self.load(write(*[PAIR | more] * 3))
+        assert str(error.value).endswith(f"holds no pair to learn from: the chosen and the rejected answer {problem}")
+        assert hint in error.value.hint
+
+    def test_part_without_a_different_pair_is_refused(self, write):
+        source = FileSource(path=write(*[PAIR | {"rejected": "b"}] * 4))
+        with pytest.raises(RefusedError, match=r"no pair to learn from that is not held out: .* in 2 of 2 pairs"):
+            load_answers("data.path", source, ["preference"], ByteTokenizer(), 16, fraction=0.5)
+
     def test_file_without_any_pair_left_is_refused(self, write):
         with pytest.raises(RefusedError, match="all 2 examples are longer than 16 tokens"):
             self.load(write(*[PAIR | {"prompt": "a" * 40}] * 2))

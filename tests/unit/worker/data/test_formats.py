@@ -68,8 +68,26 @@ class TestChat:
         assert example.trained == (False, trained, False, True)
         assert example.messages[1] == ANSWER
 
-    def test_weight_of_other_roles_has_no_effect(self):
-        assert chat({**USER, "weight": 1}, ANSWER).trained == (False, True)
+    @pytest.mark.parametrize(
+        ("train", "trained"), [(False, False), (True, True), (None, True), (0.0, False), (1, True)]
+    )
+    def test_train_of_a_message_decides_it_too(self, train, trained):
+        example = chat({**USER, "train": False}, {**ANSWER, "train": train}, {**USER, "weight": 0}, ANSWER)
+        assert example.trained == (False, trained, False, True)
+        assert example.messages == [USER, ANSWER, USER, ANSWER]
+
+    @pytest.mark.parametrize("field", ["weight", "train"])
+    def test_message_of_another_role_cannot_be_learned(self, field):
+        message = problem({"messages": [{**USER, field: 1}, ANSWER]})
+        assert message == (
+            f"asks by `{field}` to learn message 1, which is of the role `user`; only messages of the assistant are "
+            "learned"
+        )
+        turns = [{"from": "human", "value": "a", field: 1}, {"from": "gpt", "value": "b"}]
+        assert problem({"conversations": turns}, "sharegpt") == message
+
+    def test_equal_statements_agree(self):
+        assert chat(USER, {**ANSWER, "weight": 0, "train": False}, ANSWER).trained == (False, False, True)
 
     def test_calls_of_tools_keep_their_arguments_and_have_empty_content(self):
         example = chat(USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}, tools=[{"name": "add"}])
@@ -105,6 +123,27 @@ class TestChat:
             ([USER, {**ANSWER, "weight": 0}], "has weight 0 on every message of the assistant"),
             ([USER, {**ANSWER, "weight": 0.5}], "has a `weight` of message 2 that is not 0 or 1"),
             ([USER, {**ANSWER, "weight": "1"}], "has a `weight` of message 2 that is not 0 or 1"),
+            ([USER, {**ANSWER, "weight": float("nan")}], "has a `weight` of message 2 that is not 0 or 1"),
+            ([USER, {**ANSWER, "train": "false"}], "has a `train` of message 2 that is not true or false"),
+            ([USER, {**ANSWER, "train": 2}], "has a `train` of message 2 that is not true or false"),
+            ([{**USER, "train": []}, ANSWER], "has a `train` of message 1 that is not true or false"),
+            (
+                [USER, {**ANSWER, "train": True, "weight": 0}],
+                "has a `weight` and a `train` of message 2 that contradict",
+            ),
+            ([USER, {**ANSWER, "train": False}], "has `train: false` on every message of the assistant"),
+            (
+                [USER, {**ANSWER, "train": False}, {**ANSWER, "weight": 0}],
+                "has `train: false` or weight 0 on every message of the assistant",
+            ),
+            (
+                [USER, {**ANSWER, "train_detail": [{"begin_offset": 0, "end_offset": 1, "train": False}]}],
+                "has a `train_detail` of message 2; only whole messages can be learned or left out",
+            ),
+            (
+                [{"role": "human", "content": "x"}, ANSWER],
+                "no `role` of system, user, assistant, tool, developer; write",
+            ),
             ([USER, {**ANSWER, "tool_calls": "x"}], "has `tool_calls` of message 2 that are not a list"),
             ([USER, {**ANSWER, "tool_calls": [{}]}], "without `function.name`"),
             ([USER, {"role": "assistant", "content": None, "function_call": {}}], "write it as `tool_calls`"),
@@ -141,6 +180,14 @@ class TestOthers:
     def test_sharegpt_has_weights_too(self):
         turns = [{"from": "human", "value": "a"}, *({"from": "gpt", "value": "b", "weight": n} for n in (0, 1))]
         assert parse_example({"conversations": turns}, "sharegpt", {}).trained == (False, False, True)
+
+    def test_turns_with_roles_have_their_remedy(self):
+        assert "set data.format: chat and data.columns: {messages: conversations}" in problem(
+            {"conversations": [USER, ANSWER]}, "sharegpt"
+        )
+        assert parse_example({"conversations": [USER, ANSWER]}, "chat", {"messages": "conversations"}) == chat(
+            USER, ANSWER
+        )
 
     def test_unknown_speaker_lists_the_known_ones(self):
         turns = [{"from": "human", "value": "a"}, {"from": "function_call", "value": "b"}]

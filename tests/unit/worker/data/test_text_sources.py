@@ -12,7 +12,7 @@ import pytest
 from trainyard.contract.allowed_roots import AllowedRoots
 from trainyard.contract.spec.text_data import TextFiles, TextMixture
 from worker.core.errors import RefusedError
-from worker.data import build_tokens, data_files, records
+from worker.data import bad_records, build_tokens, data_files, records
 from worker.data.text_examples import DataAccess, load_examples
 from worker.data.tokenizers import ByteTokenizer
 
@@ -49,8 +49,19 @@ def write_dataset(folder, rows):
     (folder / "dataset_info.json").write_text("{}")
 
 
+def write_array(path, rows):
+    path.write_text(json.dumps(rows))
+
+
+def write_indented_array(path, rows):
+    """Write as editors of another system do."""
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(rows, indent=2).replace("\n", "\r\n").encode() + b"\r\n\r\n")
+
+
 KINDS = {
     "jsonl": ("jsonl", write_jsonl),
+    "array": ("jsonl", write_array),
+    "indented array": ("jsonl", write_indented_array),
     "parquet": ("parquet", write_parquet),
     "arrow file": ("arrow", write_arrow_file),
     "arrow stream": ("arrow", write_arrow_stream),
@@ -100,7 +111,7 @@ class TestKinds:
         examples, _ = load(TextFiles(source=source, path=str(tmp_path / "data"), columns={"text": "body"}))
         assert sorted(texts_of(examples)) == [f"text {n}\0" for n in range(5)]
 
-    @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "jsonl"])
+    @pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind][0] != "jsonl"])
     def test_table_without_the_columns_lists_its_own(self, tmp_path, kind):
         source, write = KINDS[kind]
         write(tmp_path / "data", [{"question": "a"}])
@@ -251,10 +262,14 @@ class TestBadLines:
             assert named["problem"].startswith(message)
             assert f"{long_file}, line {named['line']} {message}" in notice.message
 
+    @pytest.mark.cpu_seconds(8)
     def test_the_first_is_refused_with_its_line(self, long_file):
         error = refusal(TextFiles(path=str(long_file)))
         reason = "is not JSON: Expecting ',' delimiter at character 14: expected one JSON object with `text`, a string"
-        assert str(error) == f"data.path: {long_file}, line 10001 {reason}"
+        first = f"data.path: 9 of 100000 lines are bad: {long_file}, line 10001 {reason}; line 20001 does not have"
+        assert str(error).startswith(first)
+        assert str(error).count("line ") == 9
+        assert str(error).count("expected one JSON object") == 1
         assert (
             error.hint == "Correct that line, or set data.format. To leave bad lines out, set data.on_bad_line: skip."
         )
@@ -264,6 +279,52 @@ class TestBadLines:
         error = refusal(TextFiles(path=str(long_file), on_bad_line="skip", max_bad_lines=3))
         assert str(error).startswith("data.path: more than 3 bad lines (data.max_bad_lines), the first of which are: ")
         assert str(error).count(", line ") == 4
+
+    def test_many_are_counted_up_to_a_limit(self, tmp_path):
+        (tmp_path / "data").write_text('{"text": "a"}\n' + '{"text": 7}\n' * 2000)
+        message = str(refusal(TextFiles(path=str(tmp_path / "data"))))
+        assert message.startswith("data.path: more than 1000 of the first 1002 lines are bad: ")
+        assert message.count(": the same") == 9
+
+    def test_a_single_one_is_not_counted(self, tmp_path):
+        (tmp_path / "data").write_text("{}\n")
+        assert str(refusal(TextFiles(path=str(tmp_path / "data")))).startswith(
+            f"data.path: {tmp_path}/data, line 1 has "
+        )
+
+    def test_counting_ends_after_a_time(self, tmp_path, small_chunks, monkeypatch):
+        write_jsonl(tmp_path / "data", [{"text": "a"}, {"text": 7}] * 200)
+        monkeypatch.setattr(bad_records, "_SECONDS", -1.0)
+        message = str(refusal(TextFiles(path=str(tmp_path / "data"))))
+        assert re.search(r"at least \d+ of the first \d+ lines are bad", message)
+
+    def test_record_of_two_formats_is_refused_wherever_it_is(self, tmp_path):
+        both = {"text": "a", "prompt": "b", "completion": "c"}
+        problem = "has the fields of `text` and of `completion`; set data.format to `text` or `completion`"
+        for number, rows in enumerate(([both, {"text": "x"}], [{"text": "x"}, both], [{"text": "x"}] * 2 + [both])):
+            write_jsonl(tmp_path / "data", rows)
+            error = refusal(TextFiles(path=str(tmp_path / "data")))
+            assert f"line {(1, 2, 3)[number]} {problem}" in str(error)
+            assert "Set data.format to `text` or `completion`." in error.hint
+            assert load(TextFiles(path=str(tmp_path / "data"), format="text", packing=False))[0].train == len(rows)
+
+    def test_field_to_set_is_that_of_the_source(self, tmp_path):
+        good, both = tmp_path / "good", tmp_path / "data.format"
+        write_jsonl(good, [{"text": "x"}])
+        write_jsonl(both, [{"text": "a", "prompt": "b", "completion": "c"}])
+        error = refusal(TextMixture(sources=({"path": str(good)}, {"path": str(both)})))
+        assert str(error).endswith("; set data.sources.1.format to `text` or `completion`")
+        assert error.hint.startswith("Set data.sources.1.format to")
+        assert str(both) in str(error)
+        error = refusal(TextFiles(path=str(good), eval_sets={"a.b": {"path": str(both)}}))
+        assert "data.eval_sets.a.b.format to `text` or `completion`" in str(error)
+
+    def test_rows_of_tables_of_two_formats_are_refused(self, tmp_path):
+        rows = [{"text": "x", "prompt": None, "completion": None}, {"text": "a", "prompt": "b", "completion": "c"}]
+        write_parquet(tmp_path / "data", rows)
+        data = TextFiles(source="parquet", path=str(tmp_path / "data"))
+        assert "row 2 has the fields of `text` and of `completion`" in str(refusal(data))
+        assert load(data.model_copy(update={"format": "text"}))[0].train
 
     @pytest.mark.parametrize(("line", "message"), BAD.values(), ids=BAD)
     def test_each_kind_is_named_in_a_message(self, tmp_path, line, message):
@@ -327,6 +388,56 @@ class TestBadLines:
         (tmp_path / "data").write_text('{"text": "a"}\nsecret\n{"text": 1, "secret": 2}\n')
         _, (notice,) = load(TextFiles(path=str(tmp_path / "data"), on_bad_line="skip"))
         assert "secret" not in notice.message + json.dumps(notice.data)
+
+
+class TestArrays:
+    @pytest.mark.parametrize(
+        ("content", "problem"),
+        [
+            ('[{"text": "a"}, {"text": 7}]', "data.path: {}, item 2 does not have format `text`"),
+            ('[{"text": "a"},\n {"text": "b"', "item 2 is the end of the file, and the array has no `]`"),
+            ('[{"text": "a"},\n]', "item 2 is missing: the array has a comma without an item"),
+            ('[{"text": "a"}\n]\n[{"text": "b"}]', "item 2 comes after the `]` that ends the array"),
+            ('[{"text": "a"}]\n[{"text": "b"}]\n', "2 of 2 lines are bad: {}, line 1 has none of the known formats"),
+            ('[{"text": "a"} {"text": "b"}]', "item 1 is not JSON: Extra data at character 15"),
+            ("[1,2]", "2 of 2 items are bad"),
+            ("[1,2]\n", "2 of 2 items are bad"),
+            ('[{"text": "a"}, [{"text": "b"}]]', "item 2 does not have format `text`"),
+            ('[{"text": "a"},\n{"text": "' + "b" * 3000 + '"}]', "item 2 is longer than 2 KiB"),
+            ("[]", "holds no example"),
+            (
+                '{"data": [{"text": "a"}]}',
+                "it holds a list of objects; write each record on one line, or all of them as",
+            ),
+            ('{\n"data": [\n{"text": "a"}\n]}', "write each record on one line, or all of them as one JSON array"),
+            ('{"data": [\n{"text": "a"}\n]}', "write each record on one line, or all of them as one JSON array"),
+        ],
+    )
+    @pytest.mark.parametrize("format", ["auto", "text"])
+    def test_what_is_wrong_is_stated(self, tmp_path, monkeypatch, content, problem, format):
+        monkeypatch.setattr(records, "MAX_LINE_BYTES", 2**11)
+        (tmp_path / "data").write_text(content)
+        message = str(refusal(TextFiles(path=str(tmp_path / "data"), format=format)))
+        if format == "text":
+            problem = problem.replace("has none of the known formats", "does not have format `text`")
+        assert problem.format(tmp_path / "data") in message
+
+    def test_bad_items_are_skipped_and_named(self, tmp_path, small_chunks):
+        items = [{"text": f"text {n}"} for n in range(300)]
+        content = json.dumps(items).replace('"text 250"', "7").removesuffix("]")
+        (tmp_path / "data").write_text(content)
+        examples, (notice,) = load(TextFiles(path=str(tmp_path / "data"), on_bad_line="skip", packing=False))
+        assert examples.train == 298
+        assert [(one["item"], one["problem"][:20]) for one in notice.data["first"]] == [
+            (251, "does not have format"),
+            (300, "is the end of the fi"),
+        ]
+
+    def test_list_in_a_line_is_a_bad_line(self, tmp_path):
+        (tmp_path / "data").write_text('[{"role": "user"}]\n{"text": "a"}\n')
+        examples, (notice,) = load(TextFiles(path=str(tmp_path / "data"), on_bad_line="skip"))
+        assert texts_of(examples) == ["a\0"]
+        assert notice.data["first"][0]["line"] == 1
 
 
 class TestHeldOutFraction:

@@ -1,0 +1,178 @@
+"""Bad records of a source: they are counted, the first ones are named, and they are skipped or end the run."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from trainyard.contract.formats.records import DEFAULT_HINT, MAX_COUNTED, NAMED, counted_text, problems_text
+from worker.core.errors import RefusedError
+from worker.data.notices import Notice
+from worker.data.records import RecordPosition
+
+SKIP_HINT = "To leave bad lines out, set data.on_bad_line: skip."
+_SECONDS = 10.0
+"""Time for which records are counted after the first bad one that ends the run."""
+
+
+@dataclass(frozen=True)
+class NamedRecord:
+    """A bad record, and the file and line, item or row where it is."""
+
+    file: str
+    unit: str
+    number: int
+    problem: str
+    hint: str | None = None
+
+    @classmethod
+    def at(cls, position: RecordPosition, problem: str, hint: str | None) -> "NamedRecord":
+        return cls(position.file.path, position.unit, position.number, problem, hint)
+
+    @property
+    def position(self) -> str:
+        return f"{self.file}, {self.unit} {self.number}"
+
+    @property
+    def text(self) -> str:
+        """The position and the problem."""
+        space = "" if self.problem.startswith(":") else " "
+        return f"{self.position}{space}{self.problem}"
+
+
+class BadRecords:
+    """The bad records of one source.
+
+    Attributes:
+        count: How many there are.
+        named: The first ones.
+        read: Records that were read, the bad ones included; the reader counts them.
+    """
+
+    def __init__(self, field: str, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """
+        Args:
+            field: The spec's field that names the files, for messages.
+            limit: How many may be skipped. 0: none, and those after the first one are counted for a limited time.
+            clock: Seconds of a clock that never goes back.
+        """
+        self._field = field
+        self._limit = limit
+        self._clock = clock
+        self._end: float | None = None
+        self.count = self.read = 0
+        self.named: list[NamedRecord] = []
+
+    @property
+    def most(self) -> int:
+        """After how many bad records there is no need to read another one."""
+        return self._limit or MAX_COUNTED
+
+    def add(self, record: NamedRecord) -> None:
+        """Count a bad record.
+
+        Raises:
+            RefusedError: Enough is known of them to end the run.
+        """
+        self.count += 1
+        if len(self.named) < NAMED:
+            self.named.append(record)
+        if self._end is None:
+            self._end = self._clock() + _SECONDS
+        if self.count > self.most:
+            self._refuse(whole=False)
+
+    def check_time(self) -> None:
+        """Raise RefusedError if the run has to end and counting takes too long."""
+        if not self._limit and self._end is not None and self._clock() > self._end:
+            self._refuse(whole=False)
+
+    def check(self, *, can_skip: bool = True) -> None:
+        """Raise RefusedError if all records were read and more of them are bad than may be skipped.
+
+        Args:
+            can_skip: Whether the others would be read if the bad ones were skipped.
+        """
+        if self.count > self._limit or (self.count and not can_skip):
+            self._refuse(whole=True, can_skip=can_skip)
+
+    def notices(self) -> list[Notice]:
+        """Return the notice about records that were skipped."""
+        if not self.count:
+            return []
+        message = skipped_text(self._field, self.count, self.named)
+        return [Notice("bad_lines_skipped", message, "warning", {"skipped": self.count})]
+
+    def _refuse(self, *, whole: bool, can_skip: bool = True) -> None:
+        limit = self._limit if can_skip else 0
+        read = None if whole and not self.read else self.read
+        raise too_many_bad(self._field, self.named, limit, self.count, read, whole=whole, can_skip=can_skip)
+
+
+def too_many_bad(
+    field: str,
+    named: Sequence[NamedRecord],
+    limit: int,
+    count: int,
+    read: int | None = None,
+    *,
+    whole: bool = True,
+    can_skip: bool = True,
+) -> RefusedError:
+    """Return the error about bad records, of which at least one is named.
+
+    Args:
+        limit: How many may be skipped.
+        count: How many are bad of the `read` ones.
+        whole: Whether all records of the source were read.
+        can_skip: Whether the others would be read if the bad ones were skipped.
+    """
+    named = _of_source(field, named)
+    first = named[0]
+    if not limit:
+        hint = first.hint or DEFAULT_HINT
+        counted = "" if count == 1 else f"{counted_text(count, read or count, first.unit, whole=whole)}: "
+        message = f"{field}: {counted}{problems_text(_positions(named))}"
+        return RefusedError(message, f"{hint} {SKIP_HINT}" if can_skip else hint)
+    listed = "; ".join(record.text for record in named)
+    more = f"more than {bad_lines_text(limit)} (data.max_bad_lines)"
+    return RefusedError(f"{field}: {more}, the first of which are: {listed}", first.hint)
+
+
+def _of_source(field: str, named: Sequence[NamedRecord]) -> list[NamedRecord]:
+    """Return records whose remedies name the fields of their own source, where the section has several."""
+    parts = field.split(".")
+    if parts[:2] == ["data", "sources"]:
+        section = ".".join(parts[:3])
+    elif parts[:2] == ["data", "eval_sets"]:
+        section = field
+    else:
+        return list(named)
+
+    def changed(text: str) -> str:
+        return text.replace("data.format", f"{section}.format").replace("data.columns", f"{section}.columns")
+
+    return [
+        replace(record, problem=changed(record.problem), hint=changed(record.hint or DEFAULT_HINT)) for record in named
+    ]
+
+
+def _positions(named: Sequence[NamedRecord]) -> list[tuple[str, str]]:
+    """Return the positions and the problems; a file is named where it begins."""
+    rest = [
+        (f"{record.unit} {record.number}" if record.file == before.file else record.position, record.problem)
+        for before, record in pairwise(named)
+    ]
+    return [(named[0].position, named[0].problem), *rest]
+
+
+def bad_lines_text(count: int) -> str:
+    """Return a number of bad lines, for messages."""
+    return f"{count} bad line{'' if count == 1 else 's'}"
+
+
+def skipped_text(field: str, count: int, named: Sequence[NamedRecord]) -> str:
+    """Return the notice about bad records that were skipped, the first of which are named."""
+    listed = "; ".join(record.text for record in _of_source(field, named))
+    more = f", and {count - len(named)} more" if count > len(named) else ""
+    return f"{field}: {bad_lines_text(count)} {'was' if count == 1 else 'were'} skipped: {listed}{more}"
