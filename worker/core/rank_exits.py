@@ -2,8 +2,10 @@
 it."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from trainyard.contract.layout import AttemptLayout
 
@@ -23,6 +25,9 @@ class RankExit:
     message: str = ""
     """The error that the program left in torchrun's error file (`@record`)."""
     traceback: str = ""
+    hook: Mapping[str, Any] = field(default_factory=dict)
+    """What our hook in the program's Python recorded: `exception`, or `exit` with the text of `sys.exit(text)`, null
+    without. Empty: the hook did not run, or the process ended at once."""
     signature: str = ""
     """What two ends in the same way have in common; empty for a signal. See `script_failures.signature_of`."""
 
@@ -53,6 +58,7 @@ def _read_file(path: Path) -> list[RankExit]:
                 bool(item.get("out_of_memory")),
                 str(item.get("message", "")),
                 str(item.get("traceback", "")),
+                dict(item.get("hook") or {}),
                 str(item.get("signature", "")),
             )
             for item in json.loads(path.read_text())

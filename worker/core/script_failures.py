@@ -2,9 +2,10 @@
 
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trainyard.contract.layout import AttemptLayout
 from worker.core.peer_errors import is_from_peer
@@ -14,6 +15,7 @@ _TAIL_BYTES = 16 * 1024
 _EXCEPTION_LINE = re.compile(
     r"^(?:\[rank\d+\]: ?)?(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit))(?:: ?(?P<message>.*))?$"
 )
+_NAME = re.compile(r"[A-Za-z_][\w.]*")
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
 _FRAME = re.compile(r'^\s*File "(?P<path>[^"]*)", line (?P<line>\d+), in (?P<function>.*)$')
 _WITH_DIGITS = re.compile(r"\w*\d\w*")
@@ -45,10 +47,12 @@ _TRANSIENT_TEXTS = (
 
 @dataclass(frozen=True)
 class ProgramError:
-    """The last exception in the log of a rank."""
+    """The exception that ended a rank's program."""
 
     type: str
     message: str
+    related: tuple[tuple[str, str], ...] = ()
+    """The names of its base classes, its causes and the exceptions of its group, each with its message."""
 
 
 def read_tail(log: Path, start: int = 0) -> str:
@@ -61,10 +65,43 @@ def read_tail(log: Path, start: int = 0) -> str:
         return ""
 
 
+def error_of(end: RankExit, tail: str) -> ProgramError | None:
+    """Return the exception that ended a rank; None if there was none, or it is not known.
+
+    What our hook or `@record` recorded counts. The log is the fallback where neither ran, as in programs of other
+    languages: it has the exceptions that a program caught, too.
+
+    Args:
+        tail: The end of the rank's log.
+    """
+    if exception := end.hook.get("exception"):
+        return _recorded(exception)
+    if end.hook:
+        text = end.hook.get("exit")
+        return None if text is None else ProgramError("SystemExit", str(text))
+    if end.message:
+        name, _, message = end.message.partition(":")
+        return ProgramError(name, message.strip()) if _NAME.fullmatch(name) else find_error(end.message)
+    return find_error(tail)
+
+
+def _recorded(exception: Mapping[str, Any]) -> ProgramError:
+    """Return the exception that the hook has described; see `worker.environment.exception_hook`."""
+    described = [exception, *exception.get("causes", ()), *exception.get("parts", ())]
+    related = [(str(name), str(one.get("message", ""))) for one in described for name in one.get("bases", ())]
+    message = "\n".join([str(exception.get("message", "")), *map(str, exception.get("notes", ()))])
+    return ProgramError(str(exception.get("type", "Exception")), message, tuple(related))
+
+
 def find_error(text: str) -> ProgramError | None:
-    """Return the last exception in the end of a log, or in the message of torchrun's error file."""
+    """Return the last exception in the end of a log."""
     match = next((match for line in reversed(text.splitlines()) if (match := _EXCEPTION_LINE.match(line))), None)
     return ProgramError(match["type"], match["message"] or "") if match else None
+
+
+def last_line(text: str) -> str:
+    """Return the last line of a log that holds anything, at most 300 characters of it."""
+    return next((line.strip()[:300] for line in reversed(text.splitlines()) if line.strip()), "")
 
 
 def raised_before_abort(text: str) -> bool:
@@ -86,9 +123,11 @@ def is_final(error: ProgramError | None, exitcode: int) -> bool:
         return False
     if error is None:
         return exitcode == _USAGE
-    name = error.type.rpartition(".")[2]
-    text = error.message.lower()
-    return name not in _TRANSIENT_TYPES and not any(part in text for part in _TRANSIENT_TEXTS)
+    return not any(_is_transient(name, text) for name, text in ((error.type, error.message), *error.related))
+
+
+def _is_transient(name: str, text: str) -> bool:
+    return name.rpartition(".")[2] in _TRANSIENT_TYPES or any(part in text.lower() for part in _TRANSIENT_TEXTS)
 
 
 def with_tails(layout: AttemptLayout, exits: Sequence[RankExit]) -> list[tuple[RankExit, str]]:
@@ -114,7 +153,7 @@ def signature_of(end: RankExit, tail: str) -> str:
     """
     if end.exitcode <= 0 and not (end.exitcode == -signal.SIGABRT and raised_before_abort(tail)):
         return ""
-    error = find_error(end.message or tail)
+    error = error_of(end, tail)
     if error is not None and is_from_peer(error.message):
         return ""
     lines = [line for line in _last_traceback(end.traceback or tail) if line.strip()]
@@ -151,5 +190,5 @@ def _verdict(end: RankExit, tail: str) -> bool | None:
     if end.exitcode == -signal.SIGTERM:
         return None
     aborted = end.exitcode == -signal.SIGABRT
-    error = find_error(end.message or tail) if not aborted or raised_before_abort(tail) else None
+    error = error_of(end, tail) if not aborted or raised_before_abort(tail) else None
     return is_final(error, end.exitcode)

@@ -215,15 +215,21 @@ def ended_finally(layout: AttemptLayout, execution: int) -> bool:
     return failed_as_before(layout, execution)
 
 
-def _recorded_error(document: Any) -> dict[str, str]:
-    """Return message and traceback from torchrun's error file (`@record`). Ranks of built-in tasks write none."""
+def _recorded_error(document: Any) -> dict[str, Any]:
+    """Return message and traceback from torchrun's error file, which `@record` writes, or our hook with more. Ranks of
+    built-in tasks write none."""
     error = document.get("message") if isinstance(document, dict) else None
     if isinstance(error, str):
         return {"message": error}
     if not isinstance(error, dict):
         return {}
     trace = error.get("extraInfo", {}).get("py_callstack", "")
-    return {"message": str(error.get("message", "")), "traceback": str(trace)}
+    hook = document.get("trainyard")
+    return {
+        "message": str(error.get("message", "")),
+        "traceback": str(trace),
+        "hook": hook if isinstance(hook, dict) else {},
+    }
 
 
 if __name__ == "__main__":

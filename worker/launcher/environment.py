@@ -1,5 +1,6 @@
 """The launcher's part in the environment of the ranks: each node prepares it before torchrun starts, or rejects it."""
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from worker.core.full_disk import DISK_ERRORS
 from worker.environment.check import CHECK_SECONDS, CONTAINER_CHECK_SECONDS, check_python
 from worker.environment.containers.plan import write_plan
 from worker.environment.containers.rank_process import PYTHON
-from worker.environment.packages import provide_helper, provide_worker
+from worker.environment.packages import provide_helper, provide_hook, provide_worker
 from worker.environment.prepare import (
     PREPARATION_SECONDS,
     EnvironmentRejectedError,
@@ -51,6 +52,10 @@ def prepare_environment(
     Returns:
         The exit record if the ranks cannot start; it is already written.
     """
+    if node.is_first and launch.spec.task == "script":
+        # Without it, the exception that ends the program is looked for in its log.
+        with contextlib.suppress(OSError):
+            provide_hook(layout.packages)
     if not names_environment(launch):
         return None
     try:

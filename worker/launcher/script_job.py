@@ -8,7 +8,15 @@ from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.wire.reports import ExitReason, FinishRecord
 from worker.core.errors import RankError, describe_foreign_error, write_error
 from worker.core.rank_exits import RankExit, read_rank_exits
-from worker.core.script_failures import are_final, find_error, is_final, raised_before_abort, read_tail, with_tails
+from worker.core.script_failures import (
+    are_final,
+    error_of,
+    is_final,
+    last_line,
+    raised_before_abort,
+    read_tail,
+    with_tails,
+)
 from worker.launcher.exit_record import last_execution, last_step
 from worker.launcher.repeated_failures import HINT, failed_as_before
 
@@ -54,8 +62,10 @@ def finalize_script(
 def _describe(layout: AttemptLayout, rank_exit: RankExit, execution: int) -> RankError:
     """Return the error from torchrun's error file if the program wrote one (`@record`), else from the log's end."""
     tail = read_tail(layout.rank_log(rank_exit.rank))
-    error = find_error(rank_exit.message or tail)
+    error = error_of(rank_exit, tail)
     unnamed = rank_exit.message or f"the program ended with exit code {rank_exit.exitcode}"
+    if error is None and not rank_exit.message and (line := last_line(tail)):
+        unnamed += f"; the last line of its output: {line}"
     return describe_foreign_error(
         error.type if error else "ScriptFailed",
         error.message if error else unnamed,

@@ -17,6 +17,7 @@ from trainyard.contract.wire.spool import format_record
 from trainyard.progress_file import interval
 from trainyard.script import CHECKPOINTS, FOLDER, PROGRESS_INTERVAL, RESUMED
 from worker.core.first_failure import describe_restart
+from worker.environment.exception_hook import RECORD
 from worker.environment.rank_command import RankCommand, execute
 from worker.environment.select import rank_environment
 from worker.trackers.variables import tracker_variables
@@ -40,6 +41,9 @@ def exec_script(layout: AttemptLayout, launch: LaunchDocument, execution: int) -
     page = f"{(launch.public_url or launch.service_url).rstrip('/')}/jobs/{launch.job_id}"
     variables |= tracker_variables(variables, execution, page)
     environment = rank_environment(launch.spec, os.environ)
+    if environment is None:
+        paths = [str(layout.packages), *filter(None, [variables.get("PYTHONPATH")])]
+        variables["PYTHONPATH"] = os.pathsep.join(paths)
     # Slurm signals every process of a job that must end: the program learns it from `should_stop` and is not killed.
     # SIGUSR1 requests stacks, which `trainyard.script` writes once it is in use.
     execute(
@@ -83,4 +87,4 @@ def script_variables(base: Mapping[str, str], layout: AttemptLayout, spec: Train
     own |= {name: str(folder) for name, folder in folders.items()}
     earlier = prerequisite_runs(spec.after, run.root.parent)
     own |= {AFTER: os.pathsep.join(map(str, earlier))} if earlier else {}
-    return {**inherited, **watchdog, **own, "PYTHONUNBUFFERED": "1"}
+    return {**inherited, **watchdog, **own, RECORD: "1", "PYTHONUNBUFFERED": "1"}

@@ -5,7 +5,15 @@ import signal
 import pytest
 
 from worker.core.rank_exits import RankExit
-from worker.core.script_failures import ProgramError, are_final, are_repeated, find_error, is_final, signature_of
+from worker.core.script_failures import (
+    ProgramError,
+    are_final,
+    are_repeated,
+    error_of,
+    find_error,
+    is_final,
+    signature_of,
+)
 
 
 def trace(line: str) -> str:
@@ -73,6 +81,52 @@ def test_last_exception_of_a_log_is_the_error() -> None:
     text = trace("KeyError: 'a'") + "\nDuring handling of the above exception, another exception occurred:\n\n"
     assert find_error(text + trace("[rank1]: ValueError: b: c")) == ProgramError("ValueError", "b: c")
     assert find_error("all is well\n") is None
+
+
+def hooked(exitcode: int = 1, **hook: object) -> RankExit:
+    return RankExit(0, exitcode, pid=1, time=0.0, hook=hook)
+
+
+def exception(type_: str, *bases: str, message: str = "", **more: object) -> dict[str, object]:
+    return {"type": type_, "bases": [type_, *bases, "Exception"], "message": message, "notes": [], **more}
+
+
+@pytest.mark.parametrize(
+    ("recorded", "final"),
+    [
+        (exception("Bad", message="no such key"), True),
+        (exception("queue.Empty"), True),
+        (exception("optuna.TrialPruned"), True),
+        (exception("ApiDown", "ConnectionError", "OSError"), False),
+        (exception("Bad", causes=[exception("ConnectionResetError", "ConnectionError", "OSError")]), False),
+        (exception("Bad", causes=[exception("KeyError", "LookupError")]), True),
+        (exception("ExceptionGroup", parts=[exception("ValueError"), exception("TimeoutError", "OSError")]), False),
+        (exception("ExceptionGroup", parts=[exception("ValueError"), exception("KeyError")]), True),
+        (exception("RuntimeError", message="CUDA error: an illegal memory access was encountered"), False),
+    ],
+)
+def test_recorded_exception_decides_by_its_types(recorded: dict[str, object], final: bool) -> None:
+    """The log names another one."""
+    caught = trace("ValueError: caught") if not final else trace("ConnectionResetError: caught")
+    assert are_final([(hooked(exception=recorded), caught)]) is final
+
+
+def test_caught_exception_is_not_the_error_of_a_program_that_leaves() -> None:
+    caught = trace("KeyError: 'caught'")
+    assert error_of(hooked(4, exit=None), caught) is None
+    assert not are_final([(hooked(4, exit=None), caught)])
+    assert error_of(hooked(1, exit="config is wrong"), caught) == ProgramError("SystemExit", "config is wrong")
+    assert are_final([(hooked(1, exit="config is wrong"), caught)])
+
+
+def test_notes_follow_the_message() -> None:
+    error = error_of(hooked(exception={**exception("Bad", message="a"), "notes": ["in epoch 3"]}), "")
+    assert (error and error.message) == "a\nin epoch 3"
+
+
+def test_message_of_torchruns_error_file_may_have_any_type() -> None:
+    recorded = RankExit(0, 1, pid=1, time=0.0, message="Bad: my words: two")
+    assert error_of(recorded, trace("ValueError: caught")) == ProgramError("Bad", "my words: two")
 
 
 def signed(exitcode: int, tail: str = "", rank: int = 0) -> RankExit:

@@ -1,0 +1,112 @@
+"""What the hook in a program's Python records of its end."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from worker.environment.exception_hook import RECORD
+from worker.environment.packages import provide_hook
+
+BAD = "class Bad(Exception): pass\n"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Any:
+    provide_hook(tmp_path / "hook")
+
+    def end_of(program: str, *, status: int, before: dict[str, str] | None = None) -> Any:
+        record = tmp_path / "error.json"
+        (tmp_path / "train.py").write_text(program)
+        variables = {"PYTHONPATH": str(tmp_path / "hook"), "TORCHELASTIC_ERROR_FILE": str(record), RECORD: "1"}
+        for folder, text in (before or {}).items():
+            (tmp_path / folder).mkdir()
+            (tmp_path / folder / "sitecustomize.py").write_text(text)
+            variables["PYTHONPATH"] += f":{tmp_path / folder}"
+        ended = subprocess.run([sys.executable, tmp_path / "train.py"], env=variables, capture_output=True, text=True)
+        assert ended.returncode == status, ended.stderr
+        return json.loads(record.read_text()) if record.exists() else None
+
+    return end_of
+
+
+def exception_of(record: Any) -> Any:
+    return record["trainyard"]["exception"]
+
+
+def test_exception_with_its_cause_and_notes(run: Any) -> None:
+    program = (
+        BAD
+        + """
+try:
+    1 / 0
+except ZeroDivisionError as error:
+    bad = Bad("no")
+    bad.add_note("in epoch 3")
+    raise bad from error
+"""
+    )
+    record = run(program, status=1)
+    recorded = exception_of(record)
+    assert (recorded["type"], recorded["message"], recorded["notes"]) == ("Bad", "no", ["in epoch 3"])
+    assert recorded["bases"] == ["Bad", "Exception", "BaseException"]
+    assert [cause["type"] for cause in recorded["causes"]] == ["ZeroDivisionError"]
+    assert record["message"]["message"] == "Bad: no"
+    assert record["message"]["extraInfo"]["py_callstack"].splitlines()[-1] == "in epoch 3"
+
+
+@pytest.mark.parametrize(
+    ("program", "type_"),
+    [
+        ("import queue\nqueue.Queue().get_nowait()\n", "_queue.Empty"),
+        ("raise StopIteration\n", "StopIteration"),
+        (BAD + "import sys\nsys.excepthook = lambda *error: None\nraise Bad\n", "Bad"),
+        (BAD + "class Odd(Bad):\n    def __str__(self): raise ValueError\nraise Odd\n", "Odd"),
+    ],
+)
+def test_exceptions_of_any_name_and_hook(run: Any, program: str, type_: str) -> None:
+    assert exception_of(run(program, status=1))["type"] == type_
+
+
+def test_group_has_its_parts(run: Any) -> None:
+    recorded = exception_of(run("raise ExceptionGroup('two', [ValueError('a'), KeyError('b')])\n", status=1))
+    assert [(part["type"], part["message"]) for part in recorded["parts"]] == [("ValueError", "a"), ("KeyError", "'b'")]
+
+
+@pytest.mark.parametrize(
+    ("program", "status", "text"),
+    [
+        ("import sys\nsys.exit('config is wrong')\n", 1, "config is wrong"),
+        ("import sys\ntry:\n    raise KeyError\nexcept KeyError:\n    sys.exit(4)\n", 4, None),
+        ("raise SystemExit(3)\n", 3, None),
+        ("pass\n", 0, None),
+    ],
+)
+def test_exit_is_no_exception(run: Any, program: str, status: int, text: str | None) -> None:
+    assert run(program, status=status)["trainyard"] == {"exit": text}
+
+
+def test_process_that_ends_at_once_leaves_no_record(run: Any) -> None:
+    assert run("import os\nos._exit(3)\n", status=3) is None
+
+
+def test_processes_of_the_program_leave_no_record(run: Any) -> None:
+    program = (
+        "import os, subprocess, sys\n"
+        "subprocess.run([sys.executable, '-c', 'raise ValueError'])\n"
+        "if os.fork() == 0:\n    raise KeyError\n"
+        "os.wait()\nos._exit(5)\n"
+    )
+    assert run(program, status=5) is None
+
+
+def test_hidden_module_of_the_site_runs(run: Any) -> None:
+    record = run(
+        "import builtins\nraise ValueError(builtins.site)\n",
+        status=1,
+        before={"site": "import builtins\nbuiltins.site = 'ours'\n"},
+    )
+    assert exception_of(record)["message"] == "ours"

@@ -1,0 +1,116 @@
+"""Records the exception that ends a user's program, for the launcher. Python runs it as `sitecustomize` at its start.
+
+A copy runs in the Python of the program, which may be an older one without our packages: it needs the standard library
+alone. The record is the error file of torchrun, in the form of `@record`, with more in `trainyard`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import time
+import traceback
+from typing import Any
+
+RECORD = "TRAINYARD_RECORD_EXCEPTION"
+"""The variable of a rank's process. Processes that it starts do not have it."""
+_FILE = "TORCHELASTIC_ERROR_FILE"
+_MAX_TEXT = 60_000
+_MAX_PARTS = 20
+
+
+def install() -> None:
+    """Record the exception that ends this process, if it is a rank."""
+    if os.environ.pop(RECORD, None) and os.environ.get(_FILE):
+        state = {"pid": os.getpid(), "exit": None}
+        _remember_exits(state)
+        # The first function to be registered runs last.
+        atexit.register(_record, os.environ[_FILE], state)
+
+
+def import_hidden(name: str, folder: str) -> None:
+    """Import the module of this name that the one in the folder hides."""
+    import importlib.machinery
+    import importlib.util
+
+    others = [path for path in sys.path if os.path.abspath(path or ".") != os.path.abspath(folder)]
+    spec = importlib.machinery.PathFinder.find_spec(name, others)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """Return an exception as data: its type and the names of its bases, message, notes, causes and parts of a group."""
+    causes: list[dict[str, Any]] = []
+    cause: BaseException | None = error
+    while cause is not None and len(causes) < _MAX_PARTS:
+        causes.append(_named(cause))
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return dict(
+        _named(error),
+        notes=[_text(note) for note in getattr(error, "__notes__", ())][:_MAX_PARTS],
+        causes=causes[1:],
+        parts=[describe(part) for part in getattr(error, "exceptions", ())[:_MAX_PARTS]],
+    )
+
+
+def _named(error: BaseException) -> dict[str, Any]:
+    kind = type(error)
+    return {
+        "type": kind.__name__
+        if kind.__module__ in ("builtins", "__main__")
+        else kind.__module__ + "." + kind.__qualname__,
+        "bases": [base.__name__ for base in kind.__mro__ if issubclass(base, BaseException)],
+        "message": _text(error),
+    }
+
+
+def _text(value: object) -> str:
+    try:
+        return str(value)[:_MAX_TEXT]
+    except Exception:
+        return "<its text cannot be made>"
+
+
+def _remember_exits(state: dict[str, Any]) -> None:
+    """Remember the text of `sys.exit(text)`, of which Python leaves nothing but the output."""
+    leave = sys.exit
+
+    def exit(status: Any = None) -> None:
+        if status is not None and not isinstance(status, int):
+            state["exit"] = _text(status)
+        leave(status)
+
+    sys.exit = exit  # type: ignore[assignment]
+
+
+def _record(path: str, state: dict[str, Any]) -> None:
+    if os.getpid() != state["pid"]:
+        return
+    # Python sets it for the exception that ends the program, whatever the program made of `sys.excepthook`.
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    message, trace = "", ""
+    more: dict[str, Any] = {"exit": state["exit"]}
+    if error is not None:
+        described = describe(error)
+        more = {"exception": described}
+        message = described["type"] + ": " + described["message"]
+        trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-_MAX_TEXT:]
+    extra = {"py_callstack": trace, "timestamp": str(int(time.time()))}
+    try:
+        with open(path, "w") as file:
+            json.dump({"message": {"message": message, "extraInfo": extra}, "trainyard": more}, file)
+    except OSError:
+        pass
+
+
+if __name__ == "sitecustomize":
+    try:
+        install()
+    except Exception:
+        traceback.print_exc()
+    import_hidden("sitecustomize", os.path.dirname(__file__))
