@@ -16,6 +16,8 @@ _EXCEPTION_LINE = re.compile(
     r"^(?:\[rank\d+\]: ?)?(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit))(?:: ?(?P<message>.*))?$"
 )
 _NAME = re.compile(r"[A-Za-z_][\w.]*")
+_OWN_LINE = re.compile(r"[-\d]{10} [:\d]{8}\+\d{4} INFO rank \d+, attempt ")
+"""What a rank writes before it becomes the program."""
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
 _FRAME = re.compile(r'^\s*File "(?P<path>[^"]*)", line (?P<line>\d+), in (?P<function>.*)$')
 _WITH_DIGITS = re.compile(r"\w*\d\w*")
@@ -100,8 +102,9 @@ def find_error(text: str) -> ProgramError | None:
 
 
 def last_line(text: str) -> str:
-    """Return the last line of a log that holds anything, at most 300 characters of it."""
-    return next((line.strip()[:300] for line in reversed(text.splitlines()) if line.strip()), "")
+    """Return the last line of a program's output that holds anything, at most 300 characters of it."""
+    lines = (line.strip() for line in reversed(text.splitlines()) if not _OWN_LINE.match(line))
+    return next((line[:300] for line in lines if line), "")
 
 
 def raised_before_abort(text: str) -> bool:

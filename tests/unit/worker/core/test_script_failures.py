@@ -119,6 +119,12 @@ def test_caught_exception_is_not_the_error_of_a_program_that_leaves() -> None:
     assert are_final([(hooked(1, exit="config is wrong"), caught)])
 
 
+def test_last_line_is_of_the_program() -> None:
+    begin = "2026-11-28 17:45:37+0000 INFO rank 1, attempt 1, restart 0, pid 21923\n"
+    assert last_line(begin) == ""
+    assert last_line(begin + "bash: line 1: nvcc: command not found\n\n") == "bash: line 1: nvcc: command not found"
+
+
 def test_notes_follow_the_message() -> None:
     error = error_of(hooked(exception={**exception("Bad", message="a"), "notes": ["in epoch 3"]}), "")
     assert (error and error.message) == "a\nin epoch 3"
