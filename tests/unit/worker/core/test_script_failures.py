@@ -12,6 +12,7 @@ from worker.core.script_failures import (
     error_of,
     find_error,
     is_final,
+    last_line,
     signature_of,
 )
 
