@@ -25,7 +25,9 @@ from trainyard.demo import ServiceProcess
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(7200)]
 
 EVENTS = int(os.environ.get("NIGHT_EVENTS") or 500)
-JOBS, STEPS, OWN_FAULT = 40, 30, "the data of step 9 is broken"
+JOBS, STEPS, REJECTED = "exceeds the limit of partition gpu"
+"""Of a job that was submitted just before the service saw a lowered limit."""
+OWN_FAULT = 40, 30, "the data of step 9 is broken"
 TURNS = 30
 """Of two seconds, between two requests to submit a job at once."""
 FAST_CONFIRMATION: dict[str, Any] = {"slurm_submit_timeout_seconds": "20", "slurm_confirm_absence_seconds": "15"}
@@ -80,7 +82,9 @@ class Night:
             return
         name = f"job-{len(self.jobs)}"
         argv = ["train.py", str(self._run_log), name, "fails" if len(self.jobs) % 8 == 7 else "works"]
-        where = {"partition": "gpu", "gpus_per_node": 1, "cpus_per_gpu": 4, "time_limit_minutes": 30}
+        # What is longer than the limit of the partition is rejected at once.
+        minutes = 1 if "limit" in self._broken else 30
+        where = {"partition": "gpu", "gpus_per_node": 1, "cpus_per_gpu": 4, "time_limit_minutes": minutes}
         spec: dict[str, Any] = {"name": name, "task": "script", "argv": argv, "gpus": 1, "resources": where}
         spec["restart"] = {"max_retries": 0}
         with suppress(TrainyardError), self._service.client() as client:
@@ -215,10 +219,13 @@ def continue_all(client: Client, night: Night, until: float) -> dict[str, JobHan
     """Let waiting jobs go on soon, until all have ended; return them by name."""
     for turn in itertools.count():
         jobs = {job.name: job for job in client.jobs()}
-        if {job.status for job in jobs.values()} <= TERMINAL:
+        rejected = [job for job in jobs.values() if job.status == "failed" and REJECTED in job.status_message]
+        if {job.status for job in jobs.values()} <= TERMINAL and not rejected:
             return jobs
         assert time.monotonic() < until, [(job.name, job.status, job.status_message) for job in jobs.values()]
         night.release()
+        for job in rejected:
+            client.retry(job.id)
         for job in jobs.values():
             with suppress(TrainyardError):
                 if job.status == "paused":
