@@ -12,7 +12,7 @@ from trainyard.contract.spec.training_spec import parse_spec
 from worker.core.errors import RefusedError
 from worker.engine.adapters import add_adapters, is_adapter
 from worker.engine.initial_adapter import adapter_values, read_adapter
-from worker.export.adapter import save_adapter
+from worker.export.adapter import merged_weights, save_adapter
 
 TOKENS = torch.arange(24).view(2, 12) * 7 % 50
 ATTENTION = r".*\.layers\.1\.self_attn\.(q|v)_proj"
@@ -139,6 +139,14 @@ class TestKinds:
         loaded = libraries.peft.PeftModel.from_pretrained(llama(libraries), tmp_path / "own").eval()
         torch.testing.assert_close(outputs(loaded), outputs(own), rtol=0, atol=2e-7)
 
+    def test_merged_export_has_the_outputs_of_the_adapters(self, libraries, tmp_path, kind):
+        own, spec = llama(libraries), spec_of(**WRITTEN[kind][1])
+        add_adapters(own, spec)
+        expected = outputs(moved(own))
+        merged = llama(libraries)
+        merged.load_state_dict(merged_weights(tmp_path, trained(own), llama(libraries), spec))
+        torch.testing.assert_close(outputs(merged.eval()), expected, rtol=0, atol=1e-6)
+
     def test_export_is_continued(self, libraries, tmp_path, kind):
         own, lora = llama(libraries), WRITTEN[kind][1]
         add_adapters(own, spec_of(**lora))
@@ -248,6 +256,19 @@ def test_what_cannot_be_continued_is_refused_with_a_remedy(libraries, tmp_path, 
         read_adapter(spec_of(tmp_path))
     assert str(refused.value).startswith("lora.adapter: ")
     assert re.search(r"Train new adapters" if prompt or kind == "invocation" else "peft", refused.value.hint)
+
+
+def test_converted_adapter_of_pissa_is_continued(libraries, tmp_path):
+    config = libraries.peft.LoraConfig(
+        r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"], init_lora_weights="pissa"
+    )
+    theirs = libraries.peft.get_peft_model(llama(libraries), config)
+    theirs.save_pretrained(tmp_path / "initial")
+    moved(theirs)
+    theirs.save_pretrained(tmp_path / "adapter", path_initial_model_for_weight_conversion=tmp_path / "initial")
+    document = spec_of(tmp_path / "adapter", alpha=16).model_dump(mode="json", by_alias=True)
+    own = continued(llama(libraries), parse_spec({**document, "lora_rank": 8}))
+    torch.testing.assert_close(outputs(own), outputs(theirs), rtol=0, atol=1e-6)
 
 
 class TestFields:
