@@ -113,10 +113,16 @@ class Cases:
                 "classes", task="sequence_classification", model={"source": "hf", "path": str(self.classifier)}
             ),
         }
+        changed = {"lr": RATE / 3, "weight_decay": 0.1, "no_decay": ["norms", "biases"], "clip_norm": 0.5}
+        cases["begun"], cases["changed"] = self.spec("texts"), self.spec("texts", ADAMW | changed)
         for name in ADAPTERS:
             cases[f"adamw {name}"] = self.spec("completions", adapter=name)
             cases[f"adafactor {name}"] = self.spec("completions", ADAFACTOR, adapter=name)
-        return {name: {"spec": spec, "export": str(self.folder / f"own {name}")} for name, spec in cases.items()}
+        in_parts = {"begun": {"run": "changing", "until": STEPS // 2}, "changed": {"run": "changing"}}
+        return {
+            name: {"spec": spec, "export": str(self.folder / f"own {name}"), **in_parts.get(name, {})}
+            for name, spec in cases.items()
+        }
 
     def model(self, adapter=None):
         from peft import PeftModel
@@ -235,6 +241,24 @@ class TestTrainerOfTransformers:
         assert_equal_losses(own, "trainer", losses)
         assert_equal_values(own, "trainer", model)
 
+    def test_optimizer_that_is_changed_on_resume(self, cases, own):
+        from transformers import Trainer, TrainerCallback, TrainingArguments
+
+        class Change(TrainerCallback):
+            def on_step_begin(self, args, state, control, optimizer, lr_scheduler, **others):
+                if state.global_step == STEPS // 2:
+                    args.max_grad_norm, lr_scheduler.base_lrs = 0.5, [RATE / 3] * 2
+                    # The first group has the parameters that may decay.
+                    for group, decay in zip(optimizer.param_groups, (0.1, 0.0), strict=True):
+                        group |= {"lr": RATE / 3, "weight_decay": decay}
+
+        plain = {"args": cases.arguments(TrainingArguments), "micro_batches": 1, "callbacks": [Change()]}
+        losses, model = losses_of(Trainer, **self.options(cases, **plain))
+        parts = series(own, "begun") | series(own, "changed")
+        assert list(parts.values()) == pytest.approx(losses, rel=1e-5)
+        assert len(series(own, "changed")) == STEPS // 2
+        assert_equal_values(own, "changed", model)
+
     @pytest.mark.parametrize("kind", ["torch", "transformers"])
     def test_adafactor(self, cases, own, kind):
         from transformers import Trainer, get_cosine_schedule_with_warmup
@@ -245,7 +269,8 @@ class TestTrainerOfTransformers:
         schedule = get_cosine_schedule_with_warmup(optimizer, 0, STEPS)
         losses, model = losses_of(Trainer, optimizers=(optimizer, schedule), **options)
         assert_equal_losses(own, f"adafactor {kind}", losses, rel=1e-5 if kind == "torch" else 3e-5)
-        assert_equal_values(own, f"adafactor {kind}", model)
+        # transformers does not limit the smallest second moments, as torch does.
+        assert_equal_values(own, f"adafactor {kind}", model, rel=1e-4 if kind == "torch" else 1e-2)
 
     def test_classes_of_a_table(self, cases, own):
         from transformers import (

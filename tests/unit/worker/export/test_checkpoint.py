@@ -156,6 +156,26 @@ class TestPartsOfModels:
         assert kind == "adapter"
         assert torch.equal(logits_of(PeftModel.from_pretrained(bare, folder).eval()), logits_of(module))
 
+    @pytest.mark.parametrize(
+        ("loader", "lora"),
+        [
+            ("peft", {"dora": True, "rank_pattern": {"q_proj": 1, "*.1.*": 3}, "alpha_pattern": {"v_proj": 3}}),
+            ("peft", {"rslora": True, "targets": ["*.1.mlp.*_proj"], "rank_pattern": {"down_proj": 4}}),
+            # transformers leaves the norms of DoRA out, of files that peft writes too.
+            ("transformers", {"rslora": True, "targets": ["*.1.mlp.*_proj"], "rank_pattern": {"down_proj": 4}}),
+        ],
+    )
+    def test_folder_of_adapters_loads_by_its_name_alone(self, tmp_path, hf_spec, lora, loader):
+        import peft
+        import transformers
+
+        spec = hf_spec(lora_rank=2, lora=lora)
+        module = trained_module(spec)
+        folder, _, _ = exported(tmp_path, spec, module)
+        own = peft.AutoPeftModelForCausalLM if loader == "peft" else transformers.AutoModelForCausalLM
+        loaded = own.from_pretrained(folder, dtype=torch.float32).eval()
+        torch.testing.assert_close(logits_of(loaded), logits_of(module), rtol=0, atol=1e-6)
+
     @pytest.mark.parametrize("source", ["hf", "builtin"])
     def test_merged_adapters_are_a_whole_model(self, tmp_path, hf_spec, source):
         spec = hf_spec(lora_rank=2) if source == "hf" else spec_of(LLAMA, lora_rank=2)
