@@ -53,15 +53,24 @@ def load_whole(folder: Path, dtype: Any) -> Any:
     """Return the model of a Hugging Face folder. `dtype`: None keeps that of the files.
 
     Raises:
-        LoadError: The folder has no safetensors, or transformers refuses it.
+        LoadError: The folder has no safetensors, transformers refuses it, or it lacks weights of such a model.
     """
     import transformers
 
     require_files(folder, "*.safetensors")
-    with translated(folder):
-        ends = (end for end in _LOADERS if any(name.endswith(end) for name in architectures(folder)))
+    options = {**OFFLINE, "use_safetensors": True, "output_loading_info": True}
+    with translated(folder), quiet():
+        named = architectures(folder)
+        ends = (end for end in _LOADERS if any(name.endswith(end) for name in named))
         loader = getattr(transformers, f"AutoModel{next(ends, 'ForCausalLM')}")
-        return loader.from_pretrained(folder, dtype=dtype or "auto", use_safetensors=True, **OFFLINE)
+        model, report = loader.from_pretrained(folder, dtype=dtype or "auto", **options)
+    if missing := sorted(report["missing_keys"]):
+        # transformers would draw them at random.
+        raise LoadError(
+            f"{folder} holds {' and '.join(named) or 'another model'}, which lacks weights of {type(model).__name__}, "
+            f"such as {missing[0]}; load it with transformers"
+        )
+    return model
 
 
 def load_body(folder: Path, dtype: Any) -> Any:
