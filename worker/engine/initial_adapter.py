@@ -27,6 +27,7 @@ from worker.engine.adapter_rules import (
     whole_modules_of,
 )
 from worker.engine.adapters import is_adapter, name_of_peft
+from worker.tasks.sentence_modules import check_sentence_modules
 
 _CONFIG, _WEIGHTS, _PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 _SHOWN = 5
@@ -56,6 +57,8 @@ def read_adapter(spec: TrainingSpec, roots: AllowedRoots = UNRESTRICTED_ROOTS) -
             f"Give a folder with {_CONFIG} and {_WEIGHTS}, as peft and Trainyard's exports write them.",
         ) from None
     _check_properties(spec, folder, config)
+    if spec.task == "text_embedding":
+        check_sentence_modules("lora.adapter", folder, spec.embedding.pooling, roots)
     _check_layers("lora.rank_pattern", folder, spec.lora.rank_pattern, spec.lora_rank, ranks_of(tensors))
     _check_layers("lora.alpha_pattern", folder, spec.lora.alpha_pattern, spec.lora.alpha, alphas)
     return tensors

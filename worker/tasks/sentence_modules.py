@@ -17,24 +17,27 @@ _ALONE = f"remove {_MODULES} from a copy of the folder, to train its transformer
 _LEGACY, _TOKENS = "pooling_mode_", ("_tokens", "_token")
 
 
-def check_sentence_modules(path: Path, pooling: str, roots: AllowedRoots) -> None:
-    """Compare a model's folder with `embedding.pooling`. A folder without `modules.json` states nothing.
+def check_sentence_modules(field: str, path: Path, pooling: str, roots: AllowedRoots) -> None:
+    """Compare the folder of a model or an adapter with `embedding.pooling`. One without `modules.json` states nothing.
+
+    Args:
+        field: The field of the spec that names the folder, for messages.
 
     Raises:
         RefusedError: Its vectors are made in another way, or one of its files cannot be read.
     """
     if not (path / _MODULES).is_file():
         return
-    modules = _read(path / _MODULES, roots)
-    folders = _folders(path, modules)
+    modules = _read(field, path / _MODULES, roots)
+    folders = _folders(field, path, modules)
     if others := sorted(folders.keys() - _TRAINED):
         raise RefusedError(
-            f"model.path: {path} is a model of sentence-transformers with the module {others[0]}, which is not trained",
+            f"{field}: {path} is a model of sentence-transformers with the module {others[0]}, which is not trained",
             _ALONE.capitalize(),
         )
     if "Pooling" not in folders:
         return
-    modes = pooling_modes(_read(path / folders["Pooling"] / "config.json", roots))
+    modes = pooling_modes(_read(field, path / folders["Pooling"] / "config.json", roots))
     stated = [_POOLING.get(mode) for mode in modes]
     if stated == [pooling]:
         return
@@ -61,20 +64,20 @@ def _short(name: str) -> str:
     return next((name.removesuffix(end) for end in _TOKENS if name.endswith(end) and "sqrt" not in name), name)
 
 
-def _folders(path: Path, modules: Any) -> dict[str, str]:
+def _folders(field: str, path: Path, modules: Any) -> dict[str, str]:
     """Return the folder of each kind of module. Raises RefusedError: the file has another form."""
     try:
         folders = {str(module["type"]).rpartition(".")[2]: str(module["path"]) for module in modules}
     except (TypeError, KeyError):
-        raise RefusedError(f"model.path: {path} has a {_MODULES} that is not that of sentence-transformers") from None
+        raise RefusedError(f"{field}: {path} has a {_MODULES} that is not that of sentence-transformers") from None
     if any("/" in folder or folder.startswith(".") for folder in folders.values()):
-        raise RefusedError(f"model.path: {path} has a {_MODULES} that names something outside of the folder")
+        raise RefusedError(f"{field}: {path} has a {_MODULES} that names something outside of the folder")
     return folders
 
 
-def _read(file: Path, roots: AllowedRoots) -> Any:
-    with opened_path("model.path", str(file), roots) as handle:
+def _read(field: str, file: Path, roots: AllowedRoots) -> Any:
+    with opened_path(field, str(file), roots) as handle:
         try:
             return json.load(handle)
         except (ValueError, RecursionError):
-            raise RefusedError(f"model.path: {file} is not JSON") from None
+            raise RefusedError(f"{field}: {file} is not JSON") from None

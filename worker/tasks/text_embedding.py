@@ -111,7 +111,7 @@ def build_embedding(
     from worker.tasks.hf_model import HfFolder
 
     folder = HfFolder(model.path, access.roots)
-    check_sentence_modules(folder.path, embedding.pooling, access.roots)
+    check_sentence_modules("model.path", folder.path, embedding.pooling, access.roots)
     length = row_length(data.max_length, folder.context)
     pairs, notices = load_pairs(data, folder.tokenizer, length, embedding.group_size, seed, access)
     task = TextEmbedding(lambda: load_embedding(folder, embedding.pooling), pairs, embedding.temperature)

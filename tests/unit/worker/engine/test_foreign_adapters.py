@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from tests.support import hf
 from trainyard.contract.spec.training_spec import parse_spec
 from worker.core.errors import RefusedError
 from worker.engine.adapters import add_adapters, is_adapter
@@ -48,6 +49,7 @@ SPEC_OF_DEFAULT = {"alpha": 8, "targets": ["q_proj", "v_proj"]}
 def libraries():
     """Import what takes long, outside of a test's limit."""
     import peft
+    import sentence_transformers  # noqa: F401
     import transformers
 
     return SimpleNamespace(peft=peft, transformers=transformers)
@@ -213,6 +215,23 @@ def test_transformers_writes_adapters_that_are_continued(libraries, tmp_path):
     moved(model).save_pretrained(tmp_path)
     own = continued(llama(libraries), spec_of(tmp_path, dora=True))
     torch.testing.assert_close(outputs(own), outputs(model), rtol=0, atol=2e-7)
+
+
+def test_sentence_transformers_writes_adapters_with_their_pooling(libraries, tmp_path):
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    hf.save_llama(tmp_path / "model")
+    model = SentenceTransformer(modules=[Transformer(str(tmp_path / "model")), Pooling(64, "cls")])
+    model.add_adapter(libraries.peft.LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"]))
+    moved(model).save(str(tmp_path / "adapter"))
+    spec = spec_of(tmp_path / "adapter", task="text_embedding")
+    with pytest.raises(RefusedError, match=r"^embedding\.pooling: is `mean`, .* has 'cls'") as refused:
+        read_adapter(spec)
+    assert refused.value.hint.startswith("Set embedding.pooling to first")
+    first = spec.model_copy(update={"embedding": spec.embedding.model_copy(update={"pooling": "first"})})
+    own = continued(libraries.transformers.AutoModel.from_pretrained(tmp_path / "model"), first)
+    torch.testing.assert_close(outputs(own), outputs(model[0].auto_model), rtol=0, atol=2e-7)
 
 
 def test_earlier_exports_of_dora_are_continued(libraries, tmp_path):

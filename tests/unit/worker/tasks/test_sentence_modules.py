@@ -36,36 +36,36 @@ def test_stated_pooling_is_required(tmp_path, base, mode):
     folder = written(base, tmp_path / "model", mode)
     for own in NAMES.values():
         if own == NAMES[mode]:
-            check_sentence_modules(folder, own, UNRESTRICTED_ROOTS)
+            check_sentence_modules("model.path", folder, own, UNRESTRICTED_ROOTS)
             continue
         with pytest.raises(RefusedError, match=rf"^embedding\.pooling: is `{own}`, .* has '{mode}'") as refused:
-            check_sentence_modules(folder, own, UNRESTRICTED_ROOTS)
+            check_sentence_modules("model.path", folder, own, UNRESTRICTED_ROOTS)
         assert refused.value.hint.startswith(f"Set embedding.pooling to {NAMES[mode]}, or remove modules.json")
 
 
 @pytest.mark.parametrize("modes", ["max", "weightedmean", ("cls", "mean")])
 def test_other_pooling_is_refused(tmp_path, base, modes):
     with pytest.raises(RefusedError, match=r"^embedding\.pooling: is `mean`") as refused:
-        check_sentence_modules(written(base, tmp_path / "model", modes), "mean", UNRESTRICTED_ROOTS)
+        check_sentence_modules("model.path", written(base, tmp_path / "model", modes), "mean", UNRESTRICTED_ROOTS)
     assert refused.value.hint.startswith("Remove modules.json from a copy")
 
 
 def test_module_that_is_not_trained_is_refused(tmp_path, base):
     folder = written(base, tmp_path / "model", "mean", dense=True)
     with pytest.raises(RefusedError, match="with the module Dense"):
-        check_sentence_modules(folder, "mean", UNRESTRICTED_ROOTS)
+        check_sentence_modules("model.path", folder, "mean", UNRESTRICTED_ROOTS)
 
 
 @pytest.mark.parametrize("pooling", NAMES.values())
 def test_own_exports_state_their_pooling(tmp_path, pooling):
     save_modules(tmp_path, TextVectors(pooling=pooling, max_length=8, width=4))
-    check_sentence_modules(tmp_path, pooling, UNRESTRICTED_ROOTS)
+    check_sentence_modules("model.path", tmp_path, pooling, UNRESTRICTED_ROOTS)
     with pytest.raises(RefusedError):
-        check_sentence_modules(tmp_path, "last" if pooling != "last" else "mean", UNRESTRICTED_ROOTS)
+        check_sentence_modules("model.path", tmp_path, "last" if pooling != "last" else "mean", UNRESTRICTED_ROOTS)
 
 
 def test_model_of_another_kind_states_nothing(base):
-    check_sentence_modules(base, "last", UNRESTRICTED_ROOTS)
+    check_sentence_modules("model.path", base, "last", UNRESTRICTED_ROOTS)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_modes_of_earlier_versions(config, modes):
 def test_damaged_list_of_modules_is_refused(tmp_path, text):
     (tmp_path / "modules.json").write_text(text)
     with pytest.raises(RefusedError, match=r"^model\.path: "):
-        check_sentence_modules(tmp_path, "mean", UNRESTRICTED_ROOTS)
+        check_sentence_modules("model.path", tmp_path, "mean", UNRESTRICTED_ROOTS)
 
 
 def test_configuration_outside_of_the_roots_is_refused(tmp_path, base):
@@ -95,4 +95,4 @@ def test_configuration_outside_of_the_roots_is_refused(tmp_path, base):
     shutil.move(folder / "1_Pooling", tmp_path / "moved")
     (folder / "1_Pooling").symlink_to(tmp_path / "moved")
     with pytest.raises(RefusedError, match="leads out"):
-        check_sentence_modules(folder, "first", AllowedRoots(allowed=(str(tmp_path / "root"),)))
+        check_sentence_modules("model.path", folder, "first", AllowedRoots(allowed=(str(tmp_path / "root"),)))
