@@ -111,13 +111,15 @@ def _check_layers(
 
 
 def adapter_values(module: nn.Module, tensors: Tensors) -> dict[str, torch.Tensor]:
-    """Return the values of the adapter's parameters by their names in the module, sharded as they are.
+    """Return the values of the adapter's parameters by their names in the module, sharded as they are. A collective if
+    the module is sharded.
 
     Raises:
         RefusedError: The adapter is of other layers than the module's, or has other shapes.
     """
     parameters = {name: p for name, p in module.named_parameters() if is_adapter(name)}
     names = {name_of_peft(name): name for name in parameters}
+    tensors = _without_copies(module, tensors, names.keys())
     if names.keys() != tensors.keys():
         raise _different_layers(module, names.keys(), tensors.keys())
     for stored, name in names.items():
@@ -128,6 +130,22 @@ def adapter_values(module: nn.Module, tensors: Tensors) -> dict[str, torch.Tenso
                 "Name the base model with which it was trained, with the same vocabulary, in model.path.",
             )
     return {name: _like(parameters[name], tensors[stored]) for stored, name in names.items()}
+
+
+def _without_copies(module: nn.Module, tensors: Tensors, own: Set[str]) -> Tensors:
+    """Return the tensors without copies of frozen parameters, such as the embeddings that peft saves beside an adapter
+    with `save_embedding_layers`."""
+    frozen = {f"{PREFIX}{name}": p for name, p in module.named_parameters(remove_duplicate=False)}
+    copies = {name for name in tensors.keys() - own if name in frozen and _is_copy(tensors[name], frozen[name])}
+    return {name: tensor for name, tensor in tensors.items() if name not in copies}
+
+
+def _is_copy(tensor: torch.Tensor, parameter: torch.Tensor) -> bool:
+    """Return whether a tensor has the values of a parameter, in either type."""
+    if tensor.shape != parameter.shape:
+        return False
+    value = (parameter.full_tensor() if isinstance(parameter, DTensor) else parameter).detach().cpu()
+    return torch.equal(value.to(tensor.dtype), tensor) or torch.equal(tensor.to(value.dtype), value)
 
 
 def _different_layers(module: nn.Module, own: Set[str], stored: Set[str]) -> RefusedError:

@@ -39,7 +39,7 @@ class Cases:
         self.save_adapter("plain")
 
     def save_adapter(self, name, **options):
-        """Save an adapter of peft as after a training, with the ranks of `RANKS`."""
+        """Save an adapter of peft as after a training, with the ranks of `RANKS` and copies of the embeddings."""
         from peft import LoraConfig, get_peft_model
         from transformers import AutoModelForCausalLM
 
@@ -52,7 +52,7 @@ class Cases:
             for parameter in model.parameters():
                 if parameter.requires_grad:
                     parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.05)
-        model.save_pretrained(self.folder / name)
+        model.save_pretrained(self.folder / name, save_embedding_layers=True)
 
     def spec(self, problem, **changes):
         options = dict(PROBLEMS[problem])

@@ -350,6 +350,27 @@ class TestOtherFiles:
         with pytest.raises(RefusedError, match="embeddings are not"):
             continued(llama(libraries), spec_of(tmp_path, targets=["q_proj"]))
 
+    @pytest.mark.parametrize("tied", [True, False])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_copies_of_the_embeddings_are_left_out(self, libraries, tmp_path, tied, dtype):
+        theirs = written_by_peft(libraries, llama(libraries, tied=tied), tmp_path)
+        theirs.to(dtype).save_pretrained(tmp_path, save_embedding_layers=True)
+        assert any("embed_tokens" in name for name in keys_of(tmp_path))
+        own = continued(llama(libraries, tied=tied), spec_of(tmp_path))
+        torch.testing.assert_close(
+            outputs(own), outputs(theirs).float(), rtol=0, atol=2e-7 if dtype.itemsize > 2 else 2e-2
+        )
+
+    def test_changed_embeddings_are_named_with_the_remedy(self, libraries, tmp_path):
+        base = llama(libraries)
+        theirs = written_by_peft(libraries, base, tmp_path)
+        with torch.no_grad():
+            base.get_input_embeddings().weight.add_(0.1)
+        theirs.save_pretrained(tmp_path, save_embedding_layers=True)
+        with pytest.raises(RefusedError, match=r"also has base_model\.model\.model\.embed_tokens\.weight") as refused:
+            continued(llama(libraries), spec_of(tmp_path))
+        assert refused.value.hint == 'Set lora.modules_to_save to ["embed_tokens"].'
+
     def test_adapter_of_a_larger_vocabulary_is_refused(self, libraries, tmp_path):
         model = written_by_peft(libraries, llama(libraries, vocabulary=52), tmp_path)
         model.save_pretrained(tmp_path, save_embedding_layers=True)
