@@ -32,6 +32,19 @@ def offline():
         yield
 
 
+def answers():
+    """Return answers with labels. The last ones of all batches are equal: TRL pairs the prompt of a batch's first
+    example with the answer of its last one, whatever is before the batch."""
+    return [
+        {
+            "prompt": pair["prompt"],
+            "completion": "unknown" if number % BATCH == BATCH - 1 else pair["chosen" if number % 3 else "rejected"],
+            "label": number % 3 > 0,
+        }
+        for number, pair in enumerate(hf.preferences(STEPS * BATCH))
+    ]
+
+
 class Cases:
     def __init__(self, folder):
         self.folder = folder
@@ -41,6 +54,7 @@ class Cases:
             "texts": hf.write_lines(folder / "texts.jsonl", texts),
             "completions": hf.write_lines(folder / "completions.jsonl", hf.completions(50)),
             "pairs": hf.write_lines(folder / "pairs.jsonl", hf.preferences(50)),
+            "answers": hf.write_lines(folder / "answers.jsonl", answers()),
             "classes": self.labelled(folder / "classes.parquet"),
         }
         self.classifier = self.save_classifier()
@@ -109,6 +123,7 @@ class Cases:
             "adafactor transformers": self.spec("texts", ADAFACTOR, **schedule),
             "adafactor torch": self.spec("texts", {**ADAFACTOR, "weight_decay": 0.1}, **schedule),
             "dpo": self.spec("pairs", adapter="new", objective="dpo", preference={"beta": 0.3}),
+            "kto": self.spec("answers", objective="kto", preference={"beta": 0.3, "desirable_weight": 1.25}),
             "classes": self.spec(
                 "classes", task="sequence_classification", model={"source": "hf", "path": str(self.classifier)}
             ),
@@ -320,6 +335,21 @@ class TestTrl:
             expected, before = model.eval()(tokens).logits, cases.model(adapter).eval()(tokens).logits
             torch.testing.assert_close(loaded(tokens).logits, expected, rtol=0, atol=1e-4)
         assert (expected - before).abs().max() > 1e-2
+
+    def test_kto(self, cases, own):
+        from trl import KTOConfig, KTOTrainer
+
+        losses, model = losses_of(
+            KTOTrainer,
+            model=cases.model(),
+            ref_model=cases.model(),
+            args=cases.arguments(KTOConfig, max_length=64, beta=0.3, desirable_weight=1.25),
+            train_dataset=cases.rows("answers"),
+            processing_class=cases.tokenizer(),
+        )
+        assert_equal_losses(own, "kto", losses, rel=1e-4)
+        assert_equal_values(own, "kto", model, rel=1e-3)
+        assert max(series(own, "kto", "train/kl").values()) > 0, "a divergence of zero would hide how it is computed"
 
     def test_dpo_with_adapters(self, cases, own):
         from trl import DPOConfig, DPOTrainer
