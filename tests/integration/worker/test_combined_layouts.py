@@ -7,6 +7,7 @@ import torch
 from tests.integration.worker.harness import run_layout, series
 from tests.integration.worker.parity_matrix import VARIANTS
 from tests.support import hf
+from tests.support.checkpoints import convert_checkpoint
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(400)]
 
@@ -96,7 +97,9 @@ def cases(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(cases):
-    return run_layout(1, {name: cases.case(name) for name in PROBLEMS}, cases.folder / "1", seconds=300)[0]
+    runs = {name: cases.case(name) for name in PROBLEMS}
+    half = {"half": {**cases.case(QUICK[2]), "run": "half", "until": STEPS // 2}}
+    return run_layout(1, runs | half, cases.folder / "1", seconds=300)[0]
 
 
 @pytest.fixture(scope="module")
@@ -120,9 +123,21 @@ def assert_equal(alone, results, problem, case):
 
 
 def test_continued_adapter_of_peft_on_two_ranks(cases, alone):
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
     world, variant, problem = QUICK
-    results = run_layout(world, cases.on(world, [variant], [problem]), cases.folder / "quick", seconds=200)
-    assert_equal(alone, results, problem, f"{problem}/{variant}")
+    spec = cases.spec(problem, checkpoint={"every_steps": STEPS // 2, "keep_last": 3}) | VARIANTS[variant]
+    case = f"{problem}/{variant}"
+    results = run_layout(world, {case: {"spec": spec, "run": "saved"}}, cases.folder / "quick", seconds=200)
+    assert_equal(alone, results, problem, case)
+    exported = convert_checkpoint(cases.folder / "saved", spec, cases.folder / "intermediate", STEPS // 2)
+    loaded = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(cases.folder / "model"), exported)
+    trained = {name: value for name, value in loaded.named_parameters() if ".lora_" in name}
+    assert {name.removeprefix("base_model.model.") for name in trained} == alone["half"]["exported"].keys()
+    for name, value in trained.items():
+        expected = torch.tensor(alone["half"]["exported"][name.removeprefix("base_model.model.")]).view(value.shape)
+        assert torch.linalg.norm(value - expected) <= 1e-4 * torch.linalg.norm(expected), name
 
 
 @pytest.mark.slow
