@@ -122,7 +122,8 @@ class Cases:
             "trainer": self.spec("texts", decay, **schedule),
             "adafactor transformers": self.spec("texts", ADAFACTOR, **schedule),
             "adafactor torch": self.spec("texts", {**ADAFACTOR, "weight_decay": 0.1}, **schedule),
-            "dpo": self.spec("pairs", adapter="new", objective="dpo", preference={"beta": 0.3}),
+            "dpo new": self.spec("pairs", adapter="new", objective="dpo", preference={"beta": 0.3}),
+            "dpo dora": self.spec("pairs", adapter="dora", objective="dpo", preference={"beta": 0.3}),
             "kto": self.spec("answers", objective="kto", preference={"beta": 0.3, "desirable_weight": 1.25}),
             "classes": self.spec(
                 "classes", task="sequence_classification", model={"source": "hf", "path": str(self.classifier)}
@@ -351,15 +352,16 @@ class TestTrl:
         assert_equal_values(own, "kto", model, rel=1e-3)
         assert max(series(own, "kto", "train/kl").values()) > 0, "a divergence of zero would hide how it is computed"
 
-    def test_dpo_with_adapters(self, cases, own):
+    @pytest.mark.parametrize("adapter", ["new", "dora"])
+    def test_dpo_has_the_adapter_in_its_reference(self, cases, own, adapter):
         from trl import DPOConfig, DPOTrainer
 
         losses, _ = losses_of(
             DPOTrainer,
-            model=cases.model("new"),
+            model=cases.model(adapter),
             args=cases.arguments(DPOConfig, max_length=64, beta=0.3),
             train_dataset=cases.rows("pairs"),
             processing_class=cases.tokenizer(),
         )
-        assert list(series(own, "dpo").values()) == pytest.approx(losses, rel=1e-4, abs=1e-6)
+        assert list(series(own, f"dpo {adapter}").values()) == pytest.approx(losses, rel=1e-4, abs=1e-6)
         assert losses[-1] < losses[0]
