@@ -49,7 +49,7 @@ def table_rows(chunk: Chunk, columns: frozenset[str]) -> Iterator[tuple[int, dic
             for start in range(0, batch.num_rows, _ROWS):
                 for row in batch.slice(start, _ROWS).to_pylist():
                     number += 1
-                    yield number, row | {name: decode(row[name]) for name, decode in decoders.items()}
+                    yield number, _decoded_fields(row, decoders)
 
 
 def class_names(file: DataFile, column: str) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ def class_names(file: DataFile, column: str) -> tuple[str, ...]:
 
 def _schema_metadata(file: DataFile) -> dict[bytes, bytes]:
     """Return what the writer of a file has stated about its columns."""
-    if file.kind == "jsonl":
+    if file.kind not in ("parquet", "arrow"):
         return {}
     with opened(file) as handle, _translated(file):
         if file.kind == "arrow":
@@ -96,7 +96,7 @@ def _json_decoder(field: Any) -> Decode | None:
 
 
 def _decoded_fields(value: Any, decoders: dict[str, Decode]) -> Any:
-    return value and value | {name: decode(value[name]) for name, decode in decoders.items()}
+    return value and value | {name: decode(value[name]) for name, decode in decoders.items() if name in value}
 
 
 def _decoded(value: Any) -> Any:

@@ -78,7 +78,8 @@ def read(path, kind, fields):
 def test_rows_are_those_that_datasets_reads(tmp_path, datasets, records, kind, mixed):
     data = datasets.Dataset.from_list(RECORDS[records], on_mixed_types=mixed)
     rows = read(written(tmp_path / "data", data, kind), kind, frozenset(data.column_names))
-    assert rows == list(data)
+    # A table has every field of a structure in each row, with null where the record had none.
+    assert without_nulls(rows) == without_nulls(list(data))
     assert mixed is None or without_nulls(rows) == RECORDS[records]
 
 
