@@ -17,7 +17,6 @@ from worker.data.path_patterns import matching_paths
 CHUNK_BYTES = 2**22
 """About the size of a part of a file that one process reads at once."""
 MAX_FILES = 100_000
-_STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
 
 RecordKind = Literal["jsonl", "parquet", "arrow"]
 
@@ -73,6 +72,10 @@ def find_files(field: str, source: FileSource, roots: AllowedRoots) -> list[Data
     if len(paths) > MAX_FILES:
         raise RefusedError(f"{field}: names {len(paths)} files, more than {MAX_FILES}")
     return [_examined(field, path, kind, roots) for path in paths]
+
+
+_STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
+"""Files that `datasets.save_to_disk` writes: of one split the first two, of several the last one."""
 
 
 def is_saved_dataset(path: str) -> bool:
