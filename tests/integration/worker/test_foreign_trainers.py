@@ -1,6 +1,8 @@
 """Trainers of transformers and TRL as programs, on the same files as our runs: the losses of each step, and what is
 trained. Optimizers are those of torch, transformers and peft."""
 
+import shutil
+
 import pytest
 import torch
 
@@ -54,10 +56,12 @@ class Cases:
             "texts": hf.write_lines(folder / "texts.jsonl", texts),
             "completions": hf.write_lines(folder / "completions.jsonl", hf.completions(50)),
             "pairs": hf.write_lines(folder / "pairs.jsonl", hf.preferences(50)),
+            "chats": hf.write_lines(folder / "chats.jsonl", hf.chats(50)),
             "answers": hf.write_lines(folder / "answers.jsonl", answers()),
             "classes": self.labelled(folder / "classes.parquet"),
         }
         self.classifier = self.save_classifier()
+        self.save_tagged()
         for name, (options, _) in ADAPTERS.items():
             self.save_adapter(name, moved=0.05, **options)
         self.save_adapter("new", moved=0)
@@ -79,6 +83,19 @@ class Cases:
         model.save_pretrained(self.folder / "classifier")
         AutoTokenizer.from_pretrained(self.folder / "model").save_pretrained(self.folder / "classifier")
         return self.folder / "classifier"
+
+    def save_tagged(self):
+        """Save the model with a chat template that marks what the assistant says, as TRL needs it."""
+        from transformers import AutoTokenizer
+
+        shutil.copytree(self.folder / "model", self.folder / "tagged")
+        tokenizer = AutoTokenizer.from_pretrained(self.folder / "model")
+        said = "{{ m.content }}{{ eos_token }}"
+        marked = "{% generation %}" + said + "{% endgeneration %}"
+        by_role = "{% if m.role == 'assistant' %}" + marked + "{% else %}" + said + "{% endif %}"
+        assert said in hf.TEMPLATE
+        tokenizer.chat_template = hf.TEMPLATE.replace(said, by_role)
+        tokenizer.save_pretrained(self.folder / "tagged")
 
     def save_adapter(self, name, moved, **options):
         """Save an adapter of peft as after a training, or with `moved=0` a new one."""
@@ -124,6 +141,7 @@ class Cases:
             "adafactor torch": self.spec("texts", {**ADAFACTOR, "weight_decay": 0.1}, **schedule),
             "dpo new": self.spec("pairs", adapter="new", objective="dpo", preference={"beta": 0.3}),
             "dpo dora": self.spec("pairs", adapter="dora", objective="dpo", preference={"beta": 0.3}),
+            "chats": self.spec("chats", model={"source": "hf", "path": str(self.folder / "tagged")}),
             "kto": self.spec("answers", objective="kto", preference={"beta": 0.3, "desirable_weight": 1.25}),
             "classes": self.spec(
                 "classes", task="sequence_classification", model={"source": "hf", "path": str(self.classifier)}
@@ -147,10 +165,10 @@ class Cases:
         model = AutoModelForCausalLM.from_pretrained(self.folder / "model", dtype=torch.float32)
         return PeftModel.from_pretrained(model, self.folder / adapter, is_trainable=True) if adapter else model
 
-    def tokenizer(self):
+    def tokenizer(self, name="model"):
         from transformers import AutoTokenizer
 
-        return AutoTokenizer.from_pretrained(self.folder / "model")
+        return AutoTokenizer.from_pretrained(self.folder / name)
 
     def rows(self, data):
         from datasets import load_dataset
@@ -336,6 +354,19 @@ class TestTrl:
             expected, before = model.eval()(tokens).logits, cases.model(adapter).eval()(tokens).logits
             torch.testing.assert_close(loaded(tokens).logits, expected, rtol=0, atol=1e-4)
         assert (expected - before).abs().max() > 1e-2
+
+    def test_chats(self, cases, own):
+        from trl import SFTConfig, SFTTrainer
+
+        losses, model = losses_of(
+            SFTTrainer,
+            model=cases.model(),
+            args=cases.arguments(SFTConfig, max_length=64, assistant_only_loss=True),
+            train_dataset=cases.rows("chats"),
+            processing_class=cases.tokenizer("tagged"),
+        )
+        assert_equal_losses(own, "chats", losses)
+        assert_equal_values(own, "chats", model)
 
     def test_kto(self, cases, own):
         from trl import KTOConfig, KTOTrainer
