@@ -161,7 +161,8 @@ def _adapters(spec: TrainingSpec, trainable: TrainableModel) -> Adapters | None:
     if spec.lora_rank is None:
         return None
     targets = frozenset(target.rpartition(".")[2] for target in trainable.targets)
-    return Adapters(spec.lora_rank, targets, spec.lora.dropout > 0)
+    largest = max(spec.lora_rank, *spec.lora.rank_pattern.values(), 0)
+    return Adapters(largest, targets, spec.lora.dropout > 0)
 
 
 def _with_task(

@@ -1,7 +1,7 @@
 """Which parameters a run trains, by the rules of the worker's engine. Pure functions."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import cached_property, lru_cache
@@ -11,6 +11,7 @@ from service.planner.model_structure import ModelStructure, Parameter
 from service.planner.optimizer_check import optimizer_problem
 from trainyard.contract.problems import Problem, nearest_names
 from trainyard.contract.spec.decoders import BuiltinDecoder
+from trainyard.contract.spec.layer_patterns import matches_layer, value_of
 from trainyard.contract.spec.sections import ConvnetModel, HfModel, Lora, MlpModel
 from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
 
@@ -63,8 +64,8 @@ def _select(
     structure: ModelStructure, rank: int | None, lora: Lora, trainable: tuple[str, ...] | None
 ) -> TrainableModel | Problem:
     if rank is not None:
-        targets = _adapted_layers(structure, rank, lora)
-        return targets if isinstance(targets, Problem) else _with_adapters(structure, rank, targets)
+        ranks = _adapted_layers(structure, rank, lora)
+        return ranks if isinstance(ranks, Problem) else _with_adapters(structure, ranks)
     names = [parameter.name for parameter in structure.parameters]
     if trainable is None:
         return TrainableModel(structure, frozenset(names))
@@ -119,19 +120,18 @@ def _builtin_problem(
         hidden = selected.hidden_matrices if groups[0] == "muon" else ()
         return optimizer_problem(*groups, selected.trained_parameters, hidden, adapted=False)
     # Without the whole model, whose construction with adapters takes longer than all else.
-    targets = _adapted_layers(structure, rank, lora)
-    if isinstance(targets, Problem):
-        return targets
+    ranks = _adapted_layers(structure, rank, lora)
+    if isinstance(ranks, Problem):
+        return ranks
     if not any(groups[1:]):
         return None
-    chosen = set(targets)
-    weights = [p for p in structure.parameters if p.module in chosen and p.name.endswith(".weight")]
-    adapters = [adapter for weight in weights for adapter in _adapters(weight, rank)]
+    weights = [p for p in structure.parameters if p.module in ranks and p.name.endswith(".weight")]
+    adapters = [adapter for weight in weights for adapter in _adapters(weight, ranks[weight.module])]
     return optimizer_problem(*groups, adapters, adapters, adapted=True)
 
 
-def _adapted_layers(structure: ModelStructure, rank: int, lora: Lora) -> list[str] | Problem:
-    """Return the layers that get adapters, or why the spec does not match the model."""
+def _adapted_layers(structure: ModelStructure, rank: int, lora: Lora) -> dict[str, int] | Problem:
+    """Return the layers that get adapters with their ranks, or why the spec does not match the model."""
     linear = (p for p in structure.parameters if p.kind == "linear" and p.name.endswith(".weight"))
     layers = {p.module: p for p in linear if p.module not in structure.head}
     # Those of an encoder may have other names in its folder; all of them are an upper bound.
@@ -152,27 +152,42 @@ def _adapted_layers(structure: ModelStructure, rank: int, lora: Lora) -> list[st
         targets = list(chosen_layers)
     if not targets:
         return Problem(param="lora.targets", message="`auto` finds no layer to adapt in this model")
-    smallest = min(targets, key=lambda name: min(_linear_shape(layers[name])))
-    if rank > (most := min(_linear_shape(layers[smallest]))):
-        message = f"is {rank}, larger than the smallest side of its target `{smallest}`; take {most} or less"
-        return Problem(param="lora_rank", message=message)
-    return targets
+    return _ranks(structure, targets, layers, rank, lora)
 
 
-def _with_adapters(structure: ModelStructure, rank: int, targets: Sequence[str]) -> TrainableModel:
-    chosen = set(targets)
+def _ranks(
+    structure: ModelStructure, targets: Sequence[str], layers: dict[str, Parameter], rank: int, lora: Lora
+) -> dict[str, int] | Problem:
+    """Return the ranks of the targets, or why a pattern or a rank does not match the model."""
+    if structure.encoder is not None:
+        return dict.fromkeys(targets, max(rank, *lora.rank_pattern.values(), 0))
+    for field, patterns in (("rank_pattern", lora.rank_pattern), ("alpha_pattern", lora.alpha_pattern)):
+        for pattern in patterns:
+            if not any(matches_layer(pattern, target) for target in targets):
+                available = nearest_names(pattern, dict.fromkeys(t.rpartition(".")[2] for t in targets), count=20)
+                message = f"`{pattern}` matches no layer that is adapted; there are: {available}"
+                return Problem(param=f"lora.{field}", message=message)
+    ranks = {name: value_of(name, lora.rank_pattern, rank) for name in targets}
+    for name, own in sorted(ranks.items(), key=lambda item: min(_linear_shape(layers[item[0]]))):
+        if own > (most := min(_linear_shape(layers[name]))):
+            message = f"is {own}, larger than the smallest side of its target `{name}`; take {most} or less"
+            return Problem(param="lora_rank" if own == rank else "lora.rank_pattern", message=message)
+    return ranks
+
+
+def _with_adapters(structure: ModelStructure, ranks: Mapping[str, int]) -> TrainableModel:
     parameters: list[Parameter] = []
     adapters: list[Parameter] = []
     for parameter in structure.parameters:
         parameters.append(parameter)
-        if parameter.module in chosen and parameter.name.endswith(".weight"):
-            adapters += _adapters(parameter, rank)
+        if parameter.module in ranks and parameter.name.endswith(".weight"):
+            adapters += _adapters(parameter, ranks[parameter.module])
             parameters += adapters[-2:]
     # peft keeps the modules as they were beside those that it trains whole.
     before = [replace(p, name=f"{p.module}.original_module.{p.name}") for p in parameters if p.module in structure.head]
     whole = replace(structure, parameters=(*parameters, *before))
     head = {parameter.name for parameter in structure.parameters if parameter.module in structure.head}
-    return TrainableModel(whole, frozenset(adapter.name for adapter in adapters) | head, tuple(targets))
+    return TrainableModel(whole, frozenset(adapter.name for adapter in adapters) | head, tuple(ranks))
 
 
 def _matcher(pattern: str) -> Callable[[str], object]:

@@ -1,6 +1,7 @@
 """Loads models in Hugging Face form: whole ones, adapters and trained tensors on a base. Never unpickles."""
 
 import json
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,8 @@ from worker.tasks.hf_embedding import without_pooler
 OFFLINE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 IMAGES = "ForImageClassification"
 """The end of the names of models that classify images."""
+TEXT_CLASSES = "ForSequenceClassification"
+"""The end of the names of models that classify texts."""
 
 
 _HEADS = {
@@ -25,7 +28,7 @@ _HEADS = {
     "image_classification": "AutoModelForImageClassification",
 }
 """The classes of transformers for the tasks whose adapters contain a head."""
-_LOADERS = ("ForSequenceClassification", IMAGES)
+_LOADERS = (TEXT_CLASSES, IMAGES)
 """The ends of the names of models that are loaded as such; others are causal language models."""
 
 
@@ -50,24 +53,33 @@ def load_whole(folder: Path, dtype: Any) -> Any:
     """Return the model of a Hugging Face folder. `dtype`: None keeps that of the files.
 
     Raises:
-        LoadError: The folder has no safetensors, or transformers refuses it.
+        LoadError: The folder has no safetensors, transformers refuses it, or it lacks weights of such a model.
     """
     import transformers
 
-    _require(folder, "*.safetensors")
-    with translated(folder):
-        ends = (end for end in _LOADERS if any(name.endswith(end) for name in architectures(folder)))
+    require_files(folder, "*.safetensors")
+    options = {**OFFLINE, "use_safetensors": True, "output_loading_info": True}
+    with translated(folder), quiet():
+        named = architectures(folder)
+        ends = (end for end in _LOADERS if any(name.endswith(end) for name in named))
         loader = getattr(transformers, f"AutoModel{next(ends, 'ForCausalLM')}")
-        return loader.from_pretrained(folder, dtype=dtype or "auto", use_safetensors=True, **OFFLINE)
+        model, report = loader.from_pretrained(folder, dtype=dtype or "auto", **options)
+    if missing := sorted(report["missing_keys"]):
+        # transformers would draw them at random.
+        raise LoadError(
+            f"{folder} holds {' and '.join(named) or 'another model'}, which lacks weights of {type(model).__name__}, "
+            f"such as {missing[0]}; load it with transformers"
+        )
+    return model
 
 
 def load_body(folder: Path, dtype: Any) -> Any:
     """Return the model of a Hugging Face folder without a head. Arguments and errors are those of `load_whole`."""
     from transformers import AutoModel
 
-    _require(folder, "*.safetensors")
+    require_files(folder, "*.safetensors")
     options = {**OFFLINE, "use_safetensors": True, "output_loading_info": True}
-    with translated(folder), _without_load_report():
+    with translated(folder), quiet():
         body, report = AutoModel.from_pretrained(folder, dtype=dtype or "auto", **options)
     without_pooler(body)
     if missing := sorted(name for name in report["missing_keys"] if not name.startswith("pooler.")):
@@ -76,7 +88,7 @@ def load_body(folder: Path, dtype: Any) -> Any:
 
 
 @contextmanager
-def _without_load_report() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Leave out the report of transformers, which takes the absence of a layer that is not used for a problem."""
     from transformers.utils import logging
 
@@ -137,11 +149,11 @@ def load_headed(base: Path, task: str, folder: Path, dtype: Any) -> Any:
     """
     import transformers
 
-    _require(base, "*.safetensors")
+    require_files(base, "*.safetensors")
     with translated(folder):
         settings = class_settings([str(name) for name in json.loads((folder / CLASSES).read_bytes())])
     options = {**OFFLINE, **settings, "use_safetensors": True, "ignore_mismatched_sizes": True}
-    with translated(base), _without_load_report():
+    with translated(base), quiet():
         loader = getattr(transformers, _HEADS[task])
         model = loader.from_pretrained(base, dtype=dtype or "auto", **options)
     if task == "sequence_classification":
@@ -153,33 +165,28 @@ def add_adapters(model: Any, folder: Path) -> Any:
     """Return a model with the adapters of a folder.
 
     Raises:
-        LoadError: The folder has no safetensors, or peft refuses it.
+        LoadError: The folder has no safetensors, peft refuses it, or it has no values for adapters of this model.
     """
     try:
         from peft import PeftModel
     except ImportError as error:
         raise LoadError(f"adapters need peft ({error}); install it with: pip install 'trainyard[worker,hf]'") from None
     # Without it, peft would look for a pickle.
-    _require(folder, "adapter_model.safetensors")
-    with translated(folder):
-        return PeftModel.from_pretrained(model, str(folder))
+    require_files(folder, "adapter_model.safetensors")
+    with translated(folder), warnings.catch_warnings():
+        # peft would leave these adapters as new ones are, and only warn.
+        warnings.filterwarnings("error", message=".*missing adapter keys", category=UserWarning)
+        try:
+            return PeftModel.from_pretrained(model, str(folder))
+        except UserWarning:
+            raise LoadError(
+                f"the adapters in {folder} are of another model than {type(model).__name__}, whose layers have other "
+                "names; name their base model with base="
+            ) from None
 
 
-def base_of_adapters(folder: Path) -> str:
-    """Return the base model that peft's configuration names.
-
-    Raises:
-        LoadError: The configuration cannot be read, or names none.
-    """
-    with translated(folder):
-        config = json.loads((folder / "adapter_config.json").read_bytes())
-        named = config.get("base_model_name_or_path") if isinstance(config, dict) else None
-    if not isinstance(named, str):
-        raise LoadError(f"the adapter_config.json of {folder} names no base model; name its folder with base=")
-    return named
-
-
-def _require(folder: Path, pattern: str) -> None:
+def require_files(folder: Path, pattern: str) -> None:
+    """Raise LoadError: a folder has no file of a pattern."""
     if not any(folder.glob(pattern)):
         raise LoadError(f"{folder} has no {pattern}, and other kinds of files are not loaded")
 

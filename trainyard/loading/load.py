@@ -131,16 +131,19 @@ def _load_undescribed(folder: Path, base: Path | None, dtype: Any) -> LoadedMode
     if not any((folder / name).is_file() for name in ("config.json", _ADAPTER_CONFIG)):
         raise LoadError(f"{folder} has neither an export.json nor a config.json: it holds no model")
     _require_packages("transformers")
-    from trainyard.loading import language_models
+    from trainyard.loading import foreign_adapters, language_models
 
     if not (folder / _ADAPTER_CONFIG).is_file():
         if language_models.reads_images(folder):
             return _load_classifier(folder, dtype)
         return LoadedModel(language_models.load_whole(folder, dtype), language_models.load_tokenizer(folder))
     _require_packages("peft")
-    named = language_models.base_of_adapters(folder)
+    named = foreign_adapters.base_of_adapters(folder)
     chosen = _base_folder(base, named, "adapter")
-    model = language_models.add_adapters(language_models.load_whole(chosen, dtype), folder)
+    model = foreign_adapters.load_foreign_adapters(folder, chosen, dtype)
+    if language_models.reads_images(chosen):
+        has_processor = (folder / "preprocessor_config.json").is_file()
+        return _load_classifier(folder if has_processor else chosen, dtype, model)
     has_tokenizer = (folder / "tokenizer_config.json").is_file()
     return LoadedModel(model, language_models.load_tokenizer(folder if has_tokenizer else chosen))
 
@@ -156,11 +159,11 @@ def _load_picture_model(folder: Path, note: ExportNote, base: Path | None, dtype
     return LoadedModel(*image_models.load_classifier(folder, dtype, model))
 
 
-def _load_classifier(folder: Path, dtype: Any) -> LoadedModel:
+def _load_classifier(folder: Path, dtype: Any, model: Any = None) -> LoadedModel:
     _require_packages("transformers", "PIL")
     from trainyard.loading import image_models
 
-    return LoadedModel(*image_models.load_classifier(folder, dtype))
+    return LoadedModel(*image_models.load_classifier(folder, dtype, model))
 
 
 def _base_folder(given: Path | None, named: str, kind: str) -> Path:

@@ -1,6 +1,7 @@
 """Parquet and Arrow files: their parts, and the rows of a part as plain Python values."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
@@ -11,6 +12,10 @@ from worker.data.data_files import CHUNK_BYTES, Chunk, DataFile, opened
 _ROWS = 256
 """Rows that are converted to Python values at once."""
 _PACKAGES = "Install what `pip install 'trainyard[data]'` does where the workers run."
+_JSON = "arrow.json"
+"""The type of JSON in a column of text, such as `datasets` writes for objects with different fields."""
+
+Decode = Callable[[Any], Any]
 
 
 def table_chunks(file: DataFile) -> list[Chunk]:
@@ -41,23 +46,68 @@ def table_rows(chunk: Chunk, columns: frozenset[str]) -> Iterator[tuple[int, dic
     with opened(chunk.file) as handle, _translated(chunk.file):
         read = _parquet_batches if chunk.file.kind == "parquet" else _arrow_batches
         for batch in read(handle, chunk, columns):
+            decoders = {field.name: decode for field in batch.schema if (decode := _json_decoder(field))}
             for start in range(0, batch.num_rows, _ROWS):
                 for row in batch.slice(start, _ROWS).to_pylist():
                     number += 1
                     # A table has every field of a structure in each row, with null where the record had none.
-                    yield number, {name: without_nulls(value) for name, value in row.items()}
+                    fields = {name: without_nulls(value) for name, value in row.items()}
+                    yield number, _decoded_fields(fields, decoders)
 
 
-def schema_metadata(file: DataFile) -> dict[bytes, bytes]:
-    """Return what the writer of a Parquet file has stated about its columns.
+def class_names(file: DataFile, column: str) -> tuple[str, ...]:
+    """Return the names that `datasets` has recorded for the numbers of a column; empty if there are none.
 
     Raises:
         RefusedError: The file changed, is no such file, or pyarrow is not installed.
     """
+    try:
+        feature = json.loads(_schema_metadata(file)[b"huggingface"])["info"]["features"][column]
+        names = feature["names"] if feature["_type"] == "ClassLabel" else ()
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return ()
+    return tuple(names) if all(isinstance(name, str) for name in names) else ()
+
+
+def _schema_metadata(file: DataFile) -> dict[bytes, bytes]:
+    """Return what the writer of a file has stated about its columns."""
+    if file.kind not in ("parquet", "arrow"):
+        return {}
     with opened(file) as handle, _translated(file):
+        if file.kind == "arrow":
+            schemas = (batch.schema for batch in _record_batches(handle))
+            return dict(getattr(next(schemas, None), "metadata", None) or {})
         import pyarrow.parquet as pq
 
         return dict(pq.ParquetFile(_mapped(handle)).schema_arrow.metadata or {})
+
+
+def _json_decoder(field: Any) -> Decode | None:
+    """Return what decodes the JSON in the values of a column; None if its type has none."""
+    import pyarrow as pa
+
+    kind, stated = field.type, (field.metadata or {}).get(b"ARROW:extension:name", b"")
+    if getattr(kind, "extension_name", stated.decode(errors="replace")) == _JSON:
+        return _decoded
+    if pa.types.is_struct(kind):
+        inside = {one.name: decode for one in kind if (decode := _json_decoder(one))}
+        return (lambda value: _decoded_fields(value, inside)) if inside else None
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        each = _json_decoder(kind.value_field)
+        return (lambda values: values and [each(value) for value in values]) if each else None
+    return None
+
+
+def _decoded_fields(value: Any, decoders: dict[str, Decode]) -> Any:
+    return value and value | {name: decode(value[name]) for name, decode in decoders.items() if name in value}
+
+
+def _decoded(value: Any) -> Any:
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        # The format of the record tells what is wrong.
+        return value
 
 
 def _parquet_sizes(handle: BinaryIO) -> list[tuple[int, int]]:

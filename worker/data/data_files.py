@@ -82,6 +82,16 @@ def find_files(field: str, source: FileSource, roots: AllowedRoots) -> list[Data
     return [_examined(field, path, kind, roots) for path in paths]
 
 
+_STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
+"""Files that `datasets.save_to_disk` writes: of one split the first two, of several the last one."""
+
+
+def is_saved_dataset(path: str) -> bool:
+    """Return whether `datasets.save_to_disk` wrote a folder, of one split or of several."""
+    one = all(os.path.isfile(os.path.join(path, name)) for name in (_STATE, _INFO))
+    return one or os.path.isfile(os.path.join(path, _SPLITS))
+
+
 @contextmanager
 def opened(file: DataFile) -> Iterator[BinaryIO]:
     """Open the file that was found.
@@ -198,13 +208,13 @@ def _files_of_dataset(field: str, folder: str, roots: AllowedRoots) -> list[str]
     """Return the files of a folder that `datasets.save_to_disk` wrote, in the order of its state."""
     with opened_folder(field, folder, roots) as handle, os.scandir(handle) as scanned:
         entries = list(scanned)
-        if any(entry.name == "dataset_dict.json" for entry in entries):
+        if any(entry.name == _SPLITS for entry in entries):
             names = sorted(entry.name for entry in entries if entry.is_dir())
             raise RefusedError(
                 f"{field}: {folder} holds several splits: {', '.join(names[:10])}",
                 f"Name the folder of one split, such as {folder.rstrip('/')}/{names[0] if names else 'train'}.",
             )
-    with opened_path(field, os.path.join(folder, "state.json"), roots) as file:
+    with opened_path(field, os.path.join(folder, _STATE), roots) as file:
         try:
             names = [_plain_name(item["filename"]) for item in json.load(file)["_data_files"]]
         except (ValueError, LookupError, TypeError, RecursionError):

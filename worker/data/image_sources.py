@@ -15,8 +15,8 @@ from trainyard.contract.formats.labels import MAX_LABEL
 from trainyard.contract.formats.records import is_encodable
 from trainyard.contract.spec.text_sources import FileSource, Paths, listed_paths
 from worker.core.errors import RefusedError
-from worker.data.arrow_tables import schema_metadata
-from worker.data.data_files import DataFile, find_files, opened_path, state_of
+from worker.data.arrow_tables import class_names
+from worker.data.data_files import DataFile, find_files, is_saved_dataset, opened_path, state_of
 from worker.data.image_decoding import MAX_BYTES, BadImageError
 from worker.data.records import numbered_records
 
@@ -67,7 +67,7 @@ class ImageFolder:
 
 @dataclass(frozen=True)
 class ImageTable:
-    """A Parquet file."""
+    """A Parquet file, or an Arrow file of a data set."""
 
     file: DataFile
     image: str
@@ -76,7 +76,7 @@ class ImageTable:
 
     def records(self) -> Iterator[ImageRecord]:
         """Yield the rows in their order."""
-        names = _class_names(self.file, self.label)
+        names = class_names(self.file, self.label)
         for position, row in numbered_records([self.file], frozenset((self.image, self.label))):
             yield ImageRecord(str(position), partial(self._read, row, names))
 
@@ -94,6 +94,11 @@ class ImageTable:
             raise BadImageError(f"has no column `{self.image}`, which data.columns can name")
         value = row[self.image]
         if isinstance(value, Mapping):
+            if value.get("bytes") is None and value.get("path"):
+                raise BadImageError(
+                    f"has only the path of an image in column `{self.image}`; save_to_disk of `datasets` stores the "
+                    "images themselves"
+                )
             value = value.get("bytes")
         if not isinstance(value, bytes):
             raise BadImageError(f"has no bytes of an image in column `{self.image}`")
@@ -116,17 +121,18 @@ ImageSource = ImageFolder | ImageTable
 
 
 def find_images(field: str, paths: Paths, columns: Mapping[str, str], roots: AllowedRoots) -> list[ImageSource]:
-    """Return the folders and Parquet files of a field, in their order.
+    """Return the folders, Parquet files and saved data sets of a field, in their order.
 
     Raises:
         RefusedError: A path names neither, one that cannot be read, or one outside of the roots.
     """
     sources: list[ImageSource] = []
     for path in listed_paths(paths):
-        if os.path.isdir(path):
+        is_saved = is_saved_dataset(path)
+        if os.path.isdir(path) and not is_saved:
             sources.append(_folder(field, path, roots))
             continue
-        for file in find_files(field, FileSource(source="parquet", path=path), roots):
+        for file in find_files(field, FileSource(source="dataset" if is_saved else "parquet", path=path), roots):
             sources.append(ImageTable(file, columns.get("image", "image"), columns.get("label", "label")))
     return sources
 
@@ -208,18 +214,6 @@ def _check_file(field: str, root: str, path: str, entry: _Entry) -> None:
     if not entry.is_file:
         # To open a pipe would wait for ever.
         raise RefusedError(f"{field}: {path} is no regular file", "Remove it.")
-
-
-def _class_names(file: DataFile, label: str) -> tuple[str, ...]:
-    """Return the names of the classes that `datasets` has recorded for the numbers of a column; empty if there are
-    none."""
-    try:
-        features = json.loads(schema_metadata(file)[b"huggingface"])["info"]["features"]
-        feature = features[label]
-        names = feature["names"] if feature["_type"] == "ClassLabel" else ()
-    except (KeyError, TypeError, ValueError, RecursionError):
-        return ()
-    return tuple(names) if all(isinstance(name, str) for name in names) else ()
 
 
 def _checked(label: str) -> str:

@@ -10,6 +10,7 @@ from trainyard.contract.formats.records import BadRecordError, unreadable
 from trainyard.contract.spec.text_data import TextData, TextMixture, evaluation_set
 from trainyard.contract.spec.text_sources import FORMAT_FIELDS, FileSource, TextSource
 from worker.core.errors import RefusedError
+from worker.data.arrow_tables import class_names
 from worker.data.bad_records import BadRecords, NamedRecord
 from worker.data.data_files import find_files
 from worker.data.notices import Notice
@@ -102,12 +103,15 @@ class RecordReader(Generic[Record]):
         fields = frozenset(columns.get(field, field) for field in FORMAT_FIELDS[self._format])
         records: list[Record] = []
         bad = BadRecords(section, limit)
-        for position, record in numbered_records(find_files(section, source, self._access.roots), fields):
+        files = find_files(section, source, self._access.roots)
+        label = columns.get("label", "label")
+        names = {file.path: class_names(file, label) for file in files if label in fields}
+        for position, record in numbered_records(files, fields):
             bad.read += 1
             try:
                 if isinstance(record, Unreadable):
                     raise unreadable(record, ALL_EXPECTED[self._format])
-                records.append(self._parse(record, columns))
+                records.append(self._parse(_named(record, label, names.get(position.file.path, ())), columns))
             except BadRecordError as error:
                 bad.add(NamedRecord.at(position, str(error), error.hint))
             if bad.read % _AT_ONCE == 0:
@@ -137,6 +141,14 @@ class RecordReader(Generic[Record]):
         # A model computes at least one token of an empty text.
         padding = [0 if tokenizer.eos_token_id is None else tokenizer.eos_token_id]
         return [one or padding for one in rows]
+
+
+def _named(record: Any, label: str, names: Sequence[str]) -> Any:
+    """Return a record with the name of its class instead of the number. A number of no class, as `datasets` writes for
+    an absent label, becomes null."""
+    if not names or not isinstance(record, dict) or not isinstance(number := record.get(label), int):
+        return record
+    return record | {label: names[number] if 0 <= number < len(names) else None}
 
 
 def padding_of(tokenizer: Any) -> int:

@@ -5,17 +5,20 @@ trained, too: W + s B A becomes m (W + s B A) / |W + s B A|.
 """
 
 import re
-from collections.abc import Collection
-from fnmatch import fnmatchcase
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, TypeVar
 
 from torch import nn
 
 from trainyard.contract.problems import nearest_names
+from trainyard.contract.spec.layer_patterns import matches_layer, value_of
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.errors import RefusedError
 from worker.core.random_state import seed_generators
+from worker.engine.adapter_rules import peft_name
+
+Value = TypeVar("Value")
 
 ADAPTER = "default"
 """peft's name of the one adapter of a run."""
@@ -55,11 +58,14 @@ def adapter_config(model: nn.Module, spec: TrainingSpec) -> Any:
         if spec.task in _CLASSIFIERS:
             whole = _with_head(model, whole)
     targets = [name for name in adapter_targets(model, spec.lora.targets) if not _inside(name, whole)]
+    ranks = {name: value_of(name, spec.lora.rank_pattern, spec.lora_rank) for name in targets}
     if spec.lora.targets == "auto":
-        targets = [name for name in targets if _divides_groups(model, name, spec.lora_rank)]
+        targets = [name for name in targets if _divides_groups(model, name, ranks[name])]
     if not targets:
         raise RefusedError("lora.targets: every target is in a module of lora.modules_to_save")
-    _check_rank(model, targets, spec.lora_rank)
+    for rank in sorted({ranks[name] for name in targets}):
+        field = "lora_rank" if rank == spec.lora_rank else "lora.rank_pattern"
+        _check_rank(model, [name for name in targets if ranks[name] == rank], rank, field)
     modules = [name for name, _ in model.named_modules()]
     return LoraConfig(
         task_type=_TASK_TYPES.get(spec.task) if isinstance(spec.model, HfModel) else None,
@@ -70,8 +76,30 @@ def adapter_config(model: nn.Module, spec: TrainingSpec) -> Any:
         target_modules=shortest_target_names(targets, modules),
         use_rslora=spec.lora.rslora,
         use_dora=spec.lora.dora,
+        rank_pattern=_peft_pattern("lora.rank_pattern", targets, spec.lora.rank_pattern, spec.lora_rank),
+        alpha_pattern=_peft_pattern("lora.alpha_pattern", targets, spec.lora.alpha_pattern, spec.lora.alpha),
         modules_to_save=_saved_names(whole, modules) if whole else None,
     )
+
+
+def _peft_pattern(field: str, targets: list[str], patterns: Mapping[str, Value], default: Value) -> dict[str, Value]:
+    """Return the values of the targets that differ from the default, as peft names them: by the ends of names.
+
+    Raises:
+        RefusedError: A pattern matches no target.
+    """
+    for pattern in patterns:
+        if not any(matches_layer(pattern, target) for target in targets):
+            existing = dict.fromkeys(map(_last_part, targets))
+            raise RefusedError(
+                f"{field}: `{pattern}` matches no layer that is adapted",
+                f"There are: {nearest_names(pattern, existing, count=20)}.",
+            )
+    values = {target: value_of(target, patterns, default) for target in targets}
+    changed = {target for target in targets if values[target] != default}
+    # A name that ends in another one would get the value of that one.
+    named = [t for t in targets if t in changed or any(t.endswith(f".{other}") for other in changed)]
+    return {re.escape(target): values[target] for target in sorted(named, key=len, reverse=True)}
 
 
 def whole_modules(model: nn.Module, patterns: Collection[str]) -> list[str]:
@@ -84,7 +112,7 @@ def whole_modules(model: nn.Module, patterns: Collection[str]) -> list[str]:
     modules = {name: module for name, module in model.named_modules() if name and _has_parameters(module)}
     chosen: set[str] = set()
     for pattern in patterns:
-        matching = [name for name in modules if any(fnmatchcase(part, pattern) for part in (name, _last_part(name)))]
+        matching = [name for name in modules if matches_layer(pattern, name)]
         if not matching:
             existing = dict.fromkeys(map(_last_part, modules))
             raise RefusedError(
@@ -177,9 +205,9 @@ def is_adapter(name: str) -> bool:
     return ".lora_" in name or f".modules_to_save.{ADAPTER}." in name
 
 
-def peft_name(name: str) -> str:
-    """Return the name in peft's file: peft wraps the base in two modules, and the loader chooses the adapter's name."""
-    return "base_model.model." + name.replace(f".modules_to_save.{ADAPTER}.", ".").replace(f".{ADAPTER}.", ".")
+def name_of_peft(name: str) -> str:
+    """Return the name that a parameter of an adapter has in peft's file."""
+    return peft_name(name, ADAPTER)
 
 
 def adapter_targets(model: nn.Module, targets: str | Collection[str]) -> list[str]:
@@ -203,7 +231,7 @@ def adapter_targets(model: nn.Module, targets: str | Collection[str]) -> list[st
 
 
 def _matching(target: str, layers: dict[str, nn.Module]) -> list[str]:
-    matching = [name for name in layers if any(fnmatchcase(part, target) for part in (name, name.rpartition(".")[2]))]
+    matching = [name for name in layers if matches_layer(target, name)]
     if not matching:
         existing = dict.fromkeys(name.rpartition(".")[2] for name in layers)
         raise RefusedError(
@@ -230,7 +258,7 @@ def _is_tied(model: nn.Module, layer: nn.Module) -> bool:
     return sum(parameter is layer.weight for _, parameter in model.named_parameters(remove_duplicate=False)) > 1
 
 
-def _check_rank(model: nn.Module, targets: list[str], rank: int) -> None:
+def _check_rank(model: nn.Module, targets: list[str], rank: int, field: str = "lora_rank") -> None:
     def smallest_side(name: str) -> int:
         weight = model.get_submodule(name).weight
         assert isinstance(weight, nn.Parameter)
@@ -239,8 +267,8 @@ def _check_rank(model: nn.Module, targets: list[str], rank: int) -> None:
     smallest = min(targets, key=smallest_side)
     if rank > smallest_side(smallest):
         raise RefusedError(
-            f"lora_rank is {rank}, larger than the smallest side of its target `{smallest}`, {smallest_side(smallest)}",
-            f"Set lora_rank to {smallest_side(smallest)} or less, or leave that layer out of lora.targets.",
+            f"{field} is {rank}, larger than the smallest side of its target `{smallest}`, {smallest_side(smallest)}",
+            f"Set {field} to {smallest_side(smallest)} or less, or leave that layer out of lora.targets.",
         )
 
 

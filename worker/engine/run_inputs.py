@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.training_spec import TrainingSpec
+from worker.engine.adapter_rules import Tensors
 from worker.engine.generation import SampleGenerator, build_generator
-from worker.engine.initial_adapter import Tensors, read_adapter
+from worker.engine.initial_adapter import read_adapter
 
 
 @dataclass(frozen=True)

@@ -100,6 +100,9 @@ def build_hf_shell(
 
     settings = class_settings(classes) if classes else {}
     config = transformers.AutoConfig.from_pretrained(base, **_OFFLINE, **settings)
+    if hasattr(config, "quantization_config"):
+        # The weights of the base were converted to whole ones, and these are written.
+        del config.quantization_config
     loader = getattr(transformers, _LOADERS[spec.task])
     with torch.device("meta"):
         shell = loader.from_config(config, dtype=dtype, trust_remote_code=False)

@@ -13,6 +13,7 @@ from worker.data.notices import Notice
 from worker.data.sampler import Indices
 from worker.data.text_examples import DIRECT, DataAccess
 from worker.deferred.recording import CannotDeferError
+from worker.tasks.adapter_classes import check_classes, known_classes
 from worker.tasks.cross_entropy import PLAIN, summed_cross_entropy
 from worker.tasks.image_classification import ImageClassification
 
@@ -50,9 +51,14 @@ class HfImageClassification(ImageClassification):
 
 
 def build_image_classification(
-    model: HfModel, data: ImageFiles, seed: int, access: DataAccess = DIRECT, loss: Loss = PLAIN
+    model: HfModel,
+    data: ImageFiles,
+    seed: int,
+    access: DataAccess = DIRECT,
+    loss: Loss = PLAIN,
+    adapter: str | None = None,
 ) -> HfImageClassification:
-    """Return the task of a Hugging Face model on images with classes."""
+    """Return the task of a Hugging Face model on images with classes. `adapter`: the folder of the one it continues."""
     from worker.tasks.hf_classifier import class_names, load_image_classifier
     from worker.tasks.hf_model import HfFolder
 
@@ -63,8 +69,10 @@ def build_image_classification(
     from worker.data.image_pixels import pixel_format
 
     format_ = pixel_format(processor, f"model.path: {folder.path}", cropped=data.crop is not None)
-    files = load_images(data, format_, seed, class_names(folder.config), access)
+    known = known_classes(class_names(folder.config), adapter, access.roots)
+    files = load_images(data, format_, seed, known, access)
     examples = files.examples
+    check_classes(adapter, known, examples.classes)
     shape = (format_.channels, format_.height, format_.width)
     task = HfImageClassification(
         lambda: load_image_classifier(folder, examples.classes, shape), examples, examples.classes, loss

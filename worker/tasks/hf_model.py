@@ -19,6 +19,7 @@ from worker.deferred.recording import CannotDeferError
 from worker.tasks.hf_forward import read_traits, set_forward
 from worker.tasks.hf_slices import StreamedTraits, locate_parameters
 
+_UNQUANTIZED = "Name the folder of the model with whole weights; `lora.base_dtype` can hold it in 8 or 4 bits."
 _PACKAGES = "Install what `pip install 'trainyard[hf]'` does where the workers run."
 
 
@@ -152,9 +153,26 @@ class HfFolder:
             output_loading_info=True,
             **settings,
         )
-        model, report = self.read(kind, load)
+        try:
+            model, report = self.read(kind, load)
+        except RefusedError as error:
+            raise RefusedError(str(error), _UNQUANTIZED if self._quantization else error.hint) from error
+        # Some kinds are converted to whole weights, and the configuration is that of those then.
+        if getattr(model.config, "quantization_config", None) is not None:
+            raise RefusedError(
+                f"model.path: {self.path} has weights that are quantized ({self._quantization}) and cannot be trained",
+                _UNQUANTIZED,
+            )
         self._check_weights(report, partial(may_be_new, model))
         return model
+
+    @property
+    def _quantization(self) -> str | None:
+        """The method with which the folder's weights are quantized; None if they are not."""
+        stated = getattr(self.config, "quantization_config", None)
+        if stated is None:
+            return None
+        return str(stated.get("quant_method", "unknown") if isinstance(stated, dict) else stated)
 
     def _check_weights(self, report: dict[str, Any], may_be_new: Callable[[str], bool]) -> None:
         for kind, problem in (("missing_keys", "lacks"), ("mismatched_keys", "has other shapes for")):

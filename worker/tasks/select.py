@@ -49,7 +49,7 @@ def select_task(spec: TrainingSpec, access: DataAccess = DIRECT) -> Task:
         case HfModel() as model, ImageFiles() as data:
             from worker.tasks.hf_image_classification import build_image_classification
 
-            return build_image_classification(model, data, spec.seed, access, spec.loss)
+            return build_image_classification(model, data, spec.seed, access, spec.loss, spec.lora.adapter)
         case MlpModel() as model, BuiltinData(name="parity") as data:
             from worker.tasks.regression import Regression
 
@@ -62,7 +62,7 @@ def _build_hf_on_text(spec: TrainingSpec, model: HfModel, data: TextData, access
     if spec.task == "sequence_classification":
         from worker.tasks.sequence_classification import build_classification
 
-        return build_classification(model, data, access, spec.loss)
+        return build_classification(model, data, access, spec.loss, spec.lora.adapter)
     if spec.task == "text_embedding":
         from worker.tasks.text_embedding import build_embedding
 

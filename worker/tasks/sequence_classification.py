@@ -14,6 +14,7 @@ from worker.data.notices import Notice
 from worker.data.sampler import Indices
 from worker.data.text_examples import DIRECT, DataAccess
 from worker.deferred.recording import CannotDeferError
+from worker.tasks.adapter_classes import check_classes, known_classes
 from worker.tasks.causal_lm import row_length
 from worker.tasks.cross_entropy import PLAIN, summed_cross_entropy
 
@@ -99,15 +100,17 @@ class SequenceClassification:
 
 
 def build_classification(
-    model: HfModel, data: TextData, access: DataAccess = DIRECT, loss: Loss = PLAIN
+    model: HfModel, data: TextData, access: DataAccess = DIRECT, loss: Loss = PLAIN, adapter: str | None = None
 ) -> SequenceClassification:
-    """Return the task of a Hugging Face model on texts with labels."""
+    """Return the task of a Hugging Face model on texts with labels. `adapter`: the folder of the one it continues."""
     from worker.tasks.hf_classifier import class_names, load_text_classifier
     from worker.tasks.hf_model import HfFolder
 
     folder = HfFolder(model.path, access.roots)
     length = row_length(data.max_length, folder.context)
-    files = load_labelled(data, folder.tokenizer, length, class_names(folder.config), access)
+    known = known_classes(class_names(folder.config), adapter, access.roots)
+    files = load_labelled(data, folder.tokenizer, length, known, access)
+    check_classes(adapter, known, files.classes)
     padding = files.examples.texts.padding
     task = SequenceClassification(
         lambda: load_text_classifier(folder, files.classes, padding), files.examples, files.classes, loss

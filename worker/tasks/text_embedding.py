@@ -16,6 +16,7 @@ from worker.data.text_examples import DIRECT, DataAccess
 from worker.data.text_pairs import PairGroups, load_pairs
 from worker.deferred.recording import CannotDeferError
 from worker.tasks.causal_lm import row_length
+from worker.tasks.sentence_modules import check_sentence_modules
 
 
 class TextEmbedding:
@@ -110,6 +111,7 @@ def build_embedding(
     from worker.tasks.hf_model import HfFolder
 
     folder = HfFolder(model.path, access.roots)
+    check_sentence_modules("model.path", folder.path, embedding.pooling, access.roots)
     length = row_length(data.max_length, folder.context)
     pairs, notices = load_pairs(data, folder.tokenizer, length, embedding.group_size, seed, access)
     task = TextEmbedding(lambda: load_embedding(folder, embedding.pooling), pairs, embedding.temperature)

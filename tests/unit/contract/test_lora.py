@@ -43,6 +43,25 @@ def spec(base_dtype="nf4", **changes):
     return parse_spec({**document, **changes})
 
 
+class TestPatterns:
+    def test_specs_with_equal_patterns_are_equal_and_have_one_hash(self):
+        sections = [spec("fp32", lora={"rank_pattern": {"q_proj": rank}}).lora for rank in (2, 2, 3)]
+        assert sections[0] == sections[1] != sections[2]
+        assert hash(sections[0]) == hash(sections[1])
+
+    @pytest.mark.parametrize("field", ["rank_pattern", "alpha_pattern"])
+    def test_fork_with_other_patterns_makes_other_updates(self, field):
+        source, fork = spec("fp32"), spec("fp32", lora={field: {"q_proj": 2}})
+        assert fixed_differences(source, fork) == [f"lora.{field}"]
+        incompatible = [problem.param for problem in incompatible_fields(source, fork)]
+        assert incompatible == (["lora.rank_pattern"] if field == "rank_pattern" else [])
+
+    @pytest.mark.parametrize("value", [0, -1, "a", None])
+    def test_values_are_positive_numbers(self, value):
+        with pytest.raises(SpecError, match=r"lora\.rank_pattern\.q_proj"):
+            spec("fp32", lora={"rank_pattern": {"q_proj": value}})
+
+
 class TestBaseDtype:
     @pytest.mark.parametrize(
         ("changes", "message"),

@@ -28,6 +28,8 @@ _ALIASES = {
     "lora.rslora": ("use_rslora", "lora.use_rslora", "rslora"),
     "lora.dora": ("use_dora", "lora.use_dora", "dora"),
     "lora.modules_to_save": ("modules_to_save", "lora_modules_to_save"),
+    "lora.rank_pattern": ("rank_pattern", "lora_rank_pattern"),
+    "lora.alpha_pattern": ("alpha_pattern", "lora_alpha_pattern"),
     "lora.adapter": ("lora_model_dir", "adapter", "adapter_name_or_path"),
     "loss.neftune_alpha": ("neftune_noise_alpha", "loss.neftune_noise_alpha", "neftune_alpha"),
     "objective": ("rl", "stage", "training_type"),

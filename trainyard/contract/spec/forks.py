@@ -23,7 +23,7 @@ ADJUSTABLE = (
 FIXED = (
     *("task", "target", "code", "model", "data", "batch.size", "batch.last", "optimizer.name", "optimizer.momentum"),
     *("lora_rank", "lora.alpha", "lora.dropout", "lora.targets", "lora.base_dtype", "trainable", "seed", "objective"),
-    *("lora.rslora", "lora.dora", "lora.modules_to_save", "lora.adapter"),
+    *("lora.rslora", "lora.dora", "lora.modules_to_save", "lora.adapter", "lora.rank_pattern", "lora.alpha_pattern"),
 )
 """Fields to which the optimizer's state and the position in the data belong. Specs with equal values of these and of
 the adjustable fields make the same updates, with any strategy and number of ranks."""
@@ -31,7 +31,9 @@ the adjustable fields make the same updates, with any strategy and number of ran
 LAYOUT = ("gpus", "strategy", "fsdp", "ddp", "batch.micro_size", "compile", "backend")
 """Fields that change the order in which numbers are added, but not the updates."""
 
-_COMPATIBILITY_FIELDS = ("task", "lora_rank", "lora.targets", "lora.dora", "lora.modules_to_save", "trainable")
+_COMPATIBILITY_FIELDS = (
+    *("task", "lora_rank", "lora.rank_pattern", "lora.targets", "lora.dora", "lora.modules_to_save", "trainable"),
+)
 """Specs with equal values of these fields train the same parameters, so that the weights are compatible."""
 
 _MODEL_FREE = {"dropout", "path"}

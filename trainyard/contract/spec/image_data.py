@@ -30,8 +30,9 @@ class ImageFiles(Strict):
     source: Literal["images"] = "images"
     path: Paths | None = None
     """Required without `sources`. A folder with a subfolder for each class, whose files are the images; Parquet files
-    by name or glob pattern, with a column of images as `datasets` writes them and one of labels; or a list of these,
-    below the service's allowed roots. Images are ordered by class and name, rows as in their files."""
+    by name or glob pattern, or folders saved by `datasets.save_to_disk`, with a column of images as `datasets` writes
+    them and one of labels; or a list of these, below the service's allowed roots. Images are ordered by class and name,
+    rows as in their files."""
     sources: Annotated[tuple[ImageSource, ...], Field(max_length=MAX_SOURCES)] = ()
     """Several sources instead of `path`, drawn from by their weights as those of a [mixture](#textmixture) of texts."""
     eval_path: Paths | None = None

@@ -186,6 +186,12 @@ class Lora(Strict):
     arXiv:2312.03732)."""
     dora: bool = False
     """Also train the norm of each column of the adapted weights (DoRA, arXiv:2402.09353)."""
+    rank_pattern: dict[NamePattern, PositiveInt] = Field(default_factory=dict, max_length=MAX_PATTERNS)
+    """Ranks of some layers instead of `lora_rank`, by names, last parts of names, or glob patterns of either. The first
+    pattern that matches a layer counts."""
+    alpha_pattern: dict[NamePattern, PositiveFloat] = Field(default_factory=dict, max_length=MAX_PATTERNS)
+    """Scales of some layers instead of `alpha`, each divided by the rank of its layer; patterns as for
+    `rank_pattern`."""
     modules_to_save: Annotated[tuple[NamePattern, ...], Field(max_length=MAX_PATTERNS)] = ()
     """Modules to train whole beside the adapters, such as the embeddings: names, last parts of names, or glob patterns
     of either. Their weights are part of the exported adapter."""
@@ -195,6 +201,10 @@ class Lora(Strict):
     merge: bool = False
     """Export the merged model instead of the adapters. The adapters are merged into the base as it was trained with,
     and with a `base_dtype` other than `fp32` the merged model is in bf16."""
+
+    def __hash__(self) -> int:
+        # Mappings have no hash; equality compares them.
+        return hash((self.alpha, self.targets, self.modules_to_save))
 
 
 class Evaluation(Strict):

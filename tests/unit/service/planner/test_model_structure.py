@@ -112,6 +112,7 @@ def test_trained_parameters_of_gpt_equal_the_module(changes, tied):
         {},
         {"lora_rank": 4},
         {"lora_rank": 2, "lora": {"targets": ["q_proj", "model.layers.1.*"]}},
+        {"lora_rank": 4, "lora": {"rank_pattern": {"*.1.*.q_proj": 2, "q_proj": 3}, "alpha_pattern": {"v_proj": 2}}},
         {"trainable": ["model.layers.2.*", "lm_head.*"]},
     ],
 )

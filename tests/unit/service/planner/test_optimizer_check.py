@@ -28,6 +28,20 @@ def test_rate_of_adapters_needs_a_rank():
     assert "`*norm*` matches" in problem_of(optimizer={"lr_scale": {"*norm*": 2}}, lora_rank=4)
 
 
+@pytest.mark.parametrize("field", ["rank_pattern", "alpha_pattern"])
+def test_pattern_without_an_adapted_layer_is_refused(field):
+    lora = {"targets": ["q_proj", "k_proj"], field: {"q_proj": 2, "v_proj": 3}}
+    message = f"lora.{field}: `v_proj` matches no layer that is adapted; there are: q_proj, k_proj"
+    assert problem_of(lora_rank=4, lora=lora) == message
+
+
+def test_rank_of_a_layer_is_limited_by_its_smallest_side():
+    message = problem_of(lora_rank=4, lora={"rank_pattern": {"down_proj": 100_000}})
+    assert message.startswith(
+        "lora.rank_pattern: is 100000, larger than the smallest side of its target `model.layers.0."
+    )
+
+
 def test_rate_of_a_frozen_parameter_is_refused():
     scaled = {"lr_scale": {"*embed*": 2}}
     assert problem_of(optimizer=scaled) is None

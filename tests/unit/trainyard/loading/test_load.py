@@ -172,6 +172,13 @@ class TestRefusals:
         (adapter / "adapter_model.safetensors").rename(adapter / "adapter_model.bin")
         assert "has no adapter_model.safetensors" in self.refusal(adapter)
 
+    def test_model_without_a_head_is_refused(self, tmp_path, base):
+        from transformers import AutoModel
+
+        AutoModel.from_pretrained(base).save_pretrained(tmp_path)
+        text = self.refusal(tmp_path)
+        assert "holds LlamaModel, which lacks weights of LlamaForCausalLM, such as lm_head.weight" in text
+
     def test_code_of_a_folder_is_not_run(self, tmp_path, base):
         folder = shutil.copytree(base, tmp_path / "code")
         config = json.loads((folder / "config.json").read_text())

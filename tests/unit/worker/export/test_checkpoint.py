@@ -66,6 +66,14 @@ def base(tmp_path_factory):
     return hf.save_llama(tmp_path_factory.mktemp("base") / "llama", tied=True)
 
 
+def quantized_copy(base, folder, method):
+    """Copy a model's folder, and state that its weights are quantized."""
+    shutil.copytree(base, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": method}}))
+    return folder
+
+
 @pytest.fixture
 def hf_spec(base):
     return lambda **changes: spec_of({"source": "hf", "path": str(base)}, **changes)
@@ -109,6 +117,15 @@ class TestWholeModels:
         assert json.loads((folder / "config.json").read_text())["dtype"] == "bfloat16"
         elements = sum(parameter.numel() for parameter in model.parameters())
         assert 2 * elements <= (folder / "model.safetensors").stat().st_size <= 2 * elements + 4096
+
+    def test_base_that_was_quantized_is_exported_as_a_whole_model(self, tmp_path, base):
+        quantized = quantized_copy(base, tmp_path / "quantized", "fp8")
+        spec = spec_of({"source": "hf", "path": str(quantized)})
+        module = trained_module(spec)
+        folder, kind, _ = exported(tmp_path, spec, module)
+        assert kind == "model"
+        assert "quantization_config" not in json.loads((folder / "config.json").read_text())
+        assert torch.equal(logits_of(load(folder)), logits_of(module))
 
     def test_other_builtin_model(self, tmp_path):
         spec = parse_spec(
@@ -155,6 +172,26 @@ class TestPartsOfModels:
         bare = load(spec.model.path) if source == "hf" else build_builtin(spec.model)
         assert kind == "adapter"
         assert torch.equal(logits_of(PeftModel.from_pretrained(bare, folder).eval()), logits_of(module))
+
+    @pytest.mark.parametrize(
+        ("loader", "lora"),
+        [
+            ("peft", {"dora": True, "rank_pattern": {"q_proj": 1, "*.1.*": 3}, "alpha_pattern": {"v_proj": 3}}),
+            ("peft", {"rslora": True, "targets": ["*.1.mlp.*_proj"], "rank_pattern": {"down_proj": 4}}),
+            # transformers leaves the norms of DoRA out, of files that peft writes too.
+            ("transformers", {"rslora": True, "targets": ["*.1.mlp.*_proj"], "rank_pattern": {"down_proj": 4}}),
+        ],
+    )
+    def test_folder_of_adapters_loads_by_its_name_alone(self, tmp_path, hf_spec, lora, loader):
+        import peft
+        import transformers
+
+        spec = hf_spec(lora_rank=2, lora=lora)
+        module = trained_module(spec)
+        folder, _, _ = exported(tmp_path, spec, module)
+        own = peft.AutoPeftModelForCausalLM if loader == "peft" else transformers.AutoModelForCausalLM
+        loaded = own.from_pretrained(folder, dtype=torch.float32).eval()
+        torch.testing.assert_close(logits_of(loaded), logits_of(module), rtol=0, atol=1e-6)
 
     @pytest.mark.parametrize("source", ["hf", "builtin"])
     def test_merged_adapters_are_a_whole_model(self, tmp_path, hf_spec, source):
