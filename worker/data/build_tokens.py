@@ -23,7 +23,9 @@ from worker.core.errors import RefusedError
 from worker.core.processes import die_with_parent, usable_processors
 from worker.data.data_files import Chunk, DataFile
 from worker.data.encode import BadRecord, EncodedChunk, encode_chunk
+from worker.data.read_limit import SourceLimit
 from worker.data.records import RecordPosition, Unreadable, chunks_of, numbered_records
+from worker.data.source_account import BadRecordReasons, shown_of, token_facts
 from worker.data.tokenizers import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -76,22 +78,29 @@ def build_tokens(
     tokenizer: Tokenizer,
     bad_lines: BadLines,
     on_progress: Callable[[], None],
+    limit: SourceLimit | None = None,
 ) -> dict[str, Any]:
-    """Write the tokens of all examples of the files, and return facts about them: `format`, `examples`, `tokens`,
-    `bad` (the number of bad records), `named` (the first of them) and `counts` (see `worker.data.account`).
+    """Write the tokens of the examples of the files, and return facts about them: `format`, `examples`, `tokens`, `bad`
+    (the number of bad records), `named` (the first of them), and other fields of a `DataAccount`.
+
+    Args:
+        limit: Of what is read; None: everything.
 
     Raises:
         RefusedError: A file is invalid, or has more bad records than may be skipped.
     """
     chunks = [chunk for file in files for chunk in chunks_of(file)]
-    format = _detected(files, source, skips=bad_lines.limit > 0) if source.format == "auto" else source.format
-    encode = partial(encode_chunk, format=format, columns=dict(source.columns), tokenizer=tokenizer)
+    format: str = source.format
+    if format == "auto":
+        format = _detected(files, source, skips=bad_lines.limit > 0, limit=limit)
+    encode = partial(encode_chunk, format=format, columns=dict(source.columns), tokenizer=tokenizer, limit=limit)
     tally = _Tally(bad_lines.limit)
     examples = tokens = 0
     counts: Counter[str] = Counter()
     with ExitStack() as stack:
         outputs = {name: stack.enter_context((folder / name).open("wb")) for name in (TOKENS, TARGETS, ENDS)}
-        for chunk, encoded in zip(chunks, _encoded(chunks, encode, bad_lines.limit), strict=True):
+        parts = _encoded(chunks, encode, bad_lines.limit, serial=limit is not None)
+        for chunk, encoded in zip(chunks, parts, strict=True):
             on_progress()
             tally.add(chunk, encoded)
             outputs[TOKENS].write(encoded.tokens.data)
@@ -99,10 +108,28 @@ def build_tokens(
             outputs[ENDS].write((np.cumsum(encoded.lengths) + tokens).astype(np.int64).data)
             examples, tokens = examples + len(encoded.lengths), tokens + len(encoded.tokens)
             counts.update(encoded.counts)
+            if limit and limit.is_reached:
+                break
     log.info("%d examples of format %s, %d tokens, %d bad records", examples, format, tokens, tally.count)
-    named = [asdict(record) for record in tally.named]
-    facts = {"examples": examples, "tokens": tokens, "bad": tally.count, "counts": dict(counts)}
-    return {"format": format, "named": named, **facts}
+    stated = {"named": [asdict(record) for record in tally.named], "reasons": tally.reasons.facts()}
+    return stated | {
+        "format": format,
+        "complete": not (limit and limit.is_reached),
+        "examples": examples,
+        "tokens": tokens,
+        "bad": tally.count,
+        "counts": dict(counts),
+        **_facts(folder, tokenizer),
+    }
+
+
+def _facts(folder: Path, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return what the arrays of an entry tell about its examples."""
+    tokens, targets, ends = (
+        np.memmap(folder / name, dtype=dtype, mode="r") if (folder / name).stat().st_size else np.zeros(0, dtype)
+        for name, dtype in ((TOKENS, "<i4"), (TARGETS, "<u1"), (ENDS, "<i8"))
+    )
+    return {**token_facts(targets, ends), "shown": shown_of(tokens, targets, ends, tokenizer)}
 
 
 class _Tally:
@@ -114,6 +141,7 @@ class _Tally:
         self._lines = 0
         self.count = 0
         self.named: list[NamedRecord] = []
+        self.reasons = BadRecordReasons()
 
     def add(self, chunk: Chunk, encoded: EncodedChunk) -> None:
         """Raises RefusedError: there are more bad records than may be skipped."""
@@ -122,6 +150,7 @@ class _Tally:
         for bad in encoded.bad:
             record = self._named(chunk.file, bad)
             self.count += 1
+            self.reasons.add(bad.problem, f"{record.file}, {record.unit} {record.number}")
             if len(self.named) < NAMED:
                 self.named.append(record)
             if self.count > self._limit:
@@ -160,7 +189,7 @@ def skipped_text(field: str, count: int, named: Sequence[NamedRecord]) -> str:
     return f"{field}: {bad_lines_text(count)} {'was' if count == 1 else 'were'} skipped: {listed}{more}"
 
 
-def _detected(files: Sequence[DataFile], source: TextSource, *, skips: bool) -> str:
+def _detected(files: Sequence[DataFile], source: TextSource, *, skips: bool, limit: SourceLimit | None) -> str:
     """Return the format of the first record that is readable, or with `skips` of the first that has one; the name of
     any if there is no record.
 
@@ -169,7 +198,8 @@ def _detected(files: Sequence[DataFile], source: TextSource, *, skips: bool) -> 
     """
     columns = columns_of("auto", source.columns)
     first: tuple[RecordPosition, BadRecordError] | None = None
-    for position, record in numbered_records(files, columns):
+    records = numbered_records(files, columns)
+    for position, record in limit.limit.of_source().take(records) if limit else records:
         if isinstance(record, Unreadable):
             continue
         try:
@@ -186,11 +216,13 @@ def _detected(files: Sequence[DataFile], source: TextSource, *, skips: bool) -> 
     )
 
 
-def _encoded(chunks: Sequence[Chunk], encode: Callable[..., EncodedChunk], limit: int) -> Iterator[EncodedChunk]:
+def _encoded(
+    chunks: Sequence[Chunk], encode: Callable[..., EncodedChunk], limit: int, *, serial: bool
+) -> Iterator[EncodedChunk]:
     """Yield the encoded parts in their order. At most a few for each processor are in memory."""
     size = sum(chunk.file.state.size for chunk in {chunk.file.path: chunk for chunk in chunks}.values())
     processes = min(usable_processors(), len(chunks), _MAX_PROCESSES)
-    if processes < 2 or size < _SERIAL_BYTES:
+    if serial or processes < 2 or size < _SERIAL_BYTES:
         yield from (encode(chunk, max_bad=limit) for chunk in chunks)
         return
     # Not forked: the threads of this process may hold locks, and its GPU cannot be used in a fork.

@@ -20,6 +20,7 @@ from trainyard.contract.formats.records import BadRecordError, unreadable
 from worker.data.account import counts_of
 from worker.data.chat_template import MarkedText
 from worker.data.data_files import Chunk
+from worker.data.read_limit import SourceLimit
 from worker.data.records import BLANK, Unreadable, records_of
 from worker.data.token_rows import Segment
 from worker.data.tokenizers import Tokenizer, completed_text, whole_text
@@ -58,14 +59,20 @@ class EncodedChunk:
 
 
 def encode_chunk(
-    chunk: Chunk, format: str, columns: Mapping[str, str], tokenizer: Tokenizer, *, max_bad: int
+    chunk: Chunk,
+    format: str,
+    columns: Mapping[str, str],
+    tokenizer: Tokenizer,
+    *,
+    max_bad: int,
+    limit: SourceLimit | None = None,
 ) -> EncodedChunk:
-    """Encode the examples of a part of a file, up to the bad record after `max_bad` ones.
+    """Encode the examples of a part of a file, up to the bad record after `max_bad` ones, and within the limit.
 
     Raises:
         RefusedError: The file changed or is damaged.
     """
-    encoder = _Encoder(format, columns, tokenizer, max_bad)
+    encoder = _Encoder(format, columns, tokenizer, max_bad, limit)
     segments = list(encoder.segments(chunk))
     none = [Segment(np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.bool_))]
     return EncodedChunk(
@@ -79,11 +86,14 @@ def encode_chunk(
 
 
 class _Encoder:
-    def __init__(self, format: str, columns: Mapping[str, str], tokenizer: Tokenizer, max_bad: int) -> None:
+    def __init__(
+        self, format: str, columns: Mapping[str, str], tokenizer: Tokenizer, max_bad: int, limit: SourceLimit | None
+    ) -> None:
         self._format = format
         self._columns = columns
         self._tokenizer = tokenizer
         self._max_bad = max_bad
+        self._limit = limit
         self.records = 0
         self.counts: Counter[str] = Counter()
         self.bad: list[BadRecord] = []
@@ -95,7 +105,8 @@ class _Encoder:
         self.bad.sort(key=lambda bad: bad.number)
 
     def _texts(self, chunk: Chunk) -> Iterator[tuple[int, MarkedText]]:
-        for number, record in records_of(chunk, columns_of(self._format, self._columns)):
+        records = records_of(chunk, columns_of(self._format, self._columns))
+        for number, record in self._limit.take(records) if self._limit else records:
             self.records += 1
             if record is BLANK:
                 continue

@@ -11,6 +11,7 @@ import numpy as np
 from trainyard.contract.formats.preferences import FORMATS, Preference, parse_preference
 from trainyard.contract.formats.records import BadRecordError, unreadable
 from trainyard.contract.spec.text_sources import FORMAT_FIELDS, FileSource, TextSource
+from trainyard.contract.wire.data_accounts import DataAccount
 from worker.data.account import counts_of, notices_of, template_notices
 from worker.data.answers import Answer, AnswerRows, labelled_rows, pair_rows
 from worker.data.build_tokens import NAMED, NamedRecord, skipped_text, too_many_bad
@@ -21,6 +22,7 @@ from worker.data.encode import encode_each
 from worker.data.notices import Notice
 from worker.data.parsed_records import divided
 from worker.data.records import RecordPosition, Unreadable, numbered_records
+from worker.data.source_account import BadRecordReasons, account_of, answer_facts, template_facts
 from worker.data.text_examples import DIRECT, DataAccess
 from worker.data.token_rows import Segment
 from worker.data.tokenizers import Tokenizer, completed_text
@@ -68,7 +70,7 @@ def load_answers(
     """
     assert isinstance(source, FileSource), "uploaded files have been located"
     files = find_files(section, source, access.roots)
-    reader = _Reader(section, formats, source.columns, tokenizer, max_bad)
+    reader = _Reader(section, formats, source.columns, tokenizer, max_bad, access)
     encoded: list[Encoded] = []
     labels: list[bool] = []
     parsed = reader.parsed(files)
@@ -80,6 +82,9 @@ def load_answers(
     named = source.path if isinstance(source.path, str) else ", ".join(source.path)
     parts = divided(section, list(zip(encoded, labels, strict=True)), fraction)
     train, held_out = (_rows(part, length, paired=reader.paired) for part in parts)
+    cut = _cut(encoded, length)
+    sizes = {"rows": len(train), "held_out_rows": len(held_out)}
+    access.on_account(reader.account(encoded, labels, length, cut, sizes))
     for rows, part, which in (
         (train, parts[0], " that is not held out"),
         (held_out, parts[1], " among those held out"),
@@ -88,7 +93,7 @@ def load_answers(
             raise _cut([answers for answers, _ in part], length).refusal(
                 section, named, length, which if fraction else ""
             )
-    notices = _cut(encoded, length).notices(section, length)
+    notices = cut.notices(section, length)
     log.info("%s: %d examples", named, len(train) + len(held_out))
     return LoadedAnswers(train, held_out, reader.notices() + notices)
 
@@ -111,14 +116,22 @@ def _rows(examples: Sequence[tuple[Encoded, bool]], length: int, *, paired: bool
 
 class _Reader:
     def __init__(
-        self, section: str, formats: Sequence[str], columns: Mapping[str, str], tokenizer: Tokenizer, max_bad: int
+        self,
+        section: str,
+        formats: Sequence[str],
+        columns: Mapping[str, str],
+        tokenizer: Tokenizer,
+        max_bad: int,
+        access: DataAccess,
     ) -> None:
         self._section = section
         self._formats = list(formats)
         self._columns = columns
         self._tokenizer = tokenizer
         self._max_bad = max_bad
+        self._limit = access.limit.of_source() if access.limit else None
         self._bad: list[NamedRecord] = []
+        self._reasons = BadRecordReasons()
         self.counts: Counter[str] = Counter()
         """What became of the examples; see `worker.data.account`."""
         self.chats = False
@@ -133,13 +146,34 @@ class _Reader:
         message = skipped_text(self._section, len(self._bad), self._bad[:NAMED])
         return [Notice("bad_lines_skipped", message, "warning", {"skipped": len(self._bad)}), *notices]
 
+    def account(
+        self,
+        encoded: Sequence[Encoded],
+        labels: Sequence[bool],
+        length: int,
+        cut: CutExamples,
+        sizes: Mapping[str, int],
+    ) -> DataAccount:
+        """Return the account of these examples. `sizes`: the numbers of rows, by the fields of the account."""
+        template = template_facts(self._tokenizer) if self.chats else None
+        facts = {
+            **answer_facts(encoded, labels, self._tokenizer, paired=self.paired),
+            "format": self._formats[0],
+            "complete": not (self._limit and self._limit.is_reached),
+            "bad": len(self._bad),
+            "reasons": self._reasons.facts(),
+            "counts": dict(self.counts),
+        }
+        return account_of(self._section, facts, template, length, cut=[cut], **sizes)
+
     @property
     def paired(self) -> bool:
         return self._formats[0] != "unpaired_preference"
 
     def parsed(self, files: Sequence[DataFile]) -> Iterator[tuple[RecordPosition, Preference]]:
         fields = {self._columns.get(field, field) for format in self._formats for field in FORMAT_FIELDS[format]}
-        for position, record in numbered_records(files, frozenset(fields)):
+        records = numbered_records(files, frozenset(fields))
+        for position, record in self._limit.take(records) if self._limit else records:
             try:
                 yield position, self._parse(record)
             except BadRecordError as error:
@@ -167,6 +201,7 @@ class _Reader:
 
     def _reject(self, position: RecordPosition, error: BadRecordError) -> None:
         self._bad.append(NamedRecord.at(position, str(error), error.hint))
+        self._reasons.add(str(error), str(position))
         log.warning("%s: %s", self._section, self._bad[-1].text)
         if len(self._bad) > self._max_bad:
             raise too_many_bad(self._section, self._bad[:NAMED], self._max_bad)
