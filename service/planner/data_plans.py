@@ -19,9 +19,9 @@ from service.scheduler.launch_plan import inherited_environment
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
 from trainyard.contract.wire.data_accounts import DataAccounts, DataRequest, DataUpdate
 
-MAX_SECONDS = 20.0
+MAX_SECONDS = 30.0
 """How long the data of one request is read, so that the response comes before clients and proxies give up."""
-_START_AND_END_SECONDS = 8.0
+_START_AND_END_SECONDS = 60.0
 """For the start of the interpreter, and for the last record."""
 _MEMORY_BYTES = 4 * 2**30
 _AT_ONCE = 2

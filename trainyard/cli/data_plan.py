@@ -28,8 +28,8 @@ from trainyard.contract.wire.data_accounts import DataAccounts, DataRequest, Dat
 _PACKAGES = ("torch", "numpy")
 _PACKAGES_OF_MODELS = ("transformers", "jinja2")
 _PACKAGES_OF_TABLES = ("pyarrow",)
-_GRACE_SECONDS = 20.0
-"""How long the process may go on after the last record was read; it ends by itself before."""
+_GRACE_SECONDS = 60.0
+"""For the start of the process, and for its end, which it sees to by itself before."""
 _END_SECONDS = 2.0
 
 

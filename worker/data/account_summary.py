@@ -38,8 +38,8 @@ def _records(account: DataAccount) -> Iterator[str]:
 
 def _answers(account: DataAccount) -> Iterator[str]:
     answers = f"{account.counts.get('answers', 0):,}"
-    for name, number in account.counts.items():
-        if number and name != "answers":
+    for name in dict.fromkeys((*_COUNTS, *account.counts)):
+        if (number := account.counts.get(name, 0)) and name != "answers":
             yield _COUNTS.get(name, f"{name}: {{n}}").format(n=f"{number:,}", answers=answers)
 
 

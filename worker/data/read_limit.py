@@ -14,10 +14,17 @@ class ReadLimit:
 
     records: int
     """Of each source, at most."""
-    until: float
-    """The time of `time.monotonic` after which no further record is read."""
+    seconds: float
+    """Time after the first record after which no further one is read."""
     on_record: Callable[[], None] = lambda: None
     """Called for each record."""
+    _until: float | None = None
+
+    def is_over(self) -> bool:
+        """Return whether the time is over."""
+        if self._until is None:
+            self._until = time.monotonic() + self.seconds
+        return time.monotonic() > self._until
 
     def of_source(self) -> "SourceLimit":
         """Return the limit of one source."""
@@ -37,7 +44,7 @@ class SourceLimit:
     def take(self, records: Iterable[T]) -> Iterator[T]:
         """Yield the records within the limit."""
         for record in records:
-            if not self.left or time.monotonic() > self.limit.until:
+            if not self.left or self.limit.is_over():
                 self.is_reached = True
                 return
             self.left -= 1

@@ -19,8 +19,8 @@ from trainyard.contract.wire.data_accounts import DataAccount, DataAccounts, Dat
 from trainyard.process_start import speed_up_imports
 
 _PROGRESS_SECONDS = 0.5
-_EXTRA_SECONDS = 15.0
-"""How long the work may go on after the last record was read. What one record takes is not known."""
+_EXTRA_SECONDS = 45.0
+"""For the imports, and for the records that were read last."""
 _ANY_NUMBER = 2**53
 _WITH = "Accounts are made of files of texts, conversations, preferences and pairs."
 
@@ -120,7 +120,7 @@ def _read(
             reported = now
             report(DataUpdate(records=count))
 
-    limit = ReadLimit(request.records, time.monotonic() + request.seconds, on_record)
+    limit = ReadLimit(request.records, request.seconds, on_record)
     select_task(spec, DataAccess(roots, limit=limit, on_account=accounts.append))
 
 

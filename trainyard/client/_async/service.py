@@ -1,6 +1,7 @@
 """Calls about plans, sweeps, templates and the service itself."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -20,6 +21,7 @@ from trainyard.client.request import (
 )
 from trainyard.client.request import idempotency_key as new_key
 from trainyard.client.spec_body import Spec, json_body, plain_spec, spec_body
+from trainyard.client.waiting import PLAN_DATA_TIMEOUT_SECONDS
 from trainyard.contract.spec.templates import Template
 from trainyard.contract.wire.cluster import ClusterResource, MaintenanceRequest, MaintenanceResource
 from trainyard.contract.wire.data_accounts import PLANNED_RECORDS, DataAccounts
@@ -57,7 +59,8 @@ class AsyncServiceCalls(AsyncTransport):
         content, media_type = spec_body(spec)
         params = without_none(records=str(records), seconds=None if seconds is None else str(seconds))
         headers = {"Content-Type": media_type}
-        return await self._send(Request("POST", "/v1/plans/data", model(DataAccounts), params, headers, content))
+        request = Request("POST", "/v1/plans/data", model(DataAccounts), params, headers, content, repeatable=False)
+        return await self._send(replace(request, timeout=PLAN_DATA_TIMEOUT_SECONDS))
 
     async def start_estimate(self, estimate_id: str) -> StartEstimateResource:
         """Return the start estimate of a plan."""
