@@ -26,6 +26,11 @@ def summary_of(account: DataAccount) -> list[str]:
     return [*_records(account), *_answers(account), *_tokens(account), *_template(account.template)]
 
 
+def headline_of(account: DataAccount) -> str:
+    """Return the main facts of an account as one sentence, for the list of events."""
+    return "; ".join(sentence for part in (_records, _tokens) for sentence in [*part(account)][:1])
+
+
 def _records(account: DataAccount) -> Iterator[str]:
     which = "" if account.complete else "the first "
     examples = f"{_number(account.examples, 'example')} of format {account.format}"

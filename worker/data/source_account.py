@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.contract.wire.data_accounts import DATA_ACCOUNT, DataAccount, TemplateFacts
-from worker.data.account_summary import summary_of
+from worker.data.account_summary import headline_of, summary_of
 from worker.data.answers import Answer
 from worker.data.cut_examples import CutExamples
 from worker.data.notices import Notice
@@ -133,6 +133,7 @@ def account_of(
         held_out_rows: Those that are held out.
     """
     known = {name: facts[name] for name in _COPIED if name in facts}
+    known["counts"] = {name: count for name, count in facts.get("counts", {}).items() if count}
     account = DataAccount(
         section=section,
         records=facts["examples"] + facts["bad"],
@@ -154,7 +155,6 @@ _COPIED = (
     "complete",
     "examples",
     "reasons",
-    "counts",
     "tokens",
     "learned_tokens",
     "longest",
@@ -164,6 +164,4 @@ _COPIED = (
 
 def account_notice(account: DataAccount) -> Notice:
     """Return the account as an event of the run."""
-    return Notice(
-        DATA_ACCOUNT, f"{account.section}: {'; '.join(account.summary)}", data=account.model_dump(mode="json")
-    )
+    return Notice(DATA_ACCOUNT, f"{account.section}: {headline_of(account)}", data=account.model_dump(mode="json"))

@@ -17,6 +17,7 @@ from trainyard.contract.spec.text_data import TextData
 from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
 from trainyard.contract.wire.data_accounts import DataAccount, DataAccounts, DataRequest, DataUpdate
 from trainyard.process_start import speed_up_imports
+from worker.core.processes import die_with_parent
 
 _PROGRESS_SECONDS = 0.5
 _EXTRA_SECONDS = 45.0
@@ -40,11 +41,12 @@ def main() -> int:
 
     parent = os.getppid()
     try:
+        die_with_parent(parent)
         request = DataRequest.model_validate_json(sys.stdin.buffer.read())
         if request.memory_bytes is not None:
             resource.setrlimit(resource.RLIMIT_DATA, (request.memory_bytes, request.memory_bytes))
         with _time_limit(request.seconds + _EXTRA_SECONDS):
-            report(_accounted(request, parent, report))
+            report(account_for(request, report))
     except BrokenPipeError:
         return 1
     except _TimeOverError:
@@ -66,13 +68,12 @@ def main() -> int:
     return 0
 
 
-def _accounted(request: DataRequest, parent: int, report: Callable[[DataUpdate], None]) -> DataUpdate:
+def account_for(request: DataRequest, report: Callable[[DataUpdate], None]) -> DataUpdate:
+    """Return the last update about the data of a spec, and report the number of records now and then."""
     from worker.core.errors import RefusedError, TrainingError
-    from worker.core.processes import die_with_parent
     from worker.data.model_files import remove_private_folders
     from worker.data.uploaded import UploadNames, locate_uploads
 
-    die_with_parent(parent)
     given = parse_spec(request.spec)
     if not isinstance(given.data, TextData) or given.task == "custom":
         return DataUpdate(
@@ -96,7 +97,7 @@ def _accounted(request: DataRequest, parent: int, report: Callable[[DataUpdate],
     finally:
         remove_private_folders()
     if problem is None:
-        problem, hint = bad_record_problem(given, accounts)
+        problem, hint = _bad_record_problem(given, accounts)
     return DataUpdate(result=names.resource(DataAccounts(data=accounts, problem=problem, hint=hint)))
 
 
@@ -130,7 +131,7 @@ def _lenient(data: object) -> TextData:
     return data.model_copy(update={"on_bad_line": "skip", "max_bad_lines": _ANY_NUMBER})
 
 
-def bad_record_problem(spec: TrainingSpec, accounts: list[DataAccount]) -> tuple[str | None, str | None]:
+def _bad_record_problem(spec: TrainingSpec, accounts: list[DataAccount]) -> tuple[str | None, str | None]:
     """Return why bad records would end a job with a spec, and what to do; None if they would not."""
     data = spec.data
     assert isinstance(data, TextData)
