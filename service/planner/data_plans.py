@@ -16,6 +16,7 @@ from service.core.settings import Settings
 from service.core.thread_slots import SlotsTakenError, ThreadSlots
 from service.scheduler.launch_document import source_tree
 from service.scheduler.launch_plan import inherited_environment
+from trainyard.contract.spec.text_data import TextData
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
 from trainyard.contract.wire.data_accounts import DataAccounts, DataRequest, DataUpdate
 
@@ -43,7 +44,7 @@ class DataPlanner:
     async def accounts(
         self, owner: str, uid: int | None, spec: TrainingSpec, records: int, seconds: float
     ) -> DataAccounts:
-        """Return the accounts of the sources of an accepted spec.
+        """Return the accounts of the sources of an accepted spec; none for data without accounts, such as images.
 
         Args:
             owner: The user who requests them.
@@ -55,6 +56,8 @@ class DataPlanner:
             InvalidRequestError: The data cannot be read here, or not in time.
             TooManyRequestsError: Other requests are being processed.
         """
+        if not isinstance(spec.data, TextData) or spec.task == "custom":
+            return DataAccounts()
         settings = self.settings
         request = DataRequest(
             spec=dump_spec(spec),
