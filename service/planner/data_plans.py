@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from tempfile import TemporaryDirectory
 
 from pydantic import ValidationError
 
@@ -105,17 +106,18 @@ class DataPlanner:
 
 
 def _run(command: list[str], text: str, environment: Mapping[str, str], seconds: float) -> str:
-    done = subprocess.run(
-        command,
-        input=text.encode(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=dict(environment),
-        cwd="/",
-        timeout=seconds,
-        start_new_session=True,
-        check=False,
-    )
+    with TemporaryDirectory(prefix="trainyard-data-", ignore_cleanup_errors=True) as folder:
+        done = subprocess.run(
+            command,
+            input=text.encode(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**environment, "TMPDIR": folder},
+            cwd=folder,
+            timeout=seconds,
+            start_new_session=True,
+            check=False,
+        )
     return done.stdout.decode(errors="replace")
 
 

@@ -37,7 +37,9 @@ def print_accounts(accounts: DataAccounts) -> None:
             print_line("")
         _print_account(account)
     if accounts.problem is not None:
-        print_error(f"a job would be refused: {accounts.problem}" + (f"\n{accounts.hint}" if accounts.hint else ""))
+        print_error(f"a job would be refused: {accounts.problem}")
+        if accounts.hint:
+            print_error(f"hint: {accounts.hint}")
 
 
 def _print_account(account: DataAccount) -> None:

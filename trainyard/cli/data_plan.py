@@ -28,7 +28,7 @@ from trainyard.contract.wire.data_accounts import DataAccounts, DataRequest, Dat
 _PACKAGES = ("torch", "numpy")
 _PACKAGES_OF_MODELS = ("transformers", "jinja2")
 _PACKAGES_OF_TABLES = ("pyarrow",)
-_GRACE_SECONDS = 60.0
+_GRACE_SECONDS = 65.0
 """For the start of the process, and for its end, which it sees to by itself before."""
 _END_SECONDS = 2.0
 
@@ -103,7 +103,7 @@ def _read_here(request: DataRequest, *, quiet: bool) -> DataAccounts:
                 env=environment,
                 start_new_session=True,
             ) as process,
-            _ending(process, request.seconds + _GRACE_SECONDS),
+            _ending(process, request.seconds + _GRACE_SECONDS) as killed,
         ):
             assert process.stdin is not None
             assert process.stdout is not None
@@ -115,19 +115,29 @@ def _read_here(request: DataRequest, *, quiet: bool) -> DataAccounts:
         return last.result
     if last.failure is not None:
         raise DataError(one_line(f"{last.failure}. {last.hint or ''}".strip()))
+    if killed:
+        raise DataError(
+            "reading the data takes too long; allow more time (--timeout) or read fewer records (--records)"
+        )
     if status == -signal.SIGKILL:
-        raise DataError("the process was killed: it took too long, or this machine has too little memory")
+        raise DataError("the process was killed, probably because this machine has too little memory")
     raise DataError(f"the process ended with status {status}; set TRAINYARD_DEBUG=1 to see its output")
 
 
 @contextmanager
-def _ending(process: "subprocess.Popen[bytes]", seconds: float) -> Iterator[None]:
-    """End the process with the block, and also after so many seconds."""
-    timer = threading.Timer(seconds, process.kill)
+def _ending(process: "subprocess.Popen[bytes]", seconds: float) -> Iterator[list[bool]]:
+    """End the process with the block, and also after so many seconds; then the list has an element."""
+    killed: list[bool] = []
+
+    def kill() -> None:
+        killed.append(True)
+        process.kill()
+
+    timer = threading.Timer(seconds, kill)
     timer.daemon = True
     timer.start()
     try:
-        yield
+        yield killed
     finally:
         timer.cancel()
         if process.poll() is None:

@@ -33,7 +33,8 @@ class BadRecordReasons:
 
     def add(self, problem: str, position: str) -> None:
         """Count a record. `position`: its file, and its line or row."""
-        reason = re.sub(r"\d+", "N", problem)[:_REASON_CHARACTERS]
+        # Positions differ from record to record; the digit of a name such as UTF-8 stays.
+        reason = re.sub(r"(?<=\s)\d+\b", "N", problem)[:_REASON_CHARACTERS]
         if reason in self._counts or len(self._counts) < _MAX_DISTINCT:
             self._counts.setdefault(reason, [0, position])[0] += 1
 

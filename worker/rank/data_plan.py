@@ -20,14 +20,14 @@ from trainyard.process_start import speed_up_imports
 from worker.core.processes import die_with_parent
 
 _PROGRESS_SECONDS = 0.5
-_EXTRA_SECONDS = 45.0
-"""For the imports, and for the records that were read last."""
+_START_SECONDS, _END_SECONDS = 50.0, 10.0
+"""For what precedes the first record, such as imports, and for what follows the last one."""
 _ANY_NUMBER = 2**53
 _WITH = "Accounts are made of files of texts, conversations, preferences and pairs."
 
 
-class _TimeOverError(Exception):
-    """The work took longer than was allowed."""
+class _TimeOver(BaseException):
+    """The work took longer than was allowed. No handler of errors, such as that of a chat template, catches it."""
 
 
 def main() -> int:
@@ -45,11 +45,11 @@ def main() -> int:
         request = DataRequest.model_validate_json(sys.stdin.buffer.read())
         if request.memory_bytes is not None:
             resource.setrlimit(resource.RLIMIT_DATA, (request.memory_bytes, request.memory_bytes))
-        with _time_limit(request.seconds + _EXTRA_SECONDS):
+        with _time_limit(_START_SECONDS + request.seconds):
             report(account_for(request, report))
     except BrokenPipeError:
         return 1
-    except _TimeOverError:
+    except _TimeOver:
         failure = f"the data was not read within {request.seconds:g} seconds"
         report(DataUpdate(failure=failure, hint="Read fewer records (--records), or allow more time (--timeout)."))
         return 1
@@ -117,6 +117,8 @@ def _read(
     def on_record() -> None:
         nonlocal count, reported
         count += 1
+        if count == 1:
+            signal.setitimer(signal.ITIMER_REAL, request.seconds + _END_SECONDS)
         if (now := time.monotonic()) - reported > _PROGRESS_SECONDS:
             reported = now
             report(DataUpdate(records=count))
@@ -149,10 +151,10 @@ def _bad_record_problem(spec: TrainingSpec, accounts: list[DataAccount]) -> tupl
 
 @contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
-    """Raise _TimeOverError in the block if it takes longer, so that temporary files are removed."""
+    """Raise _TimeOver in the block if it takes longer, so that temporary files are removed."""
 
     def end(number: int, frame: FrameType | None) -> None:
-        raise _TimeOverError
+        raise _TimeOver
 
     signal.signal(signal.SIGALRM, end)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))

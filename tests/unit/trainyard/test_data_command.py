@@ -221,6 +221,11 @@ class TestProcess:
         with pytest.raises(data_plan.DataError, match=message):
             read(program)
 
+    def test_process_that_takes_too_long_is_killed(self, read, monkeypatch):
+        monkeypatch.setattr(data_plan, "_GRACE_SECONDS", -59.9)
+        with pytest.raises(data_plan.DataError, match="takes too long"):
+            read("import time; time.sleep(60)")
+
     def test_interruption_ends_the_process(self, read, monkeypatch):
         started = []
         kill = data_plan.subprocess.Popen.terminate

@@ -140,12 +140,24 @@ class TestProcess:
         assert "ValidationError" in updates[-1].failure
 
     def test_time_limit_is_a_failure_with_a_hint(self, main, tmp_path, monkeypatch):
-        monkeypatch.setattr(data_plan, "_EXTRA_SECONDS", -0.99)
+        monkeypatch.setattr(data_plan, "_START_SECONDS", -0.99)
         monkeypatch.setattr(data_plan, "account_for", lambda request, report: signal.pause())
         given = request(write(tmp_path / "a.jsonl", GOOD)).model_copy(update={"seconds": 1.0})
         status, updates = main(given.model_dump_json())
         assert (status, updates[-1].failure) == (1, "the data was not read within 1 seconds")
         assert "--records" in updates[-1].hint
+
+    def test_handler_of_errors_does_not_catch_the_limit(self, main, tmp_path, monkeypatch):
+        def render(request, report):
+            try:
+                signal.pause()
+            except Exception:  # as around chat templates
+                return DataUpdate()
+
+        monkeypatch.setattr(data_plan, "_START_SECONDS", -0.99)
+        monkeypatch.setattr(data_plan, "account_for", render)
+        given = request(write(tmp_path / "a.jsonl", GOOD)).model_copy(update={"seconds": 1.0})
+        assert main(given.model_dump_json())[0] == 1
 
     @pytest.mark.parametrize("error", [MemoryError(), ImportError("No module named 'transformers'")])
     def test_missing_memory_or_package_has_a_hint(self, main, tmp_path, monkeypatch, error):
