@@ -13,7 +13,7 @@ from trainyard.contract.wire.worker_events import WORKER_PREFIX
 router = APIRouter(prefix="/v1/jobs/{job_id}/data", tags=["jobs"], route_class=SlotRoute)
 
 
-@router.get("", operation_id="get_job_data")
+@router.get("", operation_id="get_data_accounts")
 def get(app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: JobId) -> DataAccounts:
     """Get the account of each source of a job's data: records, examples, and which tokens are learned. It is empty
     until the data was read, and for data without accounts, such as images."""
