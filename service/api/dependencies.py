@@ -45,6 +45,7 @@ from service.metrics.ingest.writer import PointWriter
 from service.openai.base_models import BaseModels, models_file
 from service.openai.service import FineTuneService
 from service.planner.batch_acceptance import BatchAcceptance
+from service.planner.data_plans import DataPlanner
 from service.planner.process_pool import ProcessPool
 from service.planner.service import Planner
 from service.registry.service import ModelRegistry
@@ -114,6 +115,11 @@ class AppState:
         self.worker_rate_limiter = RateLimiter(Rate(settings.worker_rate_per_second, settings.worker_rate_burst))
         database.after_commit += [self.global_source.on_commit, self.broadcaster.on_commit]
         database.before_commit = self.audit_log.add_entry
+
+    @cached_property
+    def data_planner(self) -> DataPlanner:
+        """Reads the data of specs before they are submitted."""
+        return DataPlanner(self.settings, self.owners)
 
     @cached_property
     def registry(self) -> ModelRegistry:

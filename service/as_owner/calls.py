@@ -129,15 +129,19 @@ class OwnerCalls:
             raise FileNotFoundError(source)
 
     def command(
-        self, uid: int, command: Sequence[str], environment: Mapping[str, str], seconds: float
+        self, uid: int, command: Sequence[str], environment: Mapping[str, str], seconds: float, text: str = ""
     ) -> tuple[int, str, str]:
         """Run a command, and return its exit status, output and error output.
+
+        Args:
+            text: Its input.
 
         Raises:
             AccountError: the service cannot act as this account.
             OwnerCallError: the outcome is unknown.
         """
-        result = self.call(uid, "command", {"command": list(command), "environment": dict(environment)}, seconds)
+        request = {"command": list(command), "environment": dict(environment), "text": text}
+        result = self.call(uid, "command", request, seconds)
         try:
             return int(result["returncode"]), str(result["stdout"]), str(result["stderr"])
         except (KeyError, TypeError, ValueError):

@@ -95,9 +95,13 @@ def start(request: Request) -> dict[str, Any]:
 
 
 def run_command(request: Request) -> dict[str, Any]:
-    """Run one of Slurm's commands, such as scancel, and return its output."""
+    """Run a command, such as scancel, with `text` as its input, and return its output."""
     done = subprocess.run(
-        request["command"], env=request["environment"], stdin=subprocess.DEVNULL, capture_output=True, check=False
+        request["command"],
+        env=request["environment"],
+        input=request.get("text", "").encode(),
+        capture_output=True,
+        check=False,
     )
     stdout, stderr = (text[:_MAX_OUTPUT].decode(errors="replace") for text in (done.stdout, done.stderr))
     return {"returncode": done.returncode, "stdout": stdout, "stderr": stderr}

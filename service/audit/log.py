@@ -27,7 +27,7 @@ SERVICE = "service"
 ANONYMOUS = "anonymous"
 
 _CHANGE_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-_READ_ONLY_ACTIONS = frozenset({"make_plan"})
+_READ_ONLY_ACTIONS = frozenset({"make_plan", "plan_data"})
 """Operations that store nothing, whatever their method."""
 _AUTH_FAILURE_WINDOW = timedelta(seconds=60)
 _MAX_ADDRESSES = 20

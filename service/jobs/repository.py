@@ -209,10 +209,10 @@ class JobRepository:
             query = query.where(Attempt.number == number)
         return self._session.scalar(query)
 
-    def list_events(self, job: Job, page: PageRequest) -> tuple[list[Event], bool]:
-        """Return one page of the job's events by sequence, and whether more follow."""
+    def list_events(self, job: Job, page: PageRequest, *types: str) -> tuple[list[Event], bool]:
+        """Return one page of the job's events by sequence, of all types or of these, and whether more follow."""
         after = None if page.after is None else int(page.after.removeprefix("evt_"))
-        query = sa.select(Event).where(Event.job_pk == job.pk)
+        query = sa.select(Event).where(Event.job_pk == job.pk, *([Event.type.in_(types)] if types else []))
         return fetch_page(self._session, query, Event.sequence, page, after=after)
 
     def existing_names(self, names: Iterable[str]) -> set[str]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from trainyard.contract.failure_summaries import summarize_failure
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.loss_metric import choose_loss
 from trainyard.contract.stored_name import SYSTEM_PREFIXES
+from trainyard.contract.wire.data_accounts import DataAccount, DataAccounts
 from trainyard.contract.wire.files import CheckpointResource
 from trainyard.contract.wire.jobs import (
     MAX_SHOWN_METRICS,
@@ -151,6 +153,16 @@ def _failure_summary(attempt: Attempt) -> str | None:
         return Failure.model_validate(failure).summary[:_MAX_SUMMARY] if failure else None
     except ValidationError:
         return None
+
+
+def data_accounts(events: Sequence[Event]) -> DataAccounts:
+    """Return the newest account of each source in these events, which are in their order."""
+    accounts: dict[str, DataAccount] = {}
+    for event in events:
+        with suppress(ValidationError):
+            account = DataAccount.model_validate(event.data)
+            accounts[account.section] = account
+    return DataAccounts(data=list(accounts.values()))
 
 
 def event_resource(job_id: str, event: Event) -> EventResource:

@@ -25,9 +25,9 @@ from trainyard.demo import ServiceProcess
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(7200)]
 
 EVENTS = int(os.environ.get("NIGHT_EVENTS") or 500)
-JOBS, STEPS, REJECTED = "exceeds the limit of partition gpu"
+REJECTED = "exceeds the limit of partition gpu"
 """Of a job that was submitted just before the service saw a lowered limit."""
-OWN_FAULT = 40, 30, "the data of step 9 is broken"
+JOBS, STEPS, OWN_FAULT = 40, 30, "the data of step 9 is broken"
 TURNS = 30
 """Of two seconds, between two requests to submit a job at once."""
 FAST_CONFIRMATION: dict[str, Any] = {"slurm_submit_timeout_seconds": "20", "slurm_confirm_absence_seconds": "15"}

@@ -20,6 +20,7 @@ REPORT = {"execution": 1, "time": TIME}
 BODIES: dict[str, Any] = {
     "submit_job": SPEC,
     "make_plan": SPEC,
+    "plan_data": SPEC,
     "submit_sweep": {"spec": SPEC, "grid": {"optimizer.lr": [0.1, 0.2]}, "max_parallel": 1},
     "resume_job": {},
     "retry_job": {},

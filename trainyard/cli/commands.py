@@ -28,6 +28,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "compare": ("compare:compare", "Compare jobs: the fields in which their specs differ, and their metrics."),
         "views": ("edit:views", "List saved views of the runs table: yours and shared ones."),
         "sweeps": ("sweep:sweeps", "List sweeps, or show one with its jobs."),
+        "data": (
+            "data:data",
+            "Show what a job learns of its data: records, tokens, and three examples of each source.",
+        ),
         "events": ("history:events", "List a job's events, oldest first."),
         "attempts": ("history:attempts", "List a job's attempts: where each ran, and how it ended."),
         "script": ("history:script", "Show the batch script as it was submitted."),

@@ -12,6 +12,7 @@ from trainyard.cli.errors import (
     UNREACHABLE,
     USAGE,
     ConversionError,
+    DataError,
     GenerationError,
     UsageError,
 )
@@ -100,7 +101,7 @@ def _message(error: Exception) -> str:
             else hint
         )
         return error.message + hint
-    if isinstance(error, UsageError | ConversionError | GenerationError):
+    if isinstance(error, UsageError | ConversionError | DataError | GenerationError):
         return str(error)
     return f"unexpected {type(error).__name__}: {error}; set TRAINYARD_DEBUG=1 for a traceback"
 

@@ -38,6 +38,10 @@ class GenerationError(Exception):
     """A model could not be loaded, or generated no text."""
 
 
+class DataError(Exception):
+    """The data of a spec could not be read."""
+
+
 class CommandGroup(TyperGroup):
     """The group of all commands, each of which is imported when it is called. Translates errors to messages and exit
     codes."""

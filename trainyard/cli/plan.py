@@ -8,6 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from trainyard.cli.arguments import JsonOption, SpecArgument, make_client
+from trainyard.cli.data import print_accounts
+from trainyard.cli.data_plan import plan_data
 from trainyard.cli.errors import FAILED
 from trainyard.cli.output import (
     format_duration,
@@ -20,6 +22,12 @@ from trainyard.cli.output import (
 from trainyard.cli.specs import read_spec
 from trainyard.client import Client
 from trainyard.contract.sizes import format_size
+from trainyard.contract.wire.data_accounts import (
+    MAX_PLANNED_RECORDS,
+    MAX_PLANNED_SECONDS,
+    PLANNED_RECORDS,
+    PLANNED_SECONDS,
+)
 from trainyard.contract.wire.plans import MemoryParts, PlanResource, StartEstimateResource, StrategyPlan
 
 _POLL_SECONDS = 1.0
@@ -36,29 +44,44 @@ def plan(
     estimate_start: Annotated[
         bool, typer.Option("--start-estimate", help="Also request a start estimate from Slurm.")
     ] = False,
-    patience: Annotated[float, typer.Option("--timeout", min=0, help="Seconds to wait for the start estimate.")] = 60.0,
+    patience: Annotated[
+        float,
+        typer.Option(
+            "--timeout", min=0, max=MAX_PLANNED_SECONDS, help="Seconds to wait for the start estimate, or to read data."
+        ),
+    ] = PLANNED_SECONDS,
     with_script: Annotated[bool, typer.Option("--script", help="Also show the batch script.")] = False,
+    with_data: Annotated[
+        bool, typer.Option("--data", help="Also read the data, and show what a job would learn of it.")
+    ] = False,
+    records: Annotated[
+        int, typer.Option(min=1, max=MAX_PLANNED_RECORDS, help="With --data: records of each source, at most.")
+    ] = PLANNED_RECORDS,
     as_json: JsonOption = False,
 ) -> None:
     """Show the memory that a spec needs by strategy. Nothing is submitted.
 
-    The exit code is 1 if the spec does not fit.
+    With --data, this machine reads the data if it has the files and the packages, or else the service does.
+    The exit code is 1 if the spec does not fit, or if a job would be refused because of its data.
 
     Example: trainyard plan spec.yaml --set gpus=8
     """
+    accounts = None
     with make_client(ctx) as client:
-        result = client.plan(read_spec(client, source, settings or []), estimate_start=estimate_start)
+        document = read_spec(client, source, settings or [])
+        result = client.plan(document, estimate_start=estimate_start)
         if result.start_estimate is not None:
-            result = result.model_copy(
-                update={
-                    "start_estimate": _wait_for_estimate(client, result.start_estimate, time.monotonic() + patience)
-                }
-            )
+            estimate = _wait_for_estimate(client, result.start_estimate, time.monotonic() + patience)
+            result = result.model_copy(update={"start_estimate": estimate})
+        if not as_json:
+            _show(result, with_script=with_script)
+        if with_data:
+            accounts = plan_data(client, document, result.spec, records, max(patience, 1.0), quiet=as_json)
     if as_json:
         print_json(result)
-    else:
-        _show(result, with_script=with_script)
-    raise typer.Exit(FAILED if result.fits is False else 0)
+    if accounts is not None:
+        print_json(accounts) if as_json else print_accounts(accounts)
+    raise typer.Exit(FAILED if result.fits is False or (accounts and accounts.problem) else 0)
 
 
 def _show(result: PlanResource, *, with_script: bool) -> None:

@@ -47,6 +47,8 @@ class Request(Generic[T]):
     content: bytes | None = None
     repeatable: bool = True
     """False: it is sent again only after a response which states that nothing was changed."""
+    timeout: float | None = None
+    """Seconds that the response may take. None: those of the client."""
     max_items: int | None = None
     """Lists only: the number of items over all pages. None: all."""
 

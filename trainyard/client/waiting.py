@@ -10,6 +10,8 @@ from trainyard.contract.wire.jobs import TERMINAL, JobResource
 
 RESPONSE_TIMEOUT_SECONDS = 30.0
 CONNECT_TIMEOUT_SECONDS = 5.0
+PLAN_DATA_TIMEOUT_SECONDS = 120.0
+"""The service reads data for less than that."""
 
 STREAM_TIMEOUT = httpx.Timeout(45.0, connect=CONNECT_TIMEOUT_SECONDS)
 """The service sends a keep-alive comment every 15 seconds; the connection is lost when three are missing."""

@@ -1,12 +1,13 @@
 """Continues a text with a language model of transformers, token by token."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from trainyard.contract.wire.generation import GenerationSettings, GenerationUpdate
 from trainyard.loading.errors import LoadError
+from trainyard.loading.turn_end import end_tokens
 
 _UNFINISHED = "\ufffd"
 """What a tokenizer decodes the first bytes of a character to: one of these, or one for each byte."""
@@ -37,8 +38,8 @@ def generate_text(
     limit = settings.max_new_tokens if context is None else min(settings.max_new_tokens, context - len(tokens))
     if settings.seed is not None:
         torch.manual_seed(settings.seed)
-    ends = _end_tokens(model)
-    stream = _TextStream(tokenizer, ends, on_text)
+    ends = end_tokens(tokenizer, model.generation_config.eos_token_id)
+    stream = _TextStream(tokenizer, frozenset(ends), on_text)
     ids = torch.tensor([tokens], device=model.device)
     with torch.inference_mode():
         model.generate(
@@ -46,6 +47,7 @@ def generate_text(
             attention_mask=torch.ones_like(ids),
             max_new_tokens=limit,
             streamer=stream,
+            eos_token_id=ends or None,
             **_sampling(settings.temperature),
         )
     stopped = bool(stream.tokens) and stream.tokens[-1] in ends
@@ -110,13 +112,6 @@ def _encode(tokenizer: Any, prompt: str, *, chat: bool) -> list[int]:
 def _context(model: Any) -> int | None:
     length = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return length if isinstance(length, int) and length > 0 else None
-
-
-def _end_tokens(model: Any) -> frozenset[int]:
-    ends: int | Sequence[int] | None = model.generation_config.eos_token_id
-    if ends is None:
-        return frozenset()
-    return frozenset([ends] if isinstance(ends, int) else ends)
 
 
 def _sampling(temperature: float) -> dict[str, Any]:

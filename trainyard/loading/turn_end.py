@@ -40,6 +40,14 @@ def answer_ends(render: _Render) -> tuple[str, str]:
     return common, last
 
 
+def end_tokens(tokenizer: Any, *named: int | Sequence[int] | None) -> list[int]:
+    """Return the tokens that end a text: those that a configuration names, the tokenizer's end token, and what ends an
+    answer in a chat; without repetition."""
+    listed = [one for each in named for one in (each if isinstance(each, Sequence) else [each])]
+    tokens = (*listed, tokenizer.eos_token_id, turn_end(tokenizer))
+    return list(dict.fromkeys(token for token in tokens if isinstance(token, int)))
+
+
 def turn_end(tokenizer: Any) -> int | None:
     """Return the token that ends an answer in a chat; None without a chat template, or if no single special token
     does."""

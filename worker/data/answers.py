@@ -24,6 +24,11 @@ class Answer:
     answer: NDArray[np.int32]
     """Shape (tokens of the answer,), its end token included."""
 
+    @property
+    def size(self) -> int:
+        """The tokens of both."""
+        return len(self.prompt) + len(self.answer)
+
     def segment(self, length: int) -> Segment:
         """Return both as one segment whose targets are the answer, cut after `length` tokens."""
         tokens = np.concatenate([self.prompt, self.answer])[:length]

@@ -1,9 +1,11 @@
 """Bad records of a source: they are counted, the first ones are named, and they are skipped or end the run."""
 
+import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
 from trainyard.contract.formats.records import DEFAULT_HINT, MAX_COUNTED, NAMED, counted_text, problems_text
 from worker.core.errors import RefusedError
@@ -11,6 +13,10 @@ from worker.data.notices import Notice
 from worker.data.records import RecordPosition
 
 SKIP_HINT = "To leave bad lines out, set data.on_bad_line: skip."
+_MAX_REASONS = 10
+_MAX_DISTINCT = 1000
+"""Different reasons that are counted."""
+_REASON_CHARACTERS = 300
 _SECONDS = 10.0
 """Time for which records are counted after the first bad one that ends the run."""
 
@@ -40,6 +46,28 @@ class NamedRecord:
         return f"{self.position}{space}{self.problem}"
 
 
+@dataclass
+class BadRecordReasons:
+    """Counts why records hold no example."""
+
+    _counts: dict[str, list[Any]] = field(default_factory=dict)
+    """For each problem: the records, and where the first is."""
+
+    def add(self, problem: str, position: str) -> None:
+        """Count a record. `position`: its file, and its line or row."""
+        # Positions differ from record to record; the digit of a name such as UTF-8 stays.
+        reason = re.sub(r"(?<=\s)\d+\b", "N", problem)[:_REASON_CHARACTERS]
+        if reason in self._counts or len(self._counts) < _MAX_DISTINCT:
+            self._counts.setdefault(reason, [0, position])[0] += 1
+
+    def facts(self) -> list[dict[str, Any]]:
+        """Return the most frequent ones as JSON data."""
+        ordered = sorted(self._counts.items(), key=lambda item: -item[1][0])
+        return [
+            {"problem": problem, "records": count, "first": first} for problem, (count, first) in ordered[:_MAX_REASONS]
+        ]
+
+
 class BadRecords:
     """The bad records of one source.
 
@@ -62,6 +90,12 @@ class BadRecords:
         self._end: float | None = None
         self.count = self.read = 0
         self.named: list[NamedRecord] = []
+        self._reasons = BadRecordReasons()
+
+    def facts(self) -> dict[str, Any]:
+        """Return JSON data: how many `records` were read, how many are `bad`, the first ones `named`, and `reasons`."""
+        named = [asdict(record) for record in self.named]
+        return {"records": self.read, "bad": self.count, "named": named, "reasons": self._reasons.facts()}
 
     @property
     def most(self) -> int:
@@ -75,6 +109,7 @@ class BadRecords:
             RefusedError: Enough is known of them to end the run.
         """
         self.count += 1
+        self._reasons.add(record.problem, record.position)
         if len(self.named) < NAMED:
             self.named.append(record)
         if self._end is None:

@@ -4,11 +4,11 @@ import logging
 import multiprocessing
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -24,7 +24,9 @@ from worker.core.processes import die_with_parent, usable_processors
 from worker.data.bad_records import BadRecords, NamedRecord
 from worker.data.data_files import Chunk, DataFile
 from worker.data.encode import EncodedChunk, encode_chunk
+from worker.data.read_limit import SourceLimit
 from worker.data.records import RecordPosition, Unreadable, chunks_of, numbered_records
+from worker.data.source_account import shown_of, token_facts
 from worker.data.tokenizers import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -53,29 +55,28 @@ def build_tokens(
     tokenizer: Tokenizer,
     bad_lines: BadLines,
     on_progress: Callable[[], None],
+    limit: SourceLimit | None = None,
 ) -> dict[str, Any]:
-    """Write the tokens of all examples of the files, and return facts about them: `format`, `examples`, `tokens`,
+    """Write the tokens of the examples of the files, and return facts about them: `format`, `examples`, `tokens`,
     `records` (the number of records that were read), `bad` (those of them that hold no example), `named` (the first of
-    these) and `counts` (see `worker.data.account`).
+    these), and other fields of a `DataAccount`.
+
+    Args:
+        limit: Of what is read; None: everything.
 
     Raises:
         RefusedError: A file is invalid, or has more bad records than may be skipped.
     """
-    chunks: list[Chunk] = []
-    for chunk in chain.from_iterable(map(chunks_of, files)):
-        on_progress()
-        chunks.append(chunk)
-    is_detected = source.format == "auto"
-    format = _detected(files, source, skips=bad_lines.limit > 0) if is_detected else source.format
-    encode = partial(
-        encode_chunk, format=format, columns=dict(source.columns), tokenizer=tokenizer, is_detected=is_detected
-    )
+    chunks = list(_reported(chain.from_iterable(map(chunks_of, files)), on_progress))
+    format, encode = _encoder(files, source, tokenizer, bad_lines, limit)
     tally = _Tally(BadRecords(files[0].field if files else "", bad_lines.limit))
     examples = tokens = 0
     counts: Counter[str] = Counter()
     with ExitStack() as stack:
         outputs = {name: stack.enter_context((folder / name).open("wb")) for name in (TOKENS, TARGETS, ENDS)}
-        for chunk, encoded in zip(chunks, _encoded(chunks, encode, tally.bad.most), strict=True):
+        parts = _encoded(chunks, encode, tally.bad.most, serial=limit is not None)
+        # A limit ends before the last part.
+        for chunk, encoded in zip(chunks, parts, strict=limit is None):
             on_progress()
             tally.add(chunk, encoded)
             outputs[TOKENS].write(encoded.tokens.data)
@@ -83,12 +84,50 @@ def build_tokens(
             outputs[ENDS].write((np.cumsum(encoded.lengths) + tokens).astype(np.int64).data)
             examples, tokens = examples + len(encoded.lengths), tokens + len(encoded.tokens)
             counts.update(encoded.counts)
-    bad = tally.bad
-    bad.check()
-    log.info("%d examples of format %s, %d tokens, %d bad records", examples, format, tokens, bad.count)
-    named = [asdict(record) for record in bad.named]
-    facts = {"examples": examples, "tokens": tokens, "bad": bad.count, "counts": dict(counts)}
-    return {"format": format, "named": named, "records": bad.read, **facts}
+            if limit and limit.is_reached:
+                break
+    tally.bad.check()
+    log.info("%d examples of format %s, %d tokens, %d bad records", examples, format, tokens, tally.bad.count)
+    return tally.bad.facts() | {
+        "format": format,
+        "complete": not (limit and limit.is_reached),
+        "examples": examples,
+        "tokens": tokens,
+        "counts": dict(counts),
+        **_facts(folder, tokenizer),
+    }
+
+
+def _reported(chunks: Iterable[Chunk], on_progress: Callable[[], None]) -> Iterator[Chunk]:
+    for chunk in chunks:
+        on_progress()
+        yield chunk
+
+
+def _encoder(
+    files: Sequence[DataFile], source: TextSource, tokenizer: Tokenizer, bad_lines: BadLines, limit: SourceLimit | None
+) -> tuple[str, Callable[..., EncodedChunk]]:
+    """Return the format of the records, and what encodes a part of a file."""
+    is_detected = source.format == "auto"
+    format: str = _detected(files, source, skips=bad_lines.limit > 0, limit=limit) if is_detected else source.format
+    encode = partial(
+        encode_chunk,
+        format=format,
+        columns=dict(source.columns),
+        tokenizer=tokenizer,
+        is_detected=is_detected,
+        limit=limit,
+    )
+    return format, encode
+
+
+def _facts(folder: Path, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return what the arrays of an entry tell about its examples."""
+    tokens, targets, ends = (
+        np.memmap(folder / name, dtype=dtype, mode="r") if (folder / name).stat().st_size else np.zeros(0, dtype)
+        for name, dtype in ((TOKENS, "<i4"), (TARGETS, "<u1"), (ENDS, "<i8"))
+    )
+    return {**token_facts(targets, ends), "shown": shown_of(tokens, targets, ends, tokenizer)}
 
 
 class _Tally:
@@ -112,7 +151,7 @@ class _Tally:
         self._lines += encoded.records
 
 
-def _detected(files: Sequence[DataFile], source: TextSource, *, skips: bool) -> str:
+def _detected(files: Sequence[DataFile], source: TextSource, *, skips: bool, limit: SourceLimit | None) -> str:
     """Return the format of the first record that is readable, or with `skips` of the first that has one; the name of
     any if there is no record.
 
@@ -121,7 +160,8 @@ def _detected(files: Sequence[DataFile], source: TextSource, *, skips: bool) -> 
     """
     columns = columns_of("auto", source.columns)
     has_records = False
-    for _, record in numbered_records(files, columns):
+    records = numbered_records(files, columns)
+    for _, record in limit.limit.of_source().take(records) if limit else records:
         if isinstance(record, Unreadable):
             continue
         has_records = True
@@ -155,11 +195,13 @@ def _refuse_undetected(files: Sequence[DataFile], source: TextSource, *, can_ski
     bad.check(can_skip=can_skip)
 
 
-def _encoded(chunks: Sequence[Chunk], encode: Callable[..., EncodedChunk], limit: int) -> Iterator[EncodedChunk]:
+def _encoded(
+    chunks: Sequence[Chunk], encode: Callable[..., EncodedChunk], limit: int, *, serial: bool
+) -> Iterator[EncodedChunk]:
     """Yield the encoded parts in their order. At most a few for each processor are in memory."""
     size = sum(chunk.file.state.size for chunk in {chunk.file.path: chunk for chunk in chunks}.values())
     processes = min(usable_processors(), len(chunks), _MAX_PROCESSES)
-    if processes < 2 or size < _SERIAL_BYTES:
+    if serial or processes < 2 or size < _SERIAL_BYTES:
         yield from (encode(chunk, max_bad=limit) for chunk in chunks)
         return
     # Not forked: the threads of this process may hold locks, and its GPU cannot be used in a fork.

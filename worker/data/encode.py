@@ -21,6 +21,7 @@ from trainyard.contract.formats.records import BadRecordError, unreadable
 from worker.data.account import counts_of
 from worker.data.chat_template import MarkedText
 from worker.data.data_files import Chunk
+from worker.data.read_limit import SourceLimit
 from worker.data.records import BLANK, Unreadable, records_of
 from worker.data.token_rows import Segment
 from worker.data.tokenizers import Tokenizer, completed_text, whole_text
@@ -66,8 +67,9 @@ def encode_chunk(
     *,
     max_bad: int,
     is_detected: bool = False,
+    limit: SourceLimit | None = None,
 ) -> EncodedChunk:
-    """Encode the examples of a part of a file, up to the bad record after `max_bad` ones.
+    """Encode the examples of a part of a file, up to the bad record after `max_bad` ones, and within the limit.
 
     Args:
         is_detected: Whether the format is that of the first record, so that one with the fields of another is bad.
@@ -75,7 +77,7 @@ def encode_chunk(
     Raises:
         RefusedError: The file changed or is damaged.
     """
-    encoder = _Encoder(format, columns, tokenizer, max_bad, is_detected)
+    encoder = _Encoder(format, columns, tokenizer, max_bad, is_detected, limit)
     segments = list(encoder.segments(chunk))
     none = [Segment(np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.bool_))]
     return EncodedChunk(
@@ -90,13 +92,20 @@ def encode_chunk(
 
 class _Encoder:
     def __init__(
-        self, format: str, columns: Mapping[str, str], tokenizer: Tokenizer, max_bad: int, is_detected: bool
+        self,
+        format: str,
+        columns: Mapping[str, str],
+        tokenizer: Tokenizer,
+        max_bad: int,
+        is_detected: bool,
+        limit: SourceLimit | None,
     ) -> None:
         self._format = format
         self._is_detected = is_detected
         self._columns = columns
         self._tokenizer = tokenizer
         self._max_bad = max_bad
+        self._limit = limit
         self.records = 0
         self.counts: Counter[str] = Counter()
         self.bad: list[BadRecord] = []
@@ -109,7 +118,8 @@ class _Encoder:
 
     def _texts(self, chunk: Chunk) -> Iterator[tuple[int, MarkedText]]:
         columns = columns_of("auto" if self._is_detected else self._format, self._columns)
-        for number, record in records_of(chunk, columns):
+        records = records_of(chunk, columns)
+        for number, record in self._limit.take(records) if self._limit else records:
             self.records += 1
             if record is BLANK:
                 continue

@@ -79,6 +79,7 @@ def load_labelled(
     """
     reader = RecordReader(data, "labelled_text", parse_labelled, access)
     parts = reader.parts()
+    reader.report_accounts(parts, lambda one: {"text": one.text}, tokenizer, length, lambda one: one.label)
     training = [part for part in parts if part.name is None]
     held_out = [part for part in parts if part.name is not None]
     fields = data.training_sources

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, Generic, TypeVar
+
+import numpy as np
 
 from trainyard.contract.formats.detection import ALL_EXPECTED
 from trainyard.contract.formats.records import BadRecordError, unreadable
@@ -16,7 +19,10 @@ from worker.data.data_files import find_files
 from worker.data.notices import Notice
 from worker.data.records import Unreadable, numbered_records
 from worker.data.row_layout import held_out_examples
+from worker.data.shown_examples import shown_numbers, shown_text
+from worker.data.source_account import account_of
 from worker.data.text_examples import DataAccess
+from worker.data.token_rows import Segment
 
 Record = TypeVar("Record")
 _AT_ONCE = 1000
@@ -74,6 +80,8 @@ class RecordReader(Generic[Record]):
         self._access = access
         self.notices: list[Notice] = []
         """What a user should know about the data."""
+        self._facts: dict[str, dict[str, Any]] = {}
+        """Fields of the account of each source, by its section."""
 
     def parts(self, *, least: int = 1) -> list[RecordPart[Record]]:
         """Return the records of each source for training, and then those of each evaluation set. Errors are those of
@@ -106,7 +114,9 @@ class RecordReader(Generic[Record]):
         files = find_files(section, source, self._access.roots)
         label = columns.get("label", "label")
         names = {file.path: class_names(file, label) for file in files if label in fields}
-        for position, record in numbered_records(files, fields):
+        allowed = self._access.limit.of_source() if self._access.limit else None
+        numbered = numbered_records(files, fields)
+        for position, record in allowed.take(numbered) if allowed else numbered:
             bad.read += 1
             try:
                 if isinstance(record, Unreadable):
@@ -118,6 +128,11 @@ class RecordReader(Generic[Record]):
                 self._access.on_progress()
                 bad.check_time()
         bad.check()
+        self._facts[section] = bad.facts() | {
+            "format": self._format,
+            "complete": not (allowed and allowed.is_reached),
+            "examples": len(records),
+        }
         if not records:
             raise RefusedError(f"{section}: the files hold no example")
         self.notices += bad.notices()
@@ -141,6 +156,45 @@ class RecordReader(Generic[Record]):
         # A model computes at least one token of an empty text.
         padding = [0 if tokenizer.eos_token_id is None else tokenizer.eos_token_id]
         return [one or padding for one in rows]
+
+    def report_accounts(
+        self,
+        parts: Sequence[RecordPart[Record]],
+        texts_of: Callable[[Record], Mapping[str, str]],
+        tokenizer: Any,
+        length: int,
+        label_of: Callable[[Record], str | None] = lambda record: None,
+    ) -> None:
+        """Report the account of each source.
+
+        Args:
+            texts_of: Returns the texts of a record by their names; see `ExampleText.name`.
+            label_of: Returns the label of a record.
+        """
+        for section, facts in self._facts.items():
+            own = [part for part in parts if part.field == section]
+            records = [record for part in own for record in part.records]
+            shown = [
+                {
+                    "number": number + 1,
+                    "texts": [
+                        _shown_text(tokenizer, length, name, text, label_of(records[number]))
+                        for name, text in texts_of(records[number]).items()
+                    ],
+                }
+                for number in shown_numbers(len(records))
+            ]
+            held_out = sum(len(part.records) for part in own[1:])
+            rows = len(records) - held_out
+            facts |= {"shown": shown}
+            self._access.on_account(account_of(section, facts, None, length, rows=rows, held_out_rows=held_out))
+
+
+def _shown_text(tokenizer: Any, length: int, name: str, text: str, label: str | None) -> dict[str, Any]:
+    tokens = np.array(tokenizer(text, truncation=True, max_length=length)["input_ids"], dtype=np.int32)
+    segment = Segment(tokens, np.zeros(len(tokens), dtype=np.bool_))
+    decode = partial(tokenizer.decode, clean_up_tokenization_spaces=False)
+    return shown_text(segment, decode, name, label).model_dump(mode="json")
 
 
 def _named(record: Any, label: str, names: Sequence[str]) -> Any:

@@ -12,6 +12,7 @@ from trainyard.contract.formats.detection import check_unambiguous, detect_forma
 from trainyard.contract.formats.preferences import FORMATS, Preference, parse_preference
 from trainyard.contract.formats.records import NAMED, BadRecordError, unreadable
 from trainyard.contract.spec.text_sources import FORMAT_FIELDS, FileSource, TextSource
+from trainyard.contract.wire.data_accounts import DataAccount
 from worker.data.account import counts_of, notices_of, template_notices
 from worker.data.answers import Answer, AnswerRows, are_equal, labelled_rows, pair_rows
 from worker.data.bad_records import BadRecords, NamedRecord
@@ -22,6 +23,7 @@ from worker.data.encode import encode_each
 from worker.data.notices import Notice
 from worker.data.parsed_records import divided
 from worker.data.records import RecordPosition, Unreadable, numbered_records
+from worker.data.source_account import account_of, answer_facts, template_facts
 from worker.data.text_examples import DIRECT, DataAccess
 from worker.data.token_rows import Segment
 from worker.data.tokenizers import Tokenizer, completed_text
@@ -69,7 +71,7 @@ def load_answers(
     """
     assert isinstance(source, FileSource), "uploaded files have been located"
     files = find_files(section, source, access.roots)
-    reader = _Reader(section, formats, source.columns, tokenizer, max_bad)
+    reader = _Reader(section, formats, source.columns, tokenizer, max_bad, access)
     encoded: list[Encoded] = []
     labels: list[bool] = []
     parsed = reader.parsed(files)
@@ -82,17 +84,28 @@ def load_answers(
     named = source.path if isinstance(source.path, str) else ", ".join(source.path)
     parts = divided(section, list(zip(encoded, labels, strict=True)), fraction)
     train, held_out = (_rows(part, length, paired=reader.paired) for part in parts)
-    for rows, part, which in (
-        (train, parts[0], " that is not held out"),
-        (held_out, parts[1], " among those held out"),
-    ):
-        if not len(rows) and (fraction or rows is train):
-            raise _cut([answers for answers, _ in part], length).refusal(
-                section, named, length, which if fraction else ""
-            )
-    notices = _cut(encoded, length).notices(section, length)
+    cut = _cut(encoded, length)
+    sizes = {"rows": len(train), "held_out_rows": len(held_out)}
+    access.on_account(reader.account(encoded, labels, length, cut, sizes))
+    _require_rows(section, named, (train, held_out), parts, length, fraction)
+    notices = cut.notices(section, length)
     log.info("%s: %d examples", named, len(train) + len(held_out))
     return LoadedAnswers(train, held_out, reader.notices() + notices)
+
+
+def _require_rows(
+    section: str,
+    named: str,
+    rows: tuple[AnswerRows, AnswerRows],
+    parts: tuple[Sequence[tuple[Encoded, bool]], Sequence[tuple[Encoded, bool]]],
+    length: int,
+    fraction: float,
+) -> None:
+    """Raise RefusedError unless there are rows for training, and held-out ones if a fraction is held out."""
+    texts = (" that is not held out", " among those held out") if fraction else ("", "")
+    for own, part, which in zip(rows, parts, texts, strict=True):
+        if not len(own) and (fraction or own is rows[0]):
+            raise _cut([answers for answers, _ in part], length).refusal(section, named, length, which)
 
 
 def _cut(encoded: Sequence[Encoded], length: int) -> CutExamples:
@@ -122,7 +135,13 @@ def _rows(examples: Sequence[tuple[Encoded, bool]], length: int, *, paired: bool
 
 class _Reader:
     def __init__(
-        self, section: str, formats: Sequence[str], columns: Mapping[str, str], tokenizer: Tokenizer, max_bad: int
+        self,
+        section: str,
+        formats: Sequence[str],
+        columns: Mapping[str, str],
+        tokenizer: Tokenizer,
+        max_bad: int,
+        access: DataAccess,
     ) -> None:
         self._section = section
         self._formats = formats
@@ -130,6 +149,7 @@ class _Reader:
         self._columns = columns
         self._tokenizer = tokenizer
         self.bad = BadRecords(section, max_bad)
+        self._limit = access.limit.of_source() if access.limit else None
         self.counts: Counter[str] = Counter()
         """What became of the examples; see `worker.data.account`."""
         self.chats = False
@@ -140,13 +160,33 @@ class _Reader:
         notices = template_notices(self._section, self._tokenizer, chats=self.chats)
         return self.bad.notices() + notices + notices_of(self._section, self.counts)
 
+    def account(
+        self,
+        encoded: Sequence[Encoded],
+        labels: Sequence[bool],
+        length: int,
+        cut: CutExamples,
+        sizes: Mapping[str, int],
+    ) -> DataAccount:
+        """Return the account of these examples. `sizes`: the numbers of rows, by the fields of the account."""
+        template = template_facts(self._tokenizer) if self.chats else None
+        facts = {
+            **answer_facts(encoded, labels, self._tokenizer, paired=self.paired),
+            "format": self._format or self._formats[0],
+            "complete": not (self._limit and self._limit.is_reached),
+            **self.bad.facts(),
+            "counts": dict(self.counts),
+        }
+        return account_of(self._section, facts, template, length, cut=[cut], **sizes)
+
     @property
     def paired(self) -> bool:
         return self._formats[0] != "unpaired_preference"
 
     def parsed(self, files: Sequence[DataFile]) -> Iterator[tuple[RecordPosition, Preference]]:
         fields = {self._columns.get(field, field) for format in self._formats for field in FORMAT_FIELDS[format]}
-        for position, record in numbered_records(files, frozenset(fields)):
+        records = numbered_records(files, frozenset(fields))
+        for position, record in self._limit.take(records) if self._limit else records:
             self.bad.read += 1
             try:
                 yield position, self._parse(record)

@@ -13,6 +13,7 @@ from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
 from trainyard.contract.formats.examples import CODE_VERSION
 from trainyard.contract.spec.text_data import TextData, TextMixture, evaluation_set
 from trainyard.contract.spec.text_sources import FileSource, TextSource
+from trainyard.contract.wire.data_accounts import DataAccount
 from worker.data.account import notices_of, template_notices
 from worker.data.bad_records import NamedRecord, skipped_text, too_many_bad
 from worker.data.build_tokens import ENDS, TARGETS, BadLines, build_tokens
@@ -21,12 +22,16 @@ from worker.data.cut_examples import CutExamples
 from worker.data.data_files import DataFile, find_files
 from worker.data.mixture import mixture_of
 from worker.data.notices import Notice
+from worker.data.read_limit import ReadLimit
 from worker.data.row_layout import LAYOUT_VERSION, cut_examples, held_out_examples, lay_out
+from worker.data.source_account import account_of, template_facts
 from worker.data.stored_rows import StoredExamples, StoredPart, StoredRows, write_layout
 from worker.data.token_cache import CacheEntry, TokenCache
 from worker.data.tokenizers import Tokenizer
 
 Which = Literal["all", "train", "held_out"]
+_FACTS_VERSION = 1
+"""Changes when other facts are stated about the same tokens."""
 
 
 @dataclass(frozen=True)
@@ -67,15 +72,23 @@ class TextPreparation:
         length: int,
         cache: TokenCache,
         roots: AllowedRoots = UNRESTRICTED_ROOTS,
+        limit: ReadLimit | None = None,
     ) -> None:
-        """`length`: tokens of a row at most."""
+        """
+        Args:
+            length: Tokens of a row at most.
+            limit: Of what is read of each source, whose tokens no other preparation uses. None: everything.
+        """
         self._data = data
         self._tokenizer = tokenizer
         self._length = length
         self._cache = cache
         self._roots = roots
+        self._limit = limit
         self._digests = ContentDigests(cache.root / "digests", cache.on_progress)
         self._notices: list[Notice] = []
+        self.accounts: list[DataAccount] = []
+        """Of the sources that were prepared."""
 
     def prepare(self) -> PreparedText:
         """Tokenise and lay out what the cache does not have.
@@ -88,16 +101,32 @@ class TextPreparation:
         fraction = self._data.eval_fraction
         names = self._data.names if isinstance(self._data, TextMixture) else ("",)
         for name, (section, source) in zip(names, self._data.training_sources.items(), strict=True):
-            entry = self._tokens(section, source)
-            training.append(self._part(section, entry, "train" if fraction else "all", None))
-            if fraction:
-                held_out.append(self._part(section, entry, "held_out", name))
+            parts = self._parts(section, source, {"train": None, "held_out": name} if fraction else {"all": None})
+            training.append(parts[0])
+            held_out += parts[1:]
         for section, source in self._data.evaluation_sources.items():
-            name = evaluation_set(section)
-            held_out.append(self._part(section, self._tokens(section, source), "all", name))
+            held_out += self._parts(section, source, {"all": evaluation_set(section)})
         if mixture := mixture_of(self._data, [part.rows for part in training]):
             self._notices.append(mixture.notice())
         return PreparedText(training + held_out, self._notices)
+
+    def _parts(self, section: str, source: TextSource, names: Mapping[Which, str | None]) -> list[PreparedPart]:
+        """Return the rows of a source. `names`: of the evaluation sets, by which examples they have."""
+        entry = self._tokens(section, source)
+        layouts = {which: self._layout(entry, which) for which in names}
+        rows = {which: layout.facts["rows"] for which, layout in layouts.items()}
+        self.accounts.append(
+            account_of(
+                section,
+                entry.facts,
+                template_facts(self._tokenizer) if _writes_chats(entry) else None,
+                self._length,
+                cut=[CutExamples(**layout.facts["cut"]) for layout in layouts.values()],
+                rows=rows.get("all", 0) + rows.get("train", 0),
+                held_out_rows=rows.get("held_out", 0),
+            )
+        )
+        return [self._part(section, entry, layouts[which], which, name) for which, name in names.items()]
 
     def _tokens(self, section: str, source: TextSource) -> CacheEntry:
         assert isinstance(source, FileSource), "uploaded files have been located"
@@ -105,10 +134,18 @@ class TextPreparation:
         bad_lines = BadLines(self._data.max_bad_lines if self._data.on_bad_line == "skip" else 0)
         entry = self._cache.entry_or_build(
             self._token_key(files, source),
-            lambda folder: build_tokens(folder, files, source, self._tokenizer, bad_lines, self._cache.on_progress),
+            lambda folder: build_tokens(
+                folder,
+                files,
+                source,
+                self._tokenizer,
+                bad_lines,
+                self._cache.on_progress,
+                self._limit.of_source() if self._limit else None,
+            ),
         )
         self._check_bad_lines(section, entry.facts, bad_lines)
-        chats = entry.facts["counts"].get("answers", 0) > 0
+        chats = _writes_chats(entry)
         self._notices += template_notices(section, self._tokenizer, chats=chats)
         self._notices += notices_of(section, entry.facts["counts"])
         return entry
@@ -116,15 +153,16 @@ class TextPreparation:
     def _token_key(self, files: list[DataFile], source: TextSource) -> str:
         # Differs from the plain digest of the files, which others may know.
         parts = {
-            "version": CODE_VERSION,
+            "version": [CODE_VERSION, _FACTS_VERSION],
             "tokenizer": self._tokenizer.identity(),
             "format": source.format,
             "columns": sorted(source.columns.items()),
-            "files": [(file.kind, self._digests.of(file)) for file in files],
+            # The cache of a limited preparation is its own, and files that are not read have no digest.
+            "files": [(file.kind, file.path if self._limit else self._digests.of(file)) for file in files],
         }
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
-    def _part(self, section: str, entry: CacheEntry, which: Which, name: str | None) -> PreparedPart:
+    def _layout(self, entry: CacheEntry, which: Which) -> CacheEntry:
         settings = {
             "version": LAYOUT_VERSION,
             "tokens": entry.path.name,
@@ -135,7 +173,11 @@ class TextPreparation:
             "fraction": self._data.eval_fraction if which != "all" else 0,
         }
         key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()
-        layout = self._cache.entry_or_build(key, lambda folder: self._build_layout(folder, entry, which))
+        return self._cache.entry_or_build(key, lambda folder: self._build_layout(folder, entry, which))
+
+    def _part(
+        self, section: str, entry: CacheEntry, layout: CacheEntry, which: Which, name: str | None
+    ) -> PreparedPart:
         rows, cut = layout.facts["rows"], CutExamples(**layout.facts["cut"])
         if not rows:
             suffix = {"all": "", "train": " that is not held out", "held_out": " among those held out"}[which]
@@ -166,6 +208,11 @@ class TextPreparation:
             data = {"skipped": facts["bad"], "first": places}
             message = skipped_text(section, facts["bad"], named)
             self._notices.append(Notice("bad_lines_skipped", message, "warning", data))
+
+
+def _writes_chats(entry: CacheEntry) -> bool:
+    """Return whether a chat template wrote the examples."""
+    return bool(entry.facts["counts"].get("answers", 0))
 
 
 def open_examples(prepared: PreparedText, data: TextData, cache: TokenCache) -> StoredExamples:
@@ -214,6 +261,10 @@ class DataAccess:
     """Lets one rank prepare what all open."""
     on_progress: Callable[[], None] = lambda: None
     """Called now and then, so that the watchdog does not take long files for a stall."""
+    limit: ReadLimit | None = None
+    """Of what is read of each source of texts. None: everything."""
+    on_account: Callable[[DataAccount], None] = lambda account: None
+    """Called with the account of each source."""
 
 
 DIRECT = DataAccess()
@@ -231,6 +282,11 @@ def load_examples(
             never quotes it.
     """
     cache = access.cache or TokenCache(on_progress=access.on_progress)
-    preparation = TextPreparation(data, tokenizer, length, cache, access.roots)
-    prepared = PreparedText.parse(access.share(lambda: preparation.prepare().dump()))
+    preparation = TextPreparation(data, tokenizer, length, cache, access.roots, access.limit)
+    try:
+        prepared = PreparedText.parse(access.share(lambda: preparation.prepare().dump()))
+    finally:
+        # Only the rank that prepares has them. What was refused has an account, too.
+        for account in preparation.accounts:
+            access.on_account(account)
     return open_examples(prepared, data, cache), prepared.notices

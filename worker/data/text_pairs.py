@@ -140,6 +140,7 @@ def load_pairs(
     reader = RecordReader(data, "text_pair", parse_pair, access)
     # Pairs are compared with each other.
     parts = reader.parts(least=2)
+    reader.report_accounts(parts, _texts_by_name, tokenizer, length)
     training = [part for part in parts if part.name is None]
     held_out = [part for part in parts if part.name is not None]
     section = ", ".join(part.field for part in training)
@@ -172,6 +173,11 @@ def load_pairs(
         shuffle=data.shuffle,
     )
     return examples, reader.notices + ([mixture.notice()] if mixture else [])
+
+
+def _texts_by_name(pair: TextPair) -> dict[str, str]:
+    texts = {"anchor": pair.anchor, "positive": pair.positive, "negative": pair.negative}
+    return {name: text for name, text in texts.items() if text is not None}
 
 
 def _check_negatives(parts: Sequence[RecordPart[TextPair]]) -> None:

@@ -41,6 +41,10 @@ class Tokenizer(Protocol):
         a text that no template wrote."""
         ...
 
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens, special ones included."""
+        ...
+
     def conversation(self, chat: Chat) -> MarkedText:
         """Return the text of a conversation, whose learned spans are the answers that are trained."""
         ...
@@ -77,6 +81,9 @@ class ByteTokenizer:
 
     def encode(self, texts: Sequence[MarkedText]) -> list[Segment]:
         return [_bytes_segment(one) for one in texts]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return bytes(tokens).decode(errors="replace")
 
     def conversation(self, chat: Chat) -> MarkedText:
         raise ValueError("a built-in model has no chat template; use format `completion` or an `hf` model")
@@ -134,6 +141,9 @@ class HfTokenizer:
         else:
             targets = [self._targets_by_prefixes(one, tokens) for one, tokens in zip(texts, ids, strict=True)]
         return [self._segment(one, *pair) for one, *pair in zip(texts, ids, targets, strict=True)]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(tokens), clean_up_tokenization_spaces=False))
 
     def conversation(self, chat: Chat) -> MarkedText:
         return self._template.conversation(chat)

@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from trainyard.contract.allowed_roots import AllowedRoots
 from trainyard.contract.spec.text_data import TextData, uploads_of
@@ -12,6 +14,8 @@ from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.spec.uploaded_data import located, stored_path
 from worker.core.errors import RefusedError
 from worker.data.notices import Notice
+
+R = TypeVar("R", bound=BaseModel)
 
 
 def locate_uploads(spec: TrainingSpec, roots: AllowedRoots, runs: Path) -> tuple[TrainingSpec, AllowedRoots]:
@@ -62,6 +66,10 @@ class UploadNames:
 
     def notice(self, notice: Notice) -> Notice:
         return replace(notice, message=self.text(notice.message), data=self._value(notice.data))
+
+    def resource(self, resource: R) -> R:
+        """Return a resource with the ids instead of the paths."""
+        return resource.model_validate(self._value(resource.model_dump(mode="json")))
 
     @contextmanager
     def in_errors(self) -> Iterator[None]:

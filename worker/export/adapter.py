@@ -13,7 +13,7 @@ from trainyard.contract.wire.exported import CLASSES
 from worker.engine.adapters import adapter_config, is_adapter, name_of_peft
 from worker.engine.frozen_base import held_dtype, round_base
 from worker.export.embedding import save_modules, text_vectors_of
-from worker.export.model import save_input, save_tensors
+from worker.export.model import generation_settings, save_input, save_tensors
 
 
 def save_adapter(
@@ -31,6 +31,9 @@ def save_adapter(
         (folder / CLASSES).write_text(json.dumps(list(classes), ensure_ascii=False))
     if base_folder is not None:
         save_input(folder, spec, base_folder)
+        if spec.task == "causal_lm":
+            # peft does not read it, but programs that serve adapters can.
+            generation_settings(base_folder).to_json_file(folder / "generation_config.json")
     if (vectors := text_vectors_of(spec, base_folder)) is not None:
         save_modules(folder, vectors)
 

@@ -9,6 +9,7 @@ import torch
 
 from trainyard.contract.spec.decoders import BuiltinDecoder, GptModel, LlamaModel
 from trainyard.contract.spec.training_spec import TrainingSpec
+from trainyard.loading.turn_end import end_tokens
 from worker.data.parsed_records import padding_of
 from worker.export.byte_tokenizer import save_byte_tokenizer
 from worker.export.embedding import save_modules, text_vectors_of
@@ -79,16 +80,29 @@ def save_hf(
 ) -> None:
     """Write a folder that `from_pretrained` loads, with the tokenizer or the image processor; large models are split
     into several files."""
-    from transformers import GenerationConfig
-
     # A model without weights to save with: the trained model may be sharded, wrapped, or have adapters.
     shell = build_hf_shell(spec, base, dtype, classes)
-    if spec.task == "causal_lm" and (base / "generation_config.json").is_file():
-        shell.generation_config = GenerationConfig.from_pretrained(base, local_files_only=True)
+    if spec.task == "causal_lm":
+        shell.generation_config = generation_settings(base)
     shell.save_pretrained(folder, state_dict=weights)
     save_input(folder, spec, base)
     if (vectors := text_vectors_of(spec, base)) is not None:
         save_modules(folder, vectors)
+
+
+def generation_settings(base: Path) -> Any:
+    """Return the generation settings of a model that was trained from a base: those of the base, and generated text
+    ends with all that ends an example in the training."""
+    import transformers
+
+    if (base / "generation_config.json").is_file():
+        settings = transformers.GenerationConfig.from_pretrained(base, local_files_only=True)
+    else:
+        config = transformers.AutoConfig.from_pretrained(base, **_OFFLINE)
+        settings = transformers.GenerationConfig.from_model_config(config)
+    ends = end_tokens(load_tokenizer(base), settings.eos_token_id)
+    settings.eos_token_id = ends[0] if len(ends) == 1 else ends or None
+    return settings
 
 
 def build_hf_shell(

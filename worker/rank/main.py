@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard.contract.layout import DATA_CACHE, AttemptLayout, RunLayout, write_atomic
+from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import FinishRecord
@@ -29,10 +29,8 @@ from worker.environment.rank_command import execute
 from worker.environment.select import rank_environment
 
 if TYPE_CHECKING:
-    from trainyard.contract.allowed_roots import AllowedRoots
     from worker.checkpoint.manager import CheckpointManager
     from worker.core.distributed import Ranks
-    from worker.data.text_examples import DataAccess
     from worker.engine.trainer import Trainer
     from worker.reporting.reporter import NullReporter, SpoolReporter
     from worker.tasks.base import Task
@@ -164,8 +162,7 @@ def _run_task(run: RankRun) -> None:
 def _train(run: RankRun, progress: ProgressCounter) -> None:
     from worker.checkpoint.manager import CheckpointManager
     from worker.data.model_files import remove_private_folders
-    from worker.data.uploaded import UploadNames, locate_uploads
-    from worker.tasks.select import select_task
+    from worker.rank.load_task import load_task
 
     run.on_exit.append(lambda _: remove_private_folders())
     ranks = _join(run)
@@ -178,14 +175,10 @@ def _train(run: RankRun, progress: ProgressCounter) -> None:
     if run.spec.code:
         # Appended: a user's file named like a module of ours or of torch does not shadow it.
         sys.path.append(str(run.layout.code))
-    runs = run.run_layout.root.parent
-    spec, roots = locate_uploads(run.spec, run.launch.roots, runs)
-    names = UploadNames.of(run.spec, runs)
-    with names.in_errors():
-        task = select_task(spec, _data_access(run, ranks, progress, roots))
+    task, notices = load_task(run.spec, run.launch, run.run_layout, ranks, reporter, checkpoints, progress)
     progress.mark("starting")
     trainer = _build_trainer(run, ranks, task, reporter, checkpoints, progress)
-    for notice in map(names.notice, getattr(task, "notices", ())):
+    for notice in notices:
         reporter.event(notice.kind, notice.message, level=notice.level, data=notice.data)
     _report_start(run, reporter, ranks, start=checkpoints.start_step, trainer=trainer)
     outcome = trainer.run()
@@ -219,21 +212,6 @@ def _join(run: RankRun) -> "Ranks":
 
     sign_objects(run.layout.token.read_bytes().strip())
     return distributed.join(run.spec)
-
-
-def _data_access(run: RankRun, ranks: "Ranks", progress: ProgressCounter, roots: "AllowedRoots") -> "DataAccess":
-    from worker.core.first_rank import FirstRank
-    from worker.data.text_examples import DataAccess
-    from worker.data.token_cache import TokenCache, own_cache_folder
-
-    first = FirstRank(ranks, lambda: progress.mark("starting"))
-    # Of the folder of all runs, a container sees this run alone.
-    shared = None if run.spec.environment.container else own_cache_folder(run.run_layout.root.parent)
-    folder = shared or run.run_layout.root / DATA_CACHE
-    cache = TokenCache(folder, first.on_progress)
-    if ranks.is_first:
-        cache.keep_used()
-    return DataAccess(roots, cache, first.share, first.on_progress)
 
 
 def _start_progress(run: RankRun) -> ProgressCounter:

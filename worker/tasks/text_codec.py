@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
 from trainyard.contract.spec.decoders import BuiltinDecoder
 from trainyard.contract.spec.sections import HfModel
+from trainyard.loading.turn_end import end_tokens
 from worker.core.errors import RefusedError
 
 
@@ -52,14 +53,13 @@ class HfCodec:
     def __init__(self, tokenizer: Any, config: Any, context: int | None) -> None:
         self._tokenizer = tokenizer
         self.context = context
-        named = getattr(config.get_text_config(), "eos_token_id", None)
-        listed = named if isinstance(named, list) else [named]
-        self.ends = frozenset(token for token in (*listed, tokenizer.eos_token_id) if isinstance(token, int))
+        self.ends = frozenset(end_tokens(tokenizer, getattr(config.get_text_config(), "eos_token_id", None)))
 
     def encode(self, prompt: str, *, chat: bool) -> list[int]:
         if not chat:
             ids: list[int] = self._tokenizer(prompt)["input_ids"]
-            return ids[:-1] if len(ids) > 1 and ids[-1] in self.ends else ids
+            # Some tokenizers add their end token to every text.
+            return ids[:-1] if len(ids) > 1 and ids[-1] == self._tokenizer.eos_token_id else ids
         if not self._tokenizer.chat_template:
             raise RefusedError(
                 "evaluation.samples.chat: the model's tokenizer has no chat template", "Set it to false."

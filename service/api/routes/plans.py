@@ -5,11 +5,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
 
-from service.api.dependencies import AppState, AppStateDep, NowDep, UserDep
+from service.api.dependencies import AppState, AppStateDep, EditorDep, NowDep, UserDep
 from service.api.json_body import SlotRoute
 from service.api.spec_body import SPEC_BODY, read_document
 from service.audit.log import set_audit_action, set_audit_target
 from service.auth.principals import Principal
+from service.auth.unix_users import job_account
 from service.code.service import check_code
 from service.core.errors import InvalidSpecError, PermissionDeniedError
 from service.core.ids import new_id
@@ -17,9 +18,11 @@ from service.core.thread_slots import run_in_thread_slot
 from service.jobs.dependencies import DependencyRepository, unknown_prerequisites
 from service.jobs.prerequisites import waiting_jobs
 from service.jobs.service import require_change
+from service.planner.data_plans import MAX_SECONDS
 from service.planner.start_estimates import NO_QUEUE, NO_SCRIPT, read_estimate, request_estimate
 from service.specs.data_files import pin_files
 from trainyard.contract.spec.training_spec import TrainingSpec
+from trainyard.contract.wire.data_accounts import MAX_PLANNED_RECORDS, PLANNED_RECORDS, DataAccounts
 from trainyard.contract.wire.plans import PlanResource, StartEstimateResource
 
 router = APIRouter(prefix="/v1", tags=["plans"], route_class=SlotRoute)
@@ -28,6 +31,10 @@ _POLL_SECONDS = 0.2
 EstimateId = Annotated[
     str, Path(pattern=r"^est_[0-9a-z]{26}$", description="Id of the start estimate, from the plan's `start_estimate`.")
 ]
+PlannedRecords = Annotated[
+    int, Query(ge=1, le=MAX_PLANNED_RECORDS, description="Records of each source that are read, at most.")
+]
+PlannedSeconds = Annotated[float, Query(gt=0, le=MAX_SECONDS, description="How long to read, at most.")]
 EstimateStart = Annotated[bool, Query(description="Also request a start estimate from the scheduler.")]
 WaitSeconds = Annotated[
     float,
@@ -63,6 +70,29 @@ async def make_plan(
     if not estimate_start:
         return plan
     return plan.model_copy(update={"start_estimate": await _estimate(app_state, user, plan, wait_seconds)})
+
+
+@router.post("/plans/data", response_model=DataAccounts, operation_id="plan_data", openapi_extra=SPEC_BODY)
+async def plan_data(
+    request: Request,
+    app_state: AppStateDep,
+    user: EditorDep,
+    now: NowDep,
+    records: PlannedRecords = PLANNED_RECORDS,
+    seconds: PlannedSeconds = MAX_SECONDS,
+) -> Any:
+    """Read the first records of the data of a spec, and account for what a job would learn of them. Nothing is
+    submitted."""
+    body = await request.body()
+
+    def accept() -> tuple[TrainingSpec, int | None]:
+        accepted = app_state.acceptance.accept(read_document(body, request.headers), now, user.name)
+        accepted = pin_files(app_state.files, accepted)
+        with app_state.database.read() as session:
+            return accepted.spec, job_account(session, user.name, app_state.settings.run_as)
+
+    spec, uid = await run_in_thread_slot(accept)
+    return await app_state.data_planner.accounts(user.name, uid, spec, records, seconds)
 
 
 def _refusal_at_submission(app_state: AppState, principal: Principal, spec: TrainingSpec) -> str | None:

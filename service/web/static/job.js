@@ -10,6 +10,7 @@ import { connectAbout } from "./job_about.js";
 import { connectActions, showActions } from "./job_actions.js";
 import { connectArtifacts } from "./job_artifacts.js";
 import { connectCode } from "./job_code.js";
+import { JobData } from "./job_data.js";
 import { JobHistory, showAttempts, showCheckpoints } from "./job_history.js";
 import { connectLineage } from "./job_lineage.js";
 import { JobMedia } from "./job_media.js";
@@ -22,6 +23,7 @@ import { afterPaint, byId, data, showConnection, toastError } from "./page.js";
 import { follow } from "./stream.js";
 import { isSystem } from "./system_charts.js";
 
+const TEXT_TASKS = new Set(["causal_lm", "sequence_classification", "text_embedding"]); // whose data has accounts
 const REFRESH_INTERVAL = 5000; // milliseconds; refreshes clocks, and a finished job, which may have been retried
 
 let job = data.job;
@@ -30,6 +32,7 @@ const store = new CurveStore(job.id, job.attempt?.execution ?? null, job.attempt
 const charts = new Charts(job, store);
 const history = new JobHistory(job.id, showMarks);
 const samples = new JobSamples(job.id);
+const accounts = new JobData(job.id);
 const media = new JobMedia(job.id);
 const logs = new LogView(job, () => listen());
 let stream;
@@ -91,6 +94,10 @@ const readSamples = throttled(async () => {
   if (job.spec.evaluation?.samples) await samples.load();
 });
 
+const readData = throttled(async () => {
+  if (TEXT_TASKS.has(job.spec.task)) await accounts.load();
+});
+
 const readMedia = throttled(() => media.load());
 
 const readNewEvents = throttled(() => history.loadNew());
@@ -122,7 +129,7 @@ function listen() {
 
 function onState(state) {
   showConnection(state);
-  if (state === "live" && wasLost) { readJob(); readNewEvents(); readAttempts(); readCheckpoints(); readSamples(); readCurves(); }
+  if (state === "live" && wasLost) { readJob(); readNewEvents(); readAttempts(); readCheckpoints(); readSamples(); readData(); readCurves(); }
   wasLost = state === "lost";
 }
 
@@ -139,6 +146,7 @@ const handlers = {
     readAttempts();
     if (event.type.startsWith("checkpoint")) readCheckpoints();
     if (event.type === "worker.samples_written") readSamples();
+    if (event.type === "worker.data_account") readData();
     if (event.type === "curves_restarted") { store.clear(); readCurves(); } // points were deleted
   },
   metrics(report) {
@@ -196,6 +204,7 @@ afterPaint().then(() => {
   readAttempts();
   readCheckpoints();
   readSamples();
+  readData();
   readMedia();
   history.loadOlder().catch(() => {});
   logs.load();

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 from trainyard.client.notebook import job_html, read_curves
 from trainyard.client.request import LogChunk, as_list
 from trainyard.contract.wire.curves import CurveAxis
+from trainyard.contract.wire.data_accounts import DataAccounts
 from trainyard.contract.wire.files import CheckpointResource
 from trainyard.contract.wire.jobs import EventResource, JobResource
 from trainyard.contract.wire.logs import LogLevel, LogLine
@@ -138,6 +139,10 @@ class AsyncJobHandle:
     async def events(self, *, after: str | None = None) -> list[EventResource]:
         """Return the job's events, oldest first."""
         return [event async for event in self._client.events(self.id, after=after)]
+
+    async def data_accounts(self) -> DataAccounts:
+        """Return the account of each source of the job's data; see `AsyncClient.data_accounts`."""
+        return await self._client.data_accounts(self.id)
 
     async def checkpoints(self) -> list[CheckpointResource]:
         """Return the complete checkpoints, oldest first."""

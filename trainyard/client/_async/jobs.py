@@ -30,6 +30,7 @@ from trainyard.client.request import idempotency_key as new_key
 from trainyard.client.spec_body import Spec, is_preset_name, plain_spec, read_spec_file, spec_body
 from trainyard.contract.spec.templates import Template
 from trainyard.contract.spec.training_spec import fields_reset_by
+from trainyard.contract.wire.data_accounts import DataAccounts
 from trainyard.contract.wire.job_access import AccessResource
 from trainyard.contract.wire.jobs import (
     AttemptResource,
@@ -288,6 +289,10 @@ class AsyncJobCalls(AsyncTransport):
     async def lineage(self, job_id: str) -> JobLineage:
         """Return where a job comes from, and what was made of it."""
         return await self._send(Request("GET", job_path(job_id, "lineage"), model(JobLineage)))
+
+    async def data_accounts(self, job_id: str) -> DataAccounts:
+        """Return the account of each source of the job's data: records, examples, and which tokens are learned."""
+        return await self._send(Request("GET", job_path(job_id, "data"), model(DataAccounts)))
 
     async def attempts(self, job_id: str) -> list[AttemptResource]:
         """Return the job's attempts, oldest first."""

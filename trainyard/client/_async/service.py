@@ -1,6 +1,7 @@
 """Calls about plans, sweeps, templates and the service itself."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -20,8 +21,10 @@ from trainyard.client.request import (
 )
 from trainyard.client.request import idempotency_key as new_key
 from trainyard.client.spec_body import Spec, json_body, plain_spec, spec_body
+from trainyard.client.waiting import PLAN_DATA_TIMEOUT_SECONDS
 from trainyard.contract.spec.templates import Template
 from trainyard.contract.wire.cluster import ClusterResource, MaintenanceRequest, MaintenanceResource
+from trainyard.contract.wire.data_accounts import PLANNED_RECORDS, DataAccounts
 from trainyard.contract.wire.diagnostics import DiagnosticsReport
 from trainyard.contract.wire.files import UsageResource
 from trainyard.contract.wire.orphans import OrphanResource
@@ -43,6 +46,21 @@ class AsyncServiceCalls(AsyncTransport):
         params = {"estimate_start": "true"} if estimate_start else {}
         headers = {"Content-Type": media_type}
         return await self._send(Request("POST", "/v1/plans", model(PlanResource), params, headers, content))
+
+    async def plan_data(
+        self, spec: Spec, *, records: int = PLANNED_RECORDS, seconds: float | None = None
+    ) -> DataAccounts:
+        """Let the service read the data of a spec, and return the account of each source. Nothing is submitted.
+
+        Args:
+            records: of each source, at most.
+            seconds: how long to read, at most; default: as long as the service allows.
+        """
+        content, media_type = spec_body(spec)
+        params = without_none(records=str(records), seconds=None if seconds is None else str(seconds))
+        headers = {"Content-Type": media_type}
+        request = Request("POST", "/v1/plans/data", model(DataAccounts), params, headers, content, repeatable=False)
+        return await self._send(replace(request, timeout=PLAN_DATA_TIMEOUT_SECONDS))
 
     async def start_estimate(self, estimate_id: str) -> StartEstimateResource:
         """Return the start estimate of a plan."""

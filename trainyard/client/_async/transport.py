@@ -93,6 +93,7 @@ class AsyncTransport:
                 params=request.params,
                 headers=request.headers,
                 content=request.content,
+                timeout=httpx.USE_CLIENT_DEFAULT if request.timeout is None else request.timeout,
             )
         except httpx.HTTPError as error:
             raise connection_failed(self.url, error) from error

@@ -7,6 +7,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictStr, V
 from trainyard.contract.base import NonNegativeInt, PositiveInt, Step, sanitize
 from trainyard.contract.bounds import check_plain_data
 from trainyard.contract.validation_messages import describe_error
+from trainyard.contract.wire.data_accounts import DATA_ACCOUNT, DataAccount
 
 WORKER_PREFIX = "worker."
 """Every event of a worker is stored with this prefix, so that no reader takes it for one of the service."""
@@ -104,7 +105,7 @@ class _Alert(_Data):
     text: StrictStr
 
 
-_REQUIRED: dict[str, type[_Data]] = {
+_REQUIRED: dict[str, type[BaseModel]] = {
     "training_started": _Start,
     "training_resumed": _Start,
     "restarted_in_place": _Restart,
@@ -112,6 +113,7 @@ _REQUIRED: dict[str, type[_Data]] = {
     "profile_dropped": _ProfileAnswer,
     "micro_size_chosen": _MicroSize,
     "comm_check": _CommCheck,
+    DATA_ACCOUNT: DataAccount,
     "checkpoint_damaged": _Checkpoint,
     "checkpoint_failed": _Checkpoint,
     "origin_loaded": _Checkpoint,

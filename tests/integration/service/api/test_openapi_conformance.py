@@ -28,6 +28,7 @@ CROSS_CHECKED = {
     "set_secret",
     "submit_job",
     "make_plan",
+    "plan_data",
     "resolve_job",
     "resume_job",
     "retry_job",

@@ -1,0 +1,138 @@
+"""Accounts for the data of specs: a process of the worker's interpreter reads it, bounded in time and memory, with the
+rights that the job would have."""
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from tempfile import TemporaryDirectory
+
+from pydantic import ValidationError
+
+from service.as_owner.accounts import AccountError
+from service.as_owner.calls import OwnerCallError, OwnerCalls
+from service.core.errors import InvalidRequestError, TooManyRequestsError
+from service.core.settings import Settings
+from service.core.thread_slots import SlotsTakenError, ThreadSlots
+from service.scheduler.launch_document import source_tree
+from service.scheduler.launch_plan import inherited_environment
+from trainyard.contract.spec.text_data import TextData
+from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
+from trainyard.contract.wire.data_accounts import DataAccounts, DataRequest, DataUpdate
+
+MAX_SECONDS = 30.0
+"""How long the data of one request is read, so that the response comes before clients and proxies give up."""
+_START_AND_END_SECONDS = 60.0
+"""For the start of the interpreter, and for the last record."""
+_MEMORY_BYTES = 4 * 2**30
+_AT_ONCE = 2
+_HERE = "on a machine with the files and `pip install 'trainyard[worker,hf,data]'`, run `trainyard plan --data` there"
+
+
+@dataclass
+class DataPlanner:
+    """Reads the data of specs for their users: one request of each user at a time."""
+
+    settings: Settings
+    owners: OwnerCalls | None
+    slots: ThreadSlots = field(
+        default_factory=lambda: ThreadSlots(
+            each=1, total=_AT_ONCE, seconds=MAX_SECONDS + _START_AND_END_SECONDS, wait_seconds=2.0
+        )
+    )
+
+    async def accounts(
+        self, owner: str, uid: int | None, spec: TrainingSpec, records: int, seconds: float
+    ) -> DataAccounts:
+        """Return the accounts of the sources of an accepted spec; none for data without accounts, such as images.
+
+        Args:
+            owner: The user who requests them.
+            uid: The account as which a job of the user runs; None: that of the service.
+            records: Of each source, at most.
+            seconds: How long to read, at most `MAX_SECONDS`.
+
+        Raises:
+            InvalidRequestError: The data cannot be read here, or not in time.
+            TooManyRequestsError: Other requests are being processed.
+        """
+        if not isinstance(spec.data, TextData) or spec.task == "custom":
+            return DataAccounts()
+        settings = self.settings
+        request = DataRequest(
+            spec=dump_spec(spec),
+            records=records,
+            seconds=min(seconds, MAX_SECONDS),
+            roots=settings.site.allowed_roots,
+            runs=str(settings.runs),
+            memory_bytes=_MEMORY_BYTES,
+        )
+        try:
+            return await self.slots.run(owner, self._read, uid, request)
+        except SlotsTakenError as error:
+            whose = "another request of yours reads data" if error.is_own else "other users' data is being read"
+            raise TooManyRequestsError(f"{whose}; try again in a few seconds") from None
+
+    def _read(self, uid: int | None, request: DataRequest) -> DataAccounts:
+        command = [self.settings.python, "-P", "-m", "worker.rank.data_plan"]
+        limit = request.seconds + _START_AND_END_SECONDS
+        text = request.model_dump_json()
+        try:
+            if uid is None or self.owners is None:
+                output = _run(command, text, self._environment(None), limit)
+            else:
+                account_environment = self._environment(uid)
+                _, output, _ = self.owners.command(uid, command, account_environment, limit, text=text)
+        except subprocess.TimeoutExpired:
+            raise _failed(f"the data was not read within {limit:g} seconds") from None
+        except (OSError, AccountError, OwnerCallError) as error:
+            raise _failed(str(error)) from None
+        return _result(output)
+
+    def _environment(self, uid: int | None) -> Mapping[str, str]:
+        account = self.owners.accounts.get(uid) if uid is not None and self.owners is not None else None
+        inherited = inherited_environment(os.environ, listed=self.settings.job_environment, account=account)
+        path = ":".join(map(str, source_tree()))
+        # Accounts need no GPU, whose libraries would use more memory than is allowed.
+        own = {"PYTHONPATH": path} if path else {}
+        return {
+            **inherited,
+            **own,
+            "PYTHONSAFEPATH": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+
+
+def _run(command: list[str], text: str, environment: Mapping[str, str], seconds: float) -> str:
+    with TemporaryDirectory(prefix="trainyard-data-", ignore_cleanup_errors=True) as folder:
+        done = subprocess.run(
+            command,
+            input=text.encode(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**environment, "TMPDIR": folder},
+            cwd=folder,
+            timeout=seconds,
+            start_new_session=True,
+            check=False,
+        )
+    return done.stdout.decode(errors="replace")
+
+
+def _result(output: str) -> DataAccounts:
+    """Return what the last line of the output states. An owner may have made it up, and reads it alone."""
+    lines = output.strip().splitlines()
+    try:
+        update = DataUpdate.model_validate(json.loads(lines[-1])) if lines else DataUpdate()
+    except (ValueError, ValidationError, RecursionError):
+        update = DataUpdate()
+    if update.result is not None:
+        return update.result
+    failure = update.failure or "the process ended without a result; it may have needed too much memory"
+    raise _failed(failure, update.hint)
+
+
+def _failed(problem: str, hint: str | None = None) -> InvalidRequestError:
+    return InvalidRequestError(f"{problem}. {hint or f'Read fewer records, or {_HERE}.'}", code="data_not_read")
