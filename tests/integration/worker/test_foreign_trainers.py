@@ -90,11 +90,11 @@ class Cases:
 
         shutil.copytree(self.folder / "model", self.folder / "tagged")
         tokenizer = AutoTokenizer.from_pretrained(self.folder / "model")
-        said = "{{ m.content }}{{ eos_token }}"
-        marked = "{% generation %}" + said + "{% endgeneration %}"
-        by_role = "{% if m.role == 'assistant' %}" + marked + "{% else %}" + said + "{% endif %}"
-        assert said in hf.TEMPLATE
-        tokenizer.chat_template = hf.TEMPLATE.replace(said, by_role)
+        content = "{{ m.content }}{{ eos_token }}"
+        marked = "{% generation %}" + content + "{% endgeneration %}"
+        by_role = "{% if m.role == 'assistant' %}" + marked + "{% else %}" + content + "{% endif %}"
+        assert content in hf.TEMPLATE
+        tokenizer.chat_template = hf.TEMPLATE.replace(content, by_role)
         tokenizer.save_pretrained(self.folder / "tagged")
 
     def save_adapter(self, name, moved, **options):
