@@ -50,7 +50,7 @@ def test_samples_end_with_the_turn_and_with_the_end_token(folder, ends):
     assert codec.ends == set(ends)
 
 
-def test_turn_end_that_a_prompt_ends_with_is_kept(folder, tokenizer, ends):
+def test_turn_end_at_the_end_of_a_prompt_remains(folder, tokenizer, ends):
     codec = HfCodec(tokenizer, AutoConfig.from_pretrained(folder), 64)
     assert codec.encode("Hi<|im_end|>", chat=False)[-1] == ends[1]
 
