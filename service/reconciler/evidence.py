@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
+from service.core.sentences import begin_with_capital
 from service.db.models import Job
 from service.reconciler.run_dir import UnclaimedAttempt
 from service.scheduler.base import EndedAs, Observation
@@ -203,6 +204,12 @@ def _verdict_of_cancellation(evidence: Evidence, observation: Observation) -> Ve
 
 
 _CANCELLED_OUTSIDE = "cancelled outside Trainyard, such as by `scancel`"
+
+
+def cancelled_text(judged: Verdict) -> str:
+    """Return the message of a job that ended because its attempt was cancelled, even if not by a user after all."""
+    cause = judged.cause if judged.by == "user" else f"not ended by a user: {judged.cause}"
+    return f"{begin_with_capital(cause)}. `trainyard retry` continues the job."
 
 
 def _scheduler_overrides(ended_as: EndedAs | None, exit_record: FinishRecord) -> bool:

@@ -29,6 +29,7 @@ from service.reconciler.apply import DecisionWriter
 from service.reconciler.cluster_poll import ClusterPoll
 from service.reconciler.decide import NO_CHANGE, Decision, decide
 from service.reconciler.evidence import with_job_names
+from service.reconciler.late_evidence import LateEvidence
 from service.reconciler.node_exclusion import node_fault
 from service.reconciler.orphans import OrphanScan
 from service.reconciler.queue_exclusion import QueueExclusion
@@ -107,6 +108,7 @@ class Reconciler:
         self._cluster_poll = ClusterPoll(database, clock, scheduler, lease)
         self._start_estimates = StartEstimates(database, clock, scheduler, lease)
         self._queue_exclusion = QueueExclusion(database, clock, scheduler, lease, settings.runs)
+        self._late_evidence = LateEvidence(database, clock, scheduler, lease, settings.runs)
         self._snapshots = SnapshotLoader(database, clock, settings, watching_since=clock())
         self._decisions = DecisionWriter(lease, clock, failpoint)
         self._ingests = SpoolIngests(database, settings.log_limit, metrics.ingested)
@@ -184,6 +186,7 @@ class Reconciler:
         if state.observations is not None:
             with self._isolate_errors():
                 self._queue_exclusion.run_once()
+                self._late_evidence.run_once()
         self._submitter.collect()
         return estimates_open or any(entry.job.status in ACTIVE or entry.job.status == "queued" for entry in entries)
 
@@ -306,15 +309,11 @@ class Reconciler:
             self._failpoint("tick.after-cancel")
         if decision != NO_CHANGE:
             fault = node_fault(snapshot, attempt.excluded_nodes, snapshot.stalled_hosts)
-            self._decisions.apply(job, attempt, decision, exit_record, fault, observation.message)
+            self._decisions.apply(job, attempt, decision, exit_record, fault, snapshot)
             self._failpoint("tick.after-apply")
 
     def _ingest_late_reports(self, job: Job) -> bool:
-        """Ingest what the processes of an earlier attempt wrote after its end; they have noticed the next attempt.
-
-        Returns:
-            Whether all of it is stored or put aside; if not, the next tick continues.
-        """
+        """Ingest what an earlier attempt wrote after its end; return whether all is stored or put aside."""
         with self._database.read() as session:
             earlier = JobRepository(session, self._clock()).find_attempt(job, job.open_spool)
         if earlier is not None and not self._ingest(job, earlier, late=True):

@@ -67,6 +67,18 @@ def withdrawn_attempts(session: Session, since: datetime) -> list[tuple[Job, Att
     return [(job, attempt) for job, attempt in session.execute(query)]
 
 
+def unexplained_attempts(session: Session, since: datetime, limit: int) -> list[tuple[Job, Attempt]]:
+    """Return the newest attempts that ended after a time and whose end the accounting has not explained yet."""
+    query = (
+        sa.select(Job, Attempt)
+        .join(Attempt, Attempt.job_pk == Job.pk)
+        .where(Attempt.open_evidence.is_not(None), Attempt.ended_at >= since, Job.deletion_requested_at.is_(None))
+        .order_by(Attempt.ended_at.desc())
+        .limit(limit)
+    )
+    return [(job, attempt) for job, attempt in session.execute(query)]
+
+
 def job_ids(session: Session) -> set[str]:
     """Return the ids of all jobs, those that are being deleted included."""
     return set(session.scalars(sa.select(Job.id)))
