@@ -105,7 +105,7 @@ class LateEvidence:
     _queried_at: datetime | None = None
 
     def run_once(self) -> None:
-        """Make one query, if one is due; the older the newest of these ends is, the less often.
+        """Make one query, if one is due: after the last one, as long again as the newest of these ends was ago then.
 
         Raises:
             UnavailableError: the database does not answer.
@@ -116,8 +116,9 @@ class LateEvidence:
             return
         with self.database.read() as session:
             attempts = unexplained_attempts(session, now - _OPEN, _MAX_ATTEMPTS)
-        ends = [attempt.ended_at for _, attempt in attempts if attempt.ended_at is not None]
-        if not ends or not self._is_due(now, min(now - max(ends), _MAX_INTERVAL)):
+        newest = max((attempt.ended_at for _, attempt in attempts if attempt.ended_at is not None), default=None)
+        age = self._queried_at - newest if self._queried_at and newest else timedelta(0)
+        if newest is None or not self._is_due(now, min(age, _MAX_INTERVAL)):
             return
         self._queried_at = now
         try:
