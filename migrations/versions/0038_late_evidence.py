@@ -1,4 +1,4 @@
-"""ends that the accounting may explain later
+"""ends that the accounting may explain later, and jobs that wait
 
 Revision ID: 0038
 Revises: 0037
@@ -20,8 +20,11 @@ def upgrade() -> None:
     op.add_column("attempts", sa.Column("open_evidence", _JSON, nullable=True))
     is_open = sa.text("open_evidence IS NOT NULL")
     op.create_index("ix_attempts_ended_at", "attempts", ["ended_at"], sqlite_where=is_open, postgresql_where=is_open)
+    waits = sa.text("condition IS NOT NULL")
+    op.create_index("ix_jobs_condition", "jobs", ["condition"], sqlite_where=waits, postgresql_where=waits)
 
 
 def downgrade() -> None:
+    op.drop_index("ix_jobs_condition", "jobs")
     op.drop_index("ix_attempts_ended_at", "attempts")
     op.drop_column("attempts", "open_evidence")

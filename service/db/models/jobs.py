@@ -35,6 +35,12 @@ class Job(Base):
             sqlite_where=text("archived_at IS NOT NULL"),
             postgresql_where=text("archived_at IS NOT NULL"),
         ),
+        Index(
+            None,
+            "condition",
+            sqlite_where=text("condition IS NOT NULL"),
+            postgresql_where=text("condition IS NOT NULL"),
+        ),
         Index(None, "sweep_id", "id"),
         Index(None, "started_at", "id"),
         Index(None, "finished_at", "id"),
