@@ -168,6 +168,9 @@ def verdict(evidence: Evidence) -> Verdict:
         return _verdict_of_cancellation(evidence, observation)
     if observation is not None and observation.prolog_failed and not evidence.started:
         return Verdict("site", "node_failure", _with_report(_PROLOG, observation))
+    if ended_as == "launch_failed" and evidence.unclaimed.vanished:
+        cause = _with_report("its run directory was deleted before it started", observation)
+        return Verdict("site", "preempted", cause)
     if ended_as in _ENDS:
         by, reason, cause = _ENDS[ended_as]
         began = (

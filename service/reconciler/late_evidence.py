@@ -44,6 +44,7 @@ class OpenEvidence(BaseModel):
     started: bool = False
     """Whether a worker had claimed the attempt in its folder."""
     startup_error: str = ""
+    vanished: bool = False
     condition: ConditionCode | None = None
     cancelled_before: bool = False
 
@@ -68,7 +69,7 @@ class OpenEvidence(BaseModel):
             observation=observation,
             exit_record=stored_exit_record(attempt),
             claimed=attempt.claimed_at is not None,
-            unclaimed=UnclaimedAttempt(self.started, self.startup_error),
+            unclaimed=UnclaimedAttempt(self.started, self.startup_error, self.vanished),
             condition=self.condition,
             cancelled_before=self.cancelled_before,
         )
@@ -87,6 +88,7 @@ def open_evidence(evidence: Evidence | None) -> dict[str, Any] | None:
         prolog_failed=observation.prolog_failed,
         started=evidence.unclaimed.started,
         startup_error=evidence.unclaimed.startup_error,
+        vanished=evidence.unclaimed.vanished,
         condition=evidence.condition,
         cancelled_before=evidence.cancelled_before,
     )
