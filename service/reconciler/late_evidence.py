@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from sqlalchemy.orm import Session
 
 from service.core.clock import Clock
@@ -151,10 +151,14 @@ def _explain(session: Session, now: datetime, job: Job, attempt: Attempt, record
     row, fresh = jobs.lock_attempt(attempt.id)
     if row.open_evidence is None:
         return
-    stored = OpenEvidence.model_validate(row.open_evidence)
+    document, row.open_evidence = row.open_evidence, None
+    try:
+        stored = OpenEvidence.model_validate(document)
+    except ValidationError:
+        log.warning("stored evidence is invalid", job=job.id, attempt=row.id)
+        return
     evidence = stored.of(row, recorded)
     before, after = verdict(stored.of(row)), verdict(evidence)
-    row.open_evidence = None
     row.scheduler_end = evidence.observation.message if evidence.observation else row.scheduler_end
     if (before.by, before.reason) != (after.by, after.reason) or after.by == "user":
         _correct(jobs, fresh, row, before, after)

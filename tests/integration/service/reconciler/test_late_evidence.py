@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
+import sqlalchemy as sa
 
+from service.db.models import Attempt
 from service.scheduler.base import Canceller, Observation, SchedulerUnavailableError, SubmittedJob
 from tests.support.world import World
 
@@ -142,3 +144,16 @@ def test_ends_that_the_scheduler_explained_are_not_queried(world: World, records
     world.tick()
     later(world, 600)
     assert (world.status(job), records.queries) == ("cancelled", [])
+
+
+def test_evidence_of_another_release_that_is_unknown_is_dropped(world: World, records: Records) -> None:
+    job = cancelled_twice(world)
+    with world.database.write() as session:
+        first, second = session.scalars(sa.select(Attempt).order_by(Attempt.number))
+        first.open_evidence = {**first.open_evidence, "ended_as": "evaporated"}
+        second.open_evidence = {**second.open_evidence, "new_field": 1}
+    records.end = cancelled(ADA)
+    later(world, 60)
+    assert [message[:9] for message in explained(world, job)] == ["Attempt 2"]
+    later(world, 600)
+    assert len(records.queries) == 2, "nothing is open"

@@ -166,9 +166,9 @@ class TestSbatchOutput:
         assert parse_sbatch_output(0, printed, "") == Accepted("7")
         assert isinstance(parse_sbatch_output(0, "Your job 99 of 100 this month\n", ""), Ambiguous)
 
-    def test_a_filter_of_the_site_refuses_in_its_own_words(self) -> None:
-        words = "sbatch: lua: at most 4 GPUs\nsbatch: error: cli_filter plugin terminated with error\n"
-        outcome = parse_sbatch_output(1, "", words)
+    def test_a_filter_of_the_site_refuses_with_its_message(self) -> None:
+        text = "sbatch: lua: at most 4 GPUs\nsbatch: error: cli_filter plugin terminated with error\n"
+        outcome = parse_sbatch_output(1, "", text)
         assert isinstance(outcome, Rejected)
         assert "at most 4 GPUs" in outcome.message
 
