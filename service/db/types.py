@@ -11,6 +11,8 @@ from sqlalchemy.types import TypeDecorator
 from trainyard.contract.base import MAX_TIME, MIN_TIME
 
 Json = JSON().with_variant(JSONB(), "postgresql")
+OptionalJson = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
+"""JSON whose None is NULL, so that a partial index can leave it out."""
 BigInt = BigInteger().with_variant(Integer(), "sqlite")
 """SQLite's INTEGER is 64 bits wide and, unlike BIGINT there, can be an autoincrementing key."""
 

@@ -68,7 +68,7 @@ class JobRepository:
         query = sa.select(Job).where(Job.pk == job_pk).with_for_update()
         return self._session.scalars(query.execution_options(populate_existing=True)).one()
 
-    def list_active(self, max_queued: int | None = None) -> list[tuple[Job, Attempt | None]]:
+    def list_active(self, max_queued: int | None = None, also: Sequence[int] = ()) -> list[tuple[Job, Attempt | None]]:
         """Return every job that may need the reconciler, oldest first, with its current attempt.
 
         The wide columns are not loaded; reading one raises an error.
@@ -76,21 +76,18 @@ class JobRepository:
         Args:
             max_queued: The number of queued jobs to return, the oldest of each user; None: all. Those that mostly wait
                 for others are returned in addition: members of sweeps with `max_parallel`, and jobs with prerequisites.
+            also: Further queued jobs to return, of those with a condition, which keeps them from being submitted.
         """
         condition: sa.ColumnElement[bool] = Job.status.in_([*ACTIVE, "queued", "paused"])
         if max_queued is not None:
             waits = sa.or_(Job.sweep_parallel.is_not(None), Job.has_prerequisites)
             runnable = sa.select(Job.pk).where(Job.status == "queued", Job.desired == "run", ~waits)
-            single = runnable.where(Job.deletion_requested_at.is_(None))
+            ready = runnable.where(Job.deletion_requested_at.is_(None), Job.condition.is_(None))
             users = self._users_with_queued_jobs()
-            each = math.ceil(max_queued / max(1, len(users)))
-            chosen = [
-                pk
-                for user in users
-                for pk in self._session.scalars(single.where(Job.created_by == user).order_by(Job.pk).limit(each))
-            ]
+            oldest = ready.order_by(Job.pk).limit(math.ceil(max_queued / max(1, len(users))))
+            chosen = [pk for user in users for pk in self._session.scalars(oldest.where(Job.created_by == user))]
             others = sa.and_(Job.status == "queued", sa.or_(Job.desired != "run", waits))
-            condition = sa.or_(Job.status.in_([*ACTIVE, "paused"]), others, Job.pk.in_(chosen))
+            condition = sa.or_(Job.status.in_([*ACTIVE, "paused"]), others, Job.pk.in_([*chosen, *also]))
         wide = (Job.spec, Job.labels, Job.progress, Job.latest, Job.parameters, Job.failure)
         query = (
             sa.select(Job, Attempt)

@@ -11,6 +11,14 @@ from service.jobs.service import RETRY, JobAction
 from service.jobs.table.values import spec_values
 
 RESOURCES_CHANGED = "resources_changed"
+_REMEDIES = {
+    "pausing": "change its resources when it is paused",
+    "cancelling": "change its resources when it is cancelled",
+    "queued": "a retry with other resources submits it anew, from its last checkpoint",
+    "submitting": "a retry with other resources submits it anew, from its last checkpoint",
+    "succeeded": "a job that has succeeded does not run again; fork it",
+}
+"""By status, where a pause is not the way to other resources."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +65,8 @@ def with_resources(action: JobAction, change: ResourceChange, *, resubmits: bool
         elif job.status in ("paused", "failed", "cancelled"):
             action(jobs, job, by)
         else:
-            message = f"job {job.id} has status {job.status}; pause it to change its resources"
-            raise ConflictError(message, code="job_active")
+            remedy = _REMEDIES.get(job.status, "pause it, and resume it with other resources when it is paused")
+            raise ConflictError(f"job {job.id} has status {job.status}; {remedy}", code="job_active")
         before = spec_values(job.spec)
         job.spec = {**job.spec, "resources": dict(change.after)}
         jobs.save_values(job, before, spec_values(job.spec))

@@ -18,6 +18,8 @@ from service.jobs.conditions import has_message
 from service.jobs.outbox import enqueue_excluded_node
 from service.jobs.repository import JobRepository
 from service.reconciler.decide import Decision
+from service.reconciler.evidence import Evidence
+from service.reconciler.late_evidence import open_evidence
 from service.reconciler.node_exclusion import Fault
 from service.reconciler.repository import repeated_steps
 from service.reconciler.snapshot import restarts
@@ -48,14 +50,14 @@ class DecisionWriter:
         decision: Decision,
         exit_record: FinishRecord | None = None,
         fault: Fault | None = None,
-        scheduler_end: str = "",
+        evidence: Evidence | None = None,
     ) -> None:
         """Apply a decision, unless the job has changed since it was loaded or the rows already say the same.
 
         Args:
             exit_record: Of an attempt that ends; read from disk if the worker could not send it.
             fault: Which node made it fail, and how.
-            scheduler_end: The scheduler's own report of the end.
+            evidence: Of the end, with the scheduler's own report.
 
         Raises:
             LeaseLostError: another service is the leader; nothing was written.
@@ -71,7 +73,7 @@ class DecisionWriter:
             end = _end_time(attempt, exit_record, now)
             if decision.ended and attempt is not None:
                 row = jobs.get_attempt(attempt.id)
-                _end_attempt(fresh, row, decision, restarts(jobs, row, exit_record), end, scheduler_end)
+                _end_attempt(fresh, row, decision, restarts(jobs, row, exit_record), end, evidence)
                 _add_repeats(jobs, fresh, repeated_steps(session, fresh.pk, row.executions))
                 _add_fault(session, fresh, row, fault, now)
                 if exit_record is None:
@@ -111,7 +113,7 @@ def _changes_nothing(job: Job, attempt: Attempt, decision: Decision) -> bool:
 
 
 def _end_attempt(
-    job: Job, attempt: Attempt, decision: Decision, restart_count: int, ended_at: datetime, scheduler_end: str
+    job: Job, attempt: Attempt, decision: Decision, restart_count: int, ended_at: datetime, evidence: Evidence | None
 ) -> None:
     """Record the end of an attempt and what it used up.
 
@@ -123,7 +125,8 @@ def _end_attempt(
     job.failure = decision.failure.model_dump(mode="json") if decision.failure else None
     attempt.ended_at = ended_at
     attempt.exit_reason = decision.exit_reason
-    attempt.scheduler_end = scheduler_end or None
+    attempt.scheduler_end = (evidence and evidence.observation and evidence.observation.message) or None
+    attempt.open_evidence = open_evidence(evidence)
 
 
 def _add_fault(session: Session, job: Job, attempt: Attempt, fault: Fault | None, now: datetime) -> None:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
-from service.core.sentences import begin_with_capital
 from service.jobs.conditions import Condition, minute_text
 from service.jobs.states import TRANSITIONS
 from service.reconciler.evidence import (
@@ -14,6 +13,7 @@ from service.reconciler.evidence import (
     EndReason,
     JobSnapshot,
     Verdict,
+    cancelled_text,
     verdict,
 )
 from service.scheduler.base import Observation
@@ -219,8 +219,7 @@ def _after_end(snapshot: JobSnapshot) -> Decision:
     if snapshot.pausing or reason == "paused":
         return _paused(snapshot, reason)
     if reason == "user_cancelled":
-        message = f"{begin_with_capital(judged.cause)}. `trainyard retry` continues the job."
-        return Decision("cancelled", message, "cancelled_outside", ended=True, exit_reason=reason)
+        return Decision("cancelled", cancelled_text(judged), "cancelled_outside", ended=True, exit_reason=reason)
     if reason == "time_limit" and snapshot.on_time_limit == "fail":
         message = "Time limit reached. `restart.on_time_limit: continue` would continue from the last checkpoint."
         return Decision("failed", message, "time_limit", ended=True, exit_reason=reason)

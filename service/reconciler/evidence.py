@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
+from service.core.sentences import begin_with_capital
 from service.db.models import Job
 from service.reconciler.run_dir import UnclaimedAttempt
 from service.scheduler.base import EndedAs, Observation
@@ -167,6 +168,9 @@ def verdict(evidence: Evidence) -> Verdict:
         return _verdict_of_cancellation(evidence, observation)
     if observation is not None and observation.prolog_failed and not evidence.started:
         return Verdict("site", "node_failure", _with_report(_PROLOG, observation))
+    if ended_as == "launch_failed" and evidence.unclaimed.vanished:
+        cause = _with_report("its run directory was deleted before it started", observation)
+        return Verdict("site", "preempted", cause)
     if ended_as in _ENDS:
         by, reason, cause = _ENDS[ended_as]
         began = (
@@ -203,6 +207,12 @@ def _verdict_of_cancellation(evidence: Evidence, observation: Observation) -> Ve
 
 
 _CANCELLED_OUTSIDE = "cancelled outside Trainyard, such as by `scancel`"
+
+
+def cancelled_text(judged: Verdict) -> str:
+    """Return the message of a job that ended because its attempt was cancelled, even if not by a user after all."""
+    cause = judged.cause if judged.by == "user" else f"not ended by a user: {judged.cause}"
+    return f"{begin_with_capital(cause)}. `trainyard retry` continues the job."
 
 
 def _scheduler_overrides(ended_as: EndedAs | None, exit_record: FinishRecord) -> bool:

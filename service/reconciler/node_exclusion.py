@@ -47,7 +47,8 @@ def failed_node(evidence: Evidence, excluded: Sequence[str] = (), stalled_before
         return None
     startup_error = evidence.unclaimed.startup_error
     did_not_start = observation.ended_as == "failed" and startup_error and not _SHARED.search(startup_error)
-    did_not_launch = evidence.ended_as == "launch_failed" or observation.prolog_failed
+    did_not_launch = evidence.ended_as == "launch_failed" and not evidence.unclaimed.vanished
+    did_not_launch = did_not_launch or observation.prolog_failed
     is_attributed = exit_record is None and not evidence.started and (did_not_launch or did_not_start)
     is_attributed = is_attributed and len(excluded) < MAX_ATTRIBUTED
     if observation.ended_as != "node_failure" and not is_attributed:

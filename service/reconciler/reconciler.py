@@ -29,11 +29,12 @@ from service.reconciler.apply import DecisionWriter
 from service.reconciler.cluster_poll import ClusterPoll
 from service.reconciler.decide import NO_CHANGE, Decision, decide
 from service.reconciler.evidence import with_job_names
+from service.reconciler.late_evidence import LateEvidence
 from service.reconciler.node_exclusion import node_fault
 from service.reconciler.orphans import OrphanScan
 from service.reconciler.queue_exclusion import QueueExclusion
 from service.reconciler.quota import WAITS, blocked_jobs, quota_entry
-from service.reconciler.repository import unread_attempts
+from service.reconciler.repository import unread_attempts, waiting_jobs_after
 from service.reconciler.run_dir import read_claimant, read_exit_record
 from service.reconciler.snapshot import SnapshotLoader, stored_exit_record
 from service.reconciler.spool_ingest import SpoolIngests
@@ -51,9 +52,8 @@ _FAILURE_BUDGET_SECONDS = 30.0
 _LATE_REPORTS_SECONDS = 30.0
 """How long after the claim of the next attempt the processes of an earlier one have certainly ended."""
 _CLOSE_SECONDS = 5.0
-"""Time that `close` waits for submissions in flight."""
 _QUEUED_PER_TICK = 50
-"""Queued jobs that a tick loads, of all users alike: more than it can submit or reject."""
+"""Queued jobs that a tick loads of all users alike, and of those that wait: more than it can submit or reject."""
 
 
 @dataclass(frozen=True)
@@ -107,12 +107,14 @@ class Reconciler:
         self._cluster_poll = ClusterPoll(database, clock, scheduler, lease)
         self._start_estimates = StartEstimates(database, clock, scheduler, lease)
         self._queue_exclusion = QueueExclusion(database, clock, scheduler, lease, settings.runs)
+        self._late_evidence = LateEvidence(database, clock, scheduler, lease, settings.runs)
         self._snapshots = SnapshotLoader(database, clock, settings, watching_since=clock())
         self._decisions = DecisionWriter(lease, clock, failpoint)
         self._ingests = SpoolIngests(database, settings.log_limit, metrics.ingested)
         self._failure_budget = _FAILURE_BUDGET_SECONDS
         self._adoption = Adoption(lease, clock, settings, scheduler.name, failpoint)
         self._orphans = OrphanScan(clock, settings, scheduler, lease, self._adoption)
+        self._last_turn = 0
         self._may_have_unread_spools = True
         self._may_state_maintenance = True
         """Whether jobs may still name a maintenance mode that has ended."""
@@ -184,6 +186,7 @@ class Reconciler:
         if state.observations is not None:
             with self._isolate_errors():
                 self._queue_exclusion.run_once()
+                self._late_evidence.run_once()
         self._submitter.collect()
         return estimates_open or any(entry.job.status in ACTIVE or entry.job.status == "queued" for entry in entries)
 
@@ -202,7 +205,9 @@ class Reconciler:
         # Quotas depend on every queued job, and without a pool the submitter takes all of them in one tick.
         load_all = all_queued or self._quotas.limits_gpus or self._submitter.pool.threads == 0
         with self._database.read() as session:
-            rows = JobRepository(session, self._clock()).list_active(None if load_all else _QUEUED_PER_TICK)
+            turn = [] if load_all else waiting_jobs_after(session, self._last_turn, _QUEUED_PER_TICK)
+            self._last_turn = turn[-1] if len(turn) == _QUEUED_PER_TICK else 0
+            rows = JobRepository(session, self._clock()).list_active(None if load_all else _QUEUED_PER_TICK, turn)
             waiting = waiting_jobs(DependencyRepository(session).of_queued([job for job, _ in rows]))
         return [_JobEntry(job, attempt) for job, attempt in rows], waiting
 
@@ -254,8 +259,7 @@ class Reconciler:
     def _process_submitted(self, job: Job, attempt: Attempt | None, state: _TickState) -> None:
         """Process a job that the scheduler has, may have, or had."""
         observations = state.observations
-        if attempt is None:
-            raise AssertionError(f"job {job.id} is {job.status} without an attempt")
+        assert attempt is not None, f"job {job.id} is {job.status} without an attempt"
         if attempt.scheduler_id is None:
             if observations is None and job.desired == "cancelled":
                 self._set_condition(job, Condition("cancel_pending"))
@@ -306,15 +310,11 @@ class Reconciler:
             self._failpoint("tick.after-cancel")
         if decision != NO_CHANGE:
             fault = node_fault(snapshot, attempt.excluded_nodes, snapshot.stalled_hosts)
-            self._decisions.apply(job, attempt, decision, exit_record, fault, observation.message)
+            self._decisions.apply(job, attempt, decision, exit_record, fault, snapshot)
             self._failpoint("tick.after-apply")
 
     def _ingest_late_reports(self, job: Job) -> bool:
-        """Ingest what the processes of an earlier attempt wrote after its end; they have noticed the next attempt.
-
-        Returns:
-            Whether all of it is stored or put aside; if not, the next tick continues.
-        """
+        """Ingest what an earlier attempt wrote after its end; return whether all is stored or put aside."""
         with self._database.read() as session:
             earlier = JobRepository(session, self._clock()).find_attempt(job, job.open_spool)
         if earlier is not None and not self._ingest(job, earlier, late=True):

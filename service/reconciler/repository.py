@@ -67,6 +67,29 @@ def withdrawn_attempts(session: Session, since: datetime) -> list[tuple[Job, Att
     return [(job, attempt) for job, attempt in session.execute(query)]
 
 
+def waiting_jobs_after(session: Session, pk: int, limit: int) -> list[int]:
+    """Return the next queued jobs after a key that have a condition, such as a refusal of the scheduler; oldest first.
+
+    They take turns: however many wait, they keep no other job from being loaded. Members of sweeps with `max_parallel`
+    and jobs with prerequisites are left out.
+    """
+    waits = sa.and_(Job.status == "queued", Job.desired == "run", Job.condition.is_not(None))
+    alone = sa.and_(Job.sweep_parallel.is_(None), ~Job.has_prerequisites, Job.deletion_requested_at.is_(None))
+    return list(session.scalars(sa.select(Job.pk).where(waits, alone, Job.pk > pk).order_by(Job.pk).limit(limit)))
+
+
+def unexplained_attempts(session: Session, since: datetime, limit: int) -> list[tuple[Job, Attempt]]:
+    """Return the newest attempts that ended after a time and whose end the accounting has not explained yet."""
+    query = (
+        sa.select(Job, Attempt)
+        .join(Attempt, Attempt.job_pk == Job.pk)
+        .where(Attempt.open_evidence.is_not(None), Attempt.ended_at >= since, Job.deletion_requested_at.is_(None))
+        .order_by(Attempt.ended_at.desc())
+        .limit(limit)
+    )
+    return [(job, attempt) for job, attempt in session.execute(query)]
+
+
 def job_ids(session: Session) -> set[str]:
     """Return the ids of all jobs, those that are being deleted included."""
     return set(session.scalars(sa.select(Job.id)))

@@ -35,6 +35,8 @@ class UnclaimedAttempt:
     """A worker wrote a claim file: it runs or ran without reaching the service."""
     startup_error: str = ""
     """For an ended attempt without a claim: the last relevant line of the scheduler's error log."""
+    vanished: bool = False
+    """For an ended attempt without a claim: its folder was deleted, so that it could start on no node."""
 
 
 def has_vanished(files: UntrustedFiles, folder: AttemptLayout) -> bool:
@@ -78,7 +80,9 @@ def read_unclaimed(files: UntrustedFiles, folder: AttemptLayout, *, ended: bool)
     """Return what the folder shows of an attempt whose claim did not reach the service."""
     if read_claim(files, folder) is not None:
         return UnclaimedAttempt(started=True)
-    return UnclaimedAttempt(startup_error=_read_startup_error(files, folder) if ended else "")
+    if not ended:
+        return UnclaimedAttempt()
+    return UnclaimedAttempt(startup_error=_read_startup_error(files, folder), vanished=has_vanished(files, folder))
 
 
 def startup_error_in(text: str) -> str:

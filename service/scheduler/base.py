@@ -147,6 +147,8 @@ class Observation:
     """Ended as `cancelled`: a node was taken out of service since the start, and `message` has the reason."""
     prolog_failed: bool = False
     """Ended: a node is out of service because its prolog failed."""
+    unrecorded: bool = False
+    """Ended: the accounting may know more about the end, but has not recorded it yet."""
 
     @property
     def processes_may_live(self) -> bool:
@@ -249,6 +251,19 @@ class Forecaster(Protocol):
 
     def forecast(self, script: str) -> Forecast:
         """The forecast for a script, which is not submitted.
+
+        Raises:
+            SchedulerUnavailableError: nothing was learned.
+        """
+        ...
+
+
+@runtime_checkable
+class Accounting(Protocol):
+    """A scheduler with records of ends that may come late."""
+
+    def recorded_ends(self, jobs: Sequence[SubmittedJob]) -> Mapping[str, Observation]:
+        """How attempts ended that were observed as `unrecorded`, by tag; those without a record are left out.
 
         Raises:
             SchedulerUnavailableError: nothing was learned.

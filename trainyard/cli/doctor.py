@@ -69,7 +69,8 @@ def doctor(
                 print_json(finding)
             else:
                 fix = f" Fix: {finding.fix}" if finding.fix else ""
-                print_line(f"{_LEVEL_LABELS[finding.state]:<9}{finding.name + ' ':<12}{finding.message}.{fix}")
+                message = finding.message.removesuffix(".")
+                print_line(f"{_LEVEL_LABELS[finding.state]:<9}{finding.name + ' ':<12}{message}.{fix}")
     raise typer.Exit(FAILED if has_errors else 0)
 
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainyard.cli.partition_checks import cause_of_repetition
 from trainyard.client import Client, JobHandle, TrainyardError
 from trainyard.contract.spec.environment import is_set_for_ranks, matches_any
 from trainyard.contract.wire.cluster import PartitionResource
@@ -83,6 +84,9 @@ def compare_with_sbatch(client: Client, seconds: float, now: Callable[[], float]
             while (job.status not in TERMINAL or not _is_complete(output)) and now() < deadline:
                 time.sleep(_POLL_SECONDS)
                 job.refresh()
+                if cause_of_repetition(client, job) is not None:
+                    # Further attempts would only blame nodes.
+                    break
             ours, theirs = _of_job(client, job), _of_output(output)
     except TrainyardError as error:
         yield warning_finding("environment", f"not compared with a job by sbatch: {error.message}", _FIX_REFUSED)

@@ -107,7 +107,7 @@ def _run_jobs(
             for name, job in list(jobs.items()):
                 job.refresh()
                 unreachable |= {name} if job.condition and job.condition.code == "worker_unreachable" else set()
-                if (cause := _cause_of_repetition(client, job)) is not None:
+                if (cause := cause_of_repetition(client, job)) is not None:
                     fix = f"read the job, which remains for inspection: trainyard show {job.id}"
                     yield error_finding(name, f"job {job.id} did not succeed at once: {cause.removesuffix('.')}", fix)
                     with suppress(TrainyardError):
@@ -128,7 +128,7 @@ def _run_jobs(
                 job.cancel()
 
 
-def _cause_of_repetition(client: Client, job: JobHandle) -> str | None:
+def cause_of_repetition(client: Client, job: JobHandle) -> str | None:
     """Return why the first attempt ended, if another one follows: the service blames the node, or the site, and would
     try for days. None: the job has, or needs, no other attempt."""
     attempt = job.resource.attempt

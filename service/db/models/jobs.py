@@ -7,7 +7,7 @@ from sqlalchemy import BigInteger, Computed, ForeignKey, Index, String, Text, Un
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.db.models.base import Base
-from service.db.types import BigInt, Json, PublicId
+from service.db.types import BigInt, Json, OptionalJson, PublicId
 
 
 class Job(Base):
@@ -34,6 +34,12 @@ class Job(Base):
             "archived_at",
             sqlite_where=text("archived_at IS NOT NULL"),
             postgresql_where=text("archived_at IS NOT NULL"),
+        ),
+        Index(
+            None,
+            "condition",
+            sqlite_where=text("condition IS NOT NULL"),
+            postgresql_where=text("condition IS NOT NULL"),
         ),
         Index(None, "sweep_id", "id"),
         Index(None, "started_at", "id"),
@@ -154,7 +160,15 @@ class Attempt(Base):
     """One entry in the scheduler's queue."""
 
     __tablename__ = "attempts"
-    __table_args__ = (UniqueConstraint("job_pk", "number"),)
+    __table_args__ = (
+        UniqueConstraint("job_pk", "number"),
+        Index(
+            None,
+            "ended_at",
+            sqlite_where=text("open_evidence IS NOT NULL"),
+            postgresql_where=text("open_evidence IS NOT NULL"),
+        ),
+    )
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     job_pk: Mapped[int] = mapped_column(ForeignKey("jobs.pk", ondelete="CASCADE"))
@@ -198,6 +212,8 @@ class Attempt(Base):
     exit_reason: Mapped[str | None] = mapped_column(String(32))
     scheduler_end: Mapped[str | None] = mapped_column(Text)
     """The scheduler's own report of the end: state, by whom it was cancelled, exit code, why a node failed."""
+    open_evidence: Mapped[dict[str, Any] | None] = mapped_column(OptionalJson)
+    """The evidence of an end that the accounting had not recorded, and may explain later."""
     failed_node: Mapped[str | None] = mapped_column(String(64))
     """The node that made the attempt fail, by the scheduler's name."""
     excluded_nodes: Mapped[list[Any]] = mapped_column(default=list, server_default="[]")

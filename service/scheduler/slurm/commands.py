@@ -106,12 +106,13 @@ class SlurmCommands:
         # Names and folders may contain anything, even line breaks, so no job can know the separator.
         separator = secrets.token_hex(8)
         options = ["--allocations", "--duplicates", "--noheader", "--parsable2", f"--delimiter={separator}", *users]
-        try:
-            return parse_records(self._run(["sacct", *options, columns, *selection]), separator)
-        except SchedulerUnavailableError as error:
-            if _NO_ACCOUNTING in str(error):
-                return None
-            raise
+        done = self._call(["sacct", *options, columns, *selection])
+        message = done.stderr.decode(errors="replace").strip()
+        # That there is no accounting is an answer, and no failure of a command, which an alarm counts.
+        self._check("sacct", done.returncode, message, [_NO_ACCOUNTING])
+        if done.returncode != 0:
+            return None
+        return parse_records(done.stdout.decode(errors="replace"), separator)
 
     def sinfo(self) -> ClusterSnapshot:
         """Partitions and nodes, with one command."""

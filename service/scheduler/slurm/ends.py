@@ -47,8 +47,7 @@ class EndEvidence:
         explained: dict[str, Observation | None] = {}
         waiting = set(unrecorded)
         for tag, observation in observed.items():
-            if observation.ended_as == "cancelled" and (by := _BY.match(states.get(tag, ""))):
-                observation = replace(observation, canceller=self._accounts.canceller(int(by[1])))
+            observation = self.with_canceller(replace(observation, unrecorded=tag in unrecorded), states.get(tag, ""))
             if _may_be_of_nodes(observation):
                 known = reasons.get(observation.nodes)
                 observation = _with_reasons(observation, known or [])
@@ -58,6 +57,12 @@ class EndEvidence:
         now = time.monotonic()
         self._since = {tag: self._since.get(tag, now) for tag in waiting}
         return explained | {tag: None for tag, since in self._since.items() if now - since < _PATIENCE_SECONDS}
+
+    def with_canceller(self, observation: Observation, state: str) -> Observation:
+        """Return the observation with who cancelled the job, if its state in the accounting names a uid."""
+        if observation.ended_as == "cancelled" and (by := _BY.match(state)):
+            return replace(observation, canceller=self._accounts.canceller(int(by[1])))
+        return observation
 
     def _reasons(self, observed: Mapping[str, Observation]) -> dict[tuple[str, ...], list[NodeReason]]:
         """Return why nodes are out of service, by list of nodes; what was not queried is left out."""

@@ -4,7 +4,7 @@ _RESUBMIT = "Cancel the job and submit it again."
 _ADMINISTRATOR = "Ask an administrator of the cluster."
 _LATER = "The job starts when other jobs end."
 _LATER_OR_LESS = "The job starts when other jobs end, or with smaller requests."
-_FEWER_GPUS = "To continue on fewer GPUs, cancel the job and run `trainyard fork JOB --set gpus=N`."
+_MOVE = "For other resources: `trainyard pause JOB`, then `trainyard resume JOB --set resources.partition=NAME`."
 _REDUCE = "It cannot start as it is: reduce the requested resources."
 
 _REASONS: dict[str, tuple[str, str]] = {
@@ -25,30 +25,30 @@ _REASONS: dict[str, tuple[str, str]] = {
     "Licenses": ("a license is in use by other jobs", ""),
     "PartitionTimeLimit": (
         "the time limit exceeds the limit of the partition",
-        "Lower resources.time_limit_minutes.",
+        f"Lower resources.time_limit_minutes. {_MOVE}",
     ),
     "PartitionNodeLimit": (
         "the partition does not allow or does not have this many nodes",
-        "Lower gpus, raise resources.gpus_per_node or use another partition.",
+        f"Lower gpus or raise resources.gpus_per_node. {_MOVE}",
     ),
     "PartitionConfig": (
         "the request exceeds what the partition can provide (nodes, cores, memory or time)",
-        "Reduce the requested resources or use another partition.",
+        f"Reduce the requested resources. {_MOVE}",
     ),
-    "PartitionDown": ("the partition is down", "Ask an administrator or use another partition."),
-    "PartitionInactive": ("the partition does not start jobs", "Ask an administrator or use another partition."),
+    "PartitionDown": ("the partition is down", _MOVE),
+    "PartitionInactive": ("the partition does not start jobs", _MOVE),
     "BadConstraints": (
         "no node can satisfy the constraints",
         "Change resources (constraint, gpu_type, memory).",
     ),
     "ReqNodeNotAvail": (
         "a required node is down or reserved",
-        f"`sinfo -R` and `scontrol show reservation` show why. {_FEWER_GPUS}",
+        f"`sinfo -R` and `scontrol show reservation` show why. {_MOVE}",
     ),
-    "NodeDown": ("a required node is down", f"`sinfo -R` shows why. {_FEWER_GPUS}"),
+    "NodeDown": ("a required node is down", f"`sinfo -R` shows why. {_MOVE}"),
     "NodesUnavailable": (
         "the required nodes are down, drained or reserved for jobs with higher priority",
-        f"`sinfo -R` lists them. {_FEWER_GPUS}",
+        f"`sinfo -R` lists them. {_MOVE}",
     ),
     "TimeLimit": ("its time limit is used up", ""),
     "AccountNotAllowed": (

@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 
 from service.scheduler.base import Accepted, Ambiguous, Forecast, Postponed, Rejected, SubmitOutcome
 
-_ID = re.compile(r"\bjob (\d+)\b")
+_ID = re.compile(r"^Submitted batch job (\d+)\b", re.MULTILINE)
+"""Wrappers and plug-ins of sites print more lines, which may name other jobs."""
 _START = re.compile(r"\bto start at (\S+) using \d+ processors on (?:nodes )?(\S+)(?: in partition (\S+))?")
 _ANSWER = re.compile(r"(?:Batch job submission failed|allocation failure): *(.*\S)", re.IGNORECASE)
 _NO_ANSWER = re.compile(
@@ -32,9 +33,11 @@ _NO_ANSWER = re.compile(
     re.IGNORECASE,
 )
 """Errors of the communication with the controller, by name or of the operating system."""
+_POLICY_ADVICE = "A policy of the site refuses it: change what it names, or ask an administrator of the cluster."
 _POLICY = "unspecified error"
 """What the controller returns if a script of the site, such as `job_submit.lua`, refuses; the script's own words are in
 lines before."""
+_MAX_ERROR = 1000
 _SUBMIT_LIMIT = re.compile(r"\b(?:Assoc|QOS)(?:Max|Grp)SubmitJobs?\w*Limit\b")
 """Limits of the number of queued jobs. sbatch prints the same second line for other, lasting limits."""
 _ACCOUNT = "Change resources.account, or use a partition that the account may use."
@@ -119,7 +122,9 @@ _REFUSALS = {
     "invalid cluster feature specification": _OPTION,
     "invalid cluster name": _OPTION,
     "not supported on this system": _OPTION,
-    _POLICY: "A policy of the site refuses it: change what it names, or ask an administrator of the cluster.",
+    # Scripts of the site that sbatch runs before it sends the request.
+    "cli_filter plugin terminated with error": _POLICY_ADVICE,
+    _POLICY: _POLICY_ADVICE,
     # What sbatch itself refuses has not been sent to the controller. Older releases do not know every option.
     "unrecognized option": _OPTION,
     "doesn't allow an argument": _OPTION,
@@ -192,4 +197,6 @@ def _unknown_outcome_message(returncode: int, stderr: str) -> str:
 
 
 def _errors(stderr: str) -> str:
-    return "; ".join(line.removeprefix("sbatch: ").removeprefix("error: ") for line in stderr.splitlines() if line)
+    """The lines of sbatch in one, limited in length: the last ones have its own error."""
+    text = "; ".join(line.removeprefix("sbatch: ").removeprefix("error: ") for line in stderr.splitlines() if line)
+    return text if len(text) <= _MAX_ERROR else f"... {text[-_MAX_ERROR:]}"

@@ -58,6 +58,8 @@ _CANCEL_INTERVAL_SECONDS = 60.0
 _SUBMISSION_RETENTION_SECONDS = 3600.0
 _QUEUE_MAX_AGE_SECONDS = 60.0
 """How old the queue may be from which `own_entries` returns."""
+_SLOW_SECONDS, _SPARED_SECONDS = 5.0, 60.0
+"""An accounting that takes this long to fail is not queried again for this long: each query delays all jobs."""
 _MAX_NAMES = 500
 """Names in one accounting query, whose length is limited."""
 _MAX_IDS = 10_000
@@ -125,6 +127,7 @@ class SlurmScheduler:
         self._record_names: frozenset[str] = frozenset()
         """The names for which `_records` is the accounting's answer."""
         self._records_queried_at = float("-inf")
+        self._accounting_due_at = float("-inf")
         self._last_queried_job = (0, "")
         """The last job of the previous accounting query, if there were too many for one query."""
         self._polled_at = float("-inf")
@@ -201,21 +204,43 @@ class SlurmScheduler:
         rows: dict[str, Row] = {}
         unrecorded = {job.tag for job in unclear}
         try:
-            records = self._commands.sacct(ids=[job.scheduler_id for job in queried]) if queried else None
+            recorded = self._recorded(queried) if queried else None
         except SchedulerUnavailableError as error:
             # The queue's answer is enough for the jobs in it; the others wait for the accounting.
             log.warning("accounting unavailable", error=str(error))
         else:
-            # Only the controller knows what runs: an unfinished record that it does not list is outdated.
-            matches = _rows_of(queried, records or [])
-            rows = {tag: row for tag, row in matches.items() if interpret_state(row.state)[0] == "ended"}
-            unrecorded = set() if records is None else unrecorded - rows.keys()
+            rows = recorded or {}
+            unrecorded = set() if recorded is None else unrecorded - rows.keys()
             absent = {job.tag: Observation("absent", "Slurm: not listed") for job in missing}
             observed = absent | observed | {tag: _observation(row, {}, self._clock()) for tag, row in rows.items()}
         ours = {job.tag for job in jobs if job.is_stopping and _is_unclear(observed.get(job.tag))}
         by_others = {tag: observation for tag, observation in observed.items() if tag not in ours}
         known = observed | self._ends.collect(by_others, {tag: row.state for tag, row in rows.items()}, unrecorded)
         return {job.tag: CachedObservation(job.scheduler_id, known.get(job.tag)) for job in jobs}
+
+    def _recorded(self, jobs: Sequence[SubmittedJob]) -> dict[str, Row] | None:
+        """The accounting's records of the jobs that have ended, by tag; None if the cluster has no accounting."""
+        records = self._sacct(ids=[job.scheduler_id for job in jobs])
+        if records is None:
+            return None
+        # Only the controller knows what runs: an unfinished record that it does not list is outdated.
+        return {tag: row for tag, row in _rows_of(jobs, records).items() if interpret_state(row.state)[0] == "ended"}
+
+    def _sacct(self, *, ids: Sequence[str] = (), names: Sequence[str] = ()) -> list[Row] | None:
+        """Query the accounting, unless it has just been slow to fail."""
+        started = time.monotonic()
+        if started < self._accounting_due_at:
+            raise SchedulerUnavailableError("sacct: the accounting hangs; it is queried once a minute")
+        try:
+            return self._commands.sacct(ids=ids, names=names)
+        except SchedulerUnavailableError:
+            now = time.monotonic()
+            self._accounting_due_at = now + _SPARED_SECONDS if now - started >= _SLOW_SECONDS else now
+            raise
+
+    def recorded_ends(self, jobs: Sequence[SubmittedJob]) -> Mapping[str, Observation]:
+        rows, now = self._recorded(jobs) or {}, self._clock()
+        return {tag: self._ends.with_canceller(_observation(row, {}, now), row.state) for tag, row in rows.items()}
 
     def _next_batch(self, missing: Sequence[SubmittedJob]) -> Sequence[SubmittedJob]:
         """As many jobs as one accounting query can hold; further ones in the next queries."""
@@ -267,7 +292,7 @@ class SlurmScheduler:
             others = (other for other in next_tags if other not in answered)
             names = list(dict.fromkeys([tag, *others]))[:_MAX_NAMES]
             started = time.monotonic()
-            self._records = self._commands.sacct(names=names) or []
+            self._records = self._sacct(names=names) or []
             self._record_names, self._records_queried_at = frozenset(names), started
         return self._records
 

@@ -57,7 +57,9 @@ class PlannedExecutor(SlurmExecutor):
         stdout, stderr = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
         self.result = {"returncode": done.returncode, "stdout": stdout, "stderr": stderr}
         self._record()
-        job_id = self._get_job_id_from_submission_command(stdout)
+        # submitit takes the first number after the word `job`, which a plug-in of the site may print too.
+        answers = [line for line in stdout.splitlines() if line.startswith("Submitted batch job ")]
+        job_id = self._get_job_id_from_submission_command("\n".join(answers))
         job = self.job_class(folder=self.folder, job_id=job_id, tasks=list(range(self._num_tasks())))
         job.paths.move_temporary_file(file, "submission_file", keep_as_symlink=True)
         return job

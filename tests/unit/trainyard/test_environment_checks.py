@@ -7,7 +7,7 @@ import sys
 import httpx
 import pytest
 
-from tests.unit.trainyard.fake_service import error, job
+from tests.unit.trainyard.fake_service import attempt, error, job, page
 from trainyard.cli.environment_checks import _PROGRAM, JobEnvironment, compare_with_sbatch, differences
 
 JOB = "/v1/jobs/a1"
@@ -103,6 +103,16 @@ def test_jobs_that_do_not_end_are_cancelled(service, submissions):
     findings = checked(service, 3.0)
     assert "job a1 has not printed its environment: pending" in findings["environment"].message
     assert submissions.read_text() == "scancel 77\n"
+    assert service.requests[-1].url.path == f"{JOB}/cancel"
+
+
+def test_a_job_that_did_not_start_is_not_repeated(service, submissions):
+    """Its next attempts would let the service blame further nodes."""
+    service.on("GET", JOB, job("a1", status="queued", attempt=attempt(number=2)))
+    service.on("GET", f"{JOB}/events", page())
+    service.on("GET", f"{JOB}/logs", httpx.Response(200, text="", headers=OFFSETS))
+    assert "has not printed its environment: queued" in checked(service)["environment"].message
+    assert [request.url.path for request in service.requests].count(JOB) == 1
     assert service.requests[-1].url.path == f"{JOB}/cancel"
 
 

@@ -1,6 +1,7 @@
 """What the service remembers of nodes over all jobs: two jobs that do not start on a node exclude it for all."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -100,6 +101,20 @@ def events(world: World, job: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.databases("sqlite", "postgres")
+def test_a_deleted_run_directory_blames_no_node(world: World) -> None:
+    jobs = [world.submit() for _ in range(2)]
+    world.tick()
+    for job in jobs:
+        shutil.rmtree(world.folder(job).root.parent.parent)
+        tag = next(plan.tag for plan in world.scheduler.submitted if job in str(plan.folder))
+        world.scheduler.states[tag] = Observation("ended", LAUNCH_FAILED, ("n1",), ended_as="launch_failed")
+        world.tick()
+    messages = [event["message"] for event in world.client.get(f"/v1/jobs/{jobs[1]}/events").json()["data"]]
+    assert any("Cause: its run directory was deleted before it started" in message for message in messages)
+    assert excluded(world) == []
+    assert [world.client.get(f"/v1/jobs/{job}/attempts").json()["data"][0]["failed_node"] for job in jobs] == [None] * 2
+
+
 def test_all_jobs_avoid_a_node_where_two_jobs_did_not_start(world: World) -> None:
     first, second = fail_to_start(world, "n2")
     job = world.submit()

@@ -6,10 +6,12 @@ from types import SimpleNamespace
 import pytest
 from fastapi.testclient import TestClient
 
+from service.jobs.conditions import Condition
 from service.jobs.repository import JobRepository
 from service.reconciler import spool_ingest
 from service.reconciler.spool_ingest import JOB_SECONDS, MIN_SECONDS, USER_SECONDS, SpoolIngest
 from service.reconciler.submission.checks import CheckedJob, SubmissionChecks
+from service.reconciler.submission.pool import SubmitPool
 from service.reconciler.submission.user_turns import UserTurns
 from tests.support.world import SPEC, World
 
@@ -33,6 +35,19 @@ def test_tick_loads_the_oldest_queued_jobs_of_each_user(world: World) -> None:
         with world.database.read() as session:
             loaded = JobRepository(session, world.clock()).list_active(limit)
         assert [job.id for job, _ in loaded] == expected
+
+
+def test_jobs_that_wait_take_turns_and_block_no_other_job(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = submit(world.client, 5)
+    with world.database.write() as session:
+        jobs = JobRepository(session, world.clock())
+        for job in refused:
+            jobs.set_condition(jobs.get(job), Condition("refusals"))
+    (ready,) = submit(world.client, 1)
+    monkeypatch.setattr("service.reconciler.reconciler._QUEUED_PER_TICK", 2)
+    reconciler = world.new_reconciler("two", SubmitPool(threads=1))
+    loaded = [[entry.job.id for entry in reconciler._load(all_queued=False)[0]] for _ in range(4)]
+    assert loaded == [[*turn, ready] for turn in (refused[:2], refused[2:4], refused[4:], refused[:2])]
 
 
 @pytest.mark.databases("sqlite")

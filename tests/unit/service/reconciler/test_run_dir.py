@@ -43,4 +43,5 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "run" / "submitit").mkdir(parents=True)
     (tmp_path / "run" / "submitit" / "4_0_log.err").symlink_to(tmp_path / "secret")
+    (tmp_path / "run" / "launch.json").touch()
     assert read_unclaimed(UntrustedFiles(tmp_path), AttemptLayout(tmp_path / "run"), ended=True) == UnclaimedAttempt()

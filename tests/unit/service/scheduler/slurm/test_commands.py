@@ -145,3 +145,10 @@ def test_an_owner_who_delays_scancel_delays_the_tick_briefly(monkeypatch: pytest
             SlurmCommands(owners=owners).scancel("7", "ty-x", 1001)
     assert time.monotonic() - began < 10
     over.set()
+
+
+def test_a_cluster_without_accounting_counts_no_failed_command(programs: Path) -> None:
+    program(programs, "sacct", "echo 'Slurm accounting storage is disabled' >&2\nexit 1")
+    counts: list[tuple[str, str]] = []
+    assert SlurmCommands(lambda *count: counts.append(count)).sacct(ids=["7"]) is None
+    assert counts == [("sacct", "ok")]

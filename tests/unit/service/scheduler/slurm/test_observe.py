@@ -1,9 +1,10 @@
 """Observing jobs in Slurm, with cached and partial answers."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,8 @@ class FakeCommands(SlurmCommands):
         super().__init__()
         self.queue: list[Row] = []
         self.controller = self.accounting = True
+        self.hangs: Callable[[], None] | None = None
+        """Lets the accounting fail after a while."""
         self.without_slurmdbd = False
         self.queue_queries = 0
         self.past: list[Row] = []
@@ -50,7 +53,9 @@ class FakeCommands(SlurmCommands):
         return self.queue, []
 
     def sacct(self, *, ids: Sequence[str] = (), names: Sequence[str] = ()) -> list[Row] | None:
-        if not self.accounting:
+        if self.hangs:
+            self.hangs()
+        if self.hangs or not self.accounting:
             raise SchedulerUnavailableError("sacct ended with 1")
         self.ids.append(ids)
         if self.without_slurmdbd:
@@ -183,6 +188,7 @@ def test_a_cancelled_job_waits_for_its_evidence_but_not_for_ever(
     assert time[0] - began == 30
     assert observed["ty-1"].ended_as == "cancelled"
     assert (observed["ty-1"].canceller is None) == (missing != "sinfo")
+    assert observed["ty-1"].unrecorded == (missing != "sinfo"), "the accounting may explain it later"
 
 
 def test_a_failing_prolog_explains_a_failed_job(scheduler: SlurmScheduler, commands: FakeCommands) -> None:
@@ -207,6 +213,42 @@ def test_a_record_that_comes_late_names_the_canceller(
     time[0] += 5
     commands.past = [row(FIRST, "CANCELLED by 1")]
     assert scheduler.observe([FIRST])["ty-1"].canceller == Canceller("daemon")
+
+
+def test_the_accounting_names_the_canceller_later(scheduler: SlurmScheduler, commands: FakeCommands) -> None:
+    assert scheduler.recorded_ends([FIRST, SECOND]) == {}
+    other = replace(row(SECOND, "CANCELLED by 1"), name="ty-3")
+    commands.past = [row(FIRST, "CANCELLED by 1", "0:15"), other]
+    (end,) = scheduler.recorded_ends([FIRST, SECOND]).values()
+    assert (end.canceller, end.message) == (Canceller("daemon"), "Slurm: CANCELLED by 1, exit code 0:15")
+    commands.past = [row(FIRST, "RUNNING")]
+    assert scheduler.recorded_ends([FIRST]) == {}, "its end is not recorded yet"
+
+
+def test_without_accounting_no_end_is_explained_later(scheduler: SlurmScheduler, commands: FakeCommands) -> None:
+    commands.queue, commands.without_slurmdbd = [row(FIRST, "CANCELLED")], True
+    assert not scheduler.observe([FIRST])["ty-1"].unrecorded
+    assert scheduler.recorded_ends([FIRST]) == {}
+
+
+def test_an_accounting_that_hangs_delays_other_jobs_once_a_minute(
+    scheduler: SlurmScheduler, commands: FakeCommands, time: list[float]
+) -> None:
+    calls = []
+
+    def hang() -> None:
+        calls.append(time[0])
+        time[0] += 20
+
+    commands.queue, commands.hangs = [row(SECOND, "RUNNING")], hang
+    for _ in range(36):
+        assert set(scheduler.observe([FIRST, SECOND])) == {"ty-2"}
+        time[0] += 5
+    assert [later - earlier for earlier, later in pairwise(calls)] == [80, 80]
+    commands.hangs = None
+    commands.past = [row(FIRST, "COMPLETED")]
+    time[0] += 60
+    assert scheduler.observe([FIRST, SECOND])["ty-1"].state == "ended"
 
 
 def test_a_job_that_the_service_cancelled_needs_no_canceller(scheduler: SlurmScheduler, commands: FakeCommands) -> None:

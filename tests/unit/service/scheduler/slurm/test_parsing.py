@@ -102,7 +102,7 @@ class TestReasons:
             ("PartitionInactive", "does not start jobs"),
             ("BadConstraints", "no node can satisfy"),
             ("ReqNodeNotAvail, UnavailableNodes:node1", "down or reserved"),
-            ("ReqNodeNotAvail, UnavailableNodes:node1", "`trainyard fork JOB --set gpus=N`"),
+            ("ReqNodeNotAvail, UnavailableNodes:node1", "`trainyard resume JOB --set resources.partition=NAME`"),
             ("ReqNodeNotAvail, May be reserved for other job", "`scontrol show reservation`"),
             ("NodeDown", "is down"),
             (
@@ -160,6 +160,22 @@ class TestSbatchOutput:
         assert parse_sbatch_output(0, "Submitted batch job 7\n", "") == Accepted("7")
         assert parse_sbatch_output(1, "Submitted batch job 7\n", "sbatch: error: Socket timed out") == Accepted("7")
         assert parse_sbatch_output(0, "Submitted batch job 7 on cluster big\n", "") == Accepted("7")
+
+    def test_other_lines_of_a_site_name_no_job(self) -> None:
+        printed = "Your job 99 of 100 this month\nSubmitted batch job 7\nSee job 5\n"
+        assert parse_sbatch_output(0, printed, "") == Accepted("7")
+        assert isinstance(parse_sbatch_output(0, "Your job 99 of 100 this month\n", ""), Ambiguous)
+
+    def test_a_filter_of_the_site_refuses_with_its_message(self) -> None:
+        text = "sbatch: lua: at most 4 GPUs\nsbatch: error: cli_filter plugin terminated with error\n"
+        outcome = parse_sbatch_output(1, "", text)
+        assert isinstance(outcome, Rejected)
+        assert "at most 4 GPUs" in outcome.message
+
+    def test_long_answers_are_shortened_to_their_end(self) -> None:
+        outcome = parse_sbatch_output(1, "", "sbatch: lua: " + "x" * 10_000 + "\nsbatch: error: Unspecified error\n")
+        assert len(outcome.message) < 1500
+        assert "Unspecified error" in outcome.message
 
     @pytest.mark.parametrize(
         "output",
