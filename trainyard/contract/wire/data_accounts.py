@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
-from trainyard.contract.base import NonNegativeInt, PositiveInt, Resource, Strict, example
+from trainyard.contract.base import NonNegativeInt, PositiveInt, Resource, example
 
 DATA_ACCOUNT = "data_account"
 """Type of the event of a worker with the account of one source; its data is a `DataAccount`."""
@@ -173,7 +173,7 @@ class DataAccounts(Resource):
     """What to do about the problem."""
 
 
-class DataRequest(Strict):
+class DataRequest(Resource):
     """What a process of the worker shall read to account for the data of a spec."""
 
     spec: dict[str, Any]
@@ -190,7 +190,7 @@ class DataRequest(Strict):
     """The folder of all runs, with the uploaded files; None: unknown."""
 
 
-class DataUpdate(Strict):
+class DataUpdate(Resource):
     """A line of the output of that process."""
 
     records: NonNegativeInt = 0
