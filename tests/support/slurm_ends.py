@@ -7,6 +7,7 @@ import json
 import os
 import pwd
 import re
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -65,21 +66,25 @@ class RecordingCommands(SlurmCommands):
 
     record: RecordedEnd
 
-    def _run(self, command: list[str], *, harmless: Sequence[str] = ()) -> str:
+    def _call(self, command: list[str], text: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
         try:
-            output = super()._run(command, harmless=harmless)
+            done = super()._call(command, text)
         except SchedulerUnavailableError as error:
             self.record.errors[command[0]] = str(error)
             raise
-        stored = output
+        if done.returncode:
+            message = done.stderr.decode(errors="replace").strip()
+            self.record.errors[command[0]] = f"{command[0]} exited with {done.returncode}: {message}"
+            return done
+        stored = done.stdout.decode(errors="replace")
         if token := _token(command):
-            stored = output.replace(token, _TOKEN)
+            stored = stored.replace(token, _TOKEN)
         if command[0] == "squeue":
             stored = "".join(f"{line}\n" for line in stored.splitlines() if f"|{self.record.scheduler_id}|" in line)
         if command[0] == "scontrol":
             stored = "".join(f"{line}\n" for line in stored.splitlines() if re.match(_SETTINGS, line))
         self.record.outputs[command[0]] = stored
-        return output
+        return done
 
 
 class ReplayedCommands(SlurmCommands):
@@ -93,11 +98,14 @@ class ReplayedCommands(SlurmCommands):
         commands.record = record
         return commands
 
-    def _run(self, command: list[str], *, harmless: Sequence[str] = ()) -> str:
+    def _call(self, command: list[str], text: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
         program = command[0]
-        if program in self.record.errors:
-            raise SchedulerUnavailableError(self.record.errors[program])
-        return self.record.outputs[program].replace(_TOKEN, _token(command))
+        if error := self.record.errors.get(program):
+            if ended := re.fullmatch(r"\w+ exited with (\d+): (.*)", error, re.DOTALL):
+                return subprocess.CompletedProcess(command, int(ended[1]), b"", ended[2].encode())
+            raise SchedulerUnavailableError(error)
+        output = self.record.outputs[program].replace(_TOKEN, _token(command))
+        return subprocess.CompletedProcess(command, 0, output.encode(), b"")
 
 
 def _token(command: Sequence[str]) -> str:
