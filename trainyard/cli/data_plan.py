@@ -29,7 +29,7 @@ _PACKAGES = ("torch", "numpy")
 _PACKAGES_OF_MODELS = ("transformers", "jinja2")
 _PACKAGES_OF_TABLES = ("pyarrow",)
 _START_SECONDS, _GRACE_SECONDS = 60.0, 15.0
-"""For what precedes the first record, such as imports, and for what follows the last one. The process sees to both itself,
+"""For what precedes the first record, such as imports, and for what follows the last one. The process sees to both,
 unless one call of a library takes longer."""
 _END_SECONDS = 2.0
 
