@@ -7,11 +7,11 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from glob import glob, has_magic
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from pydantic import ValidationError
 
@@ -28,8 +28,9 @@ from trainyard.contract.wire.data_accounts import DataAccounts, DataRequest, Dat
 _PACKAGES = ("torch", "numpy")
 _PACKAGES_OF_MODELS = ("transformers", "jinja2")
 _PACKAGES_OF_TABLES = ("pyarrow",)
-_GRACE_SECONDS = 65.0
-"""For the start of the process, and for its end, which it sees to by itself before."""
+_START_SECONDS, _GRACE_SECONDS = 60.0, 15.0
+"""For what precedes the first record, such as imports, and for what follows the last one. The process sees to both,
+unless one call of a library takes longer."""
 _END_SECONDS = 2.0
 
 
@@ -103,19 +104,21 @@ def _read_here(request: DataRequest, *, quiet: bool) -> DataAccounts:
                 env=environment,
                 start_new_session=True,
             ) as process,
-            _ending(process, request.seconds + _GRACE_SECONDS) as killed,
+            _Limit(process, _START_SECONDS + request.seconds) as limit,
         ):
             assert process.stdin is not None
             assert process.stdout is not None
             with suppress(BrokenPipeError), process.stdin:
                 process.stdin.write(request.model_dump_json().encode())
-            last = _read_updates(process.stdout, shows_progress=shows_progress)
+            for last in _updates(process.stdout, shows_progress=shows_progress):
+                if last.records and not limit.is_final:
+                    limit.set_final(request.seconds + _GRACE_SECONDS)
             status = process.wait()
     if last.result is not None:
         return last.result
     if last.failure is not None:
         raise DataError(one_line(f"{last.failure}. {last.hint or ''}".strip()))
-    if killed:
+    if limit.is_over:
         raise DataError(
             "reading the data takes too long; allow more time (--timeout) or read fewer records (--records)"
         )
@@ -124,39 +127,53 @@ def _read_here(request: DataRequest, *, quiet: bool) -> DataAccounts:
     raise DataError(f"the process ended with status {status}; set TRAINYARD_DEBUG=1 to see its output")
 
 
-@contextmanager
-def _ending(process: "subprocess.Popen[bytes]", seconds: float) -> Iterator[list[bool]]:
-    """End the process with the block, and also after so many seconds; then the list has an element."""
-    killed: list[bool] = []
+class _Limit:
+    """Ends a process after its time, and in any case at the end of the block."""
 
-    def kill() -> None:
-        killed.append(True)
-        process.kill()
+    def __init__(self, process: "subprocess.Popen[bytes]", seconds: float) -> None:
+        self._process = process
+        self._timer = self._started(seconds)
+        self.is_over = False
+        self.is_final = False
 
-    timer = threading.Timer(seconds, kill)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield killed
-    finally:
-        timer.cancel()
-        if process.poll() is None:
-            process.terminate()
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._timer.cancel()
+        if self._process.poll() is None:
+            self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
-                process.wait(_END_SECONDS)
-            process.kill()
+                self._process.wait(_END_SECONDS)
+            self._process.kill()
+
+    def set_final(self, seconds: float) -> None:
+        """Let the time begin anew."""
+        self.is_final = True
+        self._timer.cancel()
+        self._timer = self._started(seconds)
+
+    def _started(self, seconds: float) -> threading.Timer:
+        timer = threading.Timer(seconds, self._end)
+        timer.daemon = True
+        timer.start()
+        return timer
+
+    def _end(self) -> None:
+        self.is_over = True
+        self._process.kill()
 
 
-def _read_updates(lines: IO[bytes], *, shows_progress: bool) -> DataUpdate:
-    """Return the last update."""
-    last = DataUpdate()
+def _updates(lines: IO[bytes], *, shows_progress: bool) -> Iterator[DataUpdate]:
+    """Yield the updates, at least one."""
+    yield DataUpdate()
     for line in lines:
         with suppress(ValidationError):
-            last = DataUpdate.model_validate_json(line)
-            if shows_progress and last.records:
-                sys.stderr.write(f"\rreading the data: {last.records:,} records")
+            update = DataUpdate.model_validate_json(line)
+            yield update
+            if shows_progress and update.records:
+                sys.stderr.write(f"\rreading the data: {update.records:,} records")
                 sys.stderr.flush()
     if shows_progress:
         sys.stderr.write("\r\x1b[K")
         sys.stderr.flush()
-    return last

@@ -73,12 +73,9 @@ def plan(
         if result.start_estimate is not None:
             estimate = _wait_for_estimate(client, result.start_estimate, time.monotonic() + patience)
             result = result.model_copy(update={"start_estimate": estimate})
-        if not as_json:
-            _show(result, with_script=with_script)
+        print_json(result) if as_json else _show(result, with_script=with_script)
         if with_data:
             accounts = plan_data(client, document, result.spec, records, max(patience, 1.0), quiet=as_json)
-    if as_json:
-        print_json(result)
     if accounts is not None:
         print_json(accounts) if as_json else print_accounts(accounts)
     raise typer.Exit(FAILED if result.fits is False or (accounts and accounts.problem) else 0)

@@ -2,8 +2,11 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TypeVar
+
+from worker.core.errors import RefusedError
 
 T = TypeVar("T")
 
@@ -18,6 +21,8 @@ class ReadLimit:
     """Time after the first record after which no further one is read."""
     on_record: Callable[[], None] = lambda: None
     """Called for each record."""
+    refusals: list[RefusedError] = field(default_factory=list)
+    """Why sources are refused, whose successors are read all the same."""
     _until: float | None = None
 
     def is_over(self) -> bool:
@@ -29,6 +34,24 @@ class ReadLimit:
     def of_source(self) -> "SourceLimit":
         """Return the limit of one source."""
         return SourceLimit(self, self.records)
+
+
+@contextmanager
+def refused_later(limit: ReadLimit | None) -> Iterator[None]:
+    """Let a plan read the next source although the one of this block is refused; see `raise_refusals`."""
+    try:
+        yield
+    except RefusedError as error:
+        if limit is None:
+            raise
+        limit.refusals.append(error)
+
+
+def raise_refusals(limit: ReadLimit | None) -> None:
+    """Raise RefusedError if the limit has refusals."""
+    if limit is not None and limit.refusals:
+        hint = next((error.hint for error in limit.refusals if error.hint), None)
+        raise RefusedError("; ".join(map(str, limit.refusals)), hint)
 
 
 @dataclass

@@ -22,7 +22,7 @@ from worker.data.cut_examples import CutExamples
 from worker.data.data_files import DataFile, find_files
 from worker.data.mixture import mixture_of
 from worker.data.notices import Notice
-from worker.data.read_limit import ReadLimit
+from worker.data.read_limit import ReadLimit, raise_refusals, refused_later
 from worker.data.row_layout import LAYOUT_VERSION, cut_examples, held_out_examples, lay_out
 from worker.data.source_account import account_of, template_facts
 from worker.data.stored_rows import StoredExamples, StoredPart, StoredRows, write_layout
@@ -101,11 +101,14 @@ class TextPreparation:
         fraction = self._data.eval_fraction
         names = self._data.names if isinstance(self._data, TextMixture) else ("",)
         for name, (section, source) in zip(names, self._data.training_sources.items(), strict=True):
-            parts = self._parts(section, source, {"train": None, "held_out": name} if fraction else {"all": None})
-            training.append(parts[0])
-            held_out += parts[1:]
+            with refused_later(self._limit):
+                parts = self._parts(section, source, {"train": None, "held_out": name} if fraction else {"all": None})
+                training.append(parts[0])
+                held_out += parts[1:]
         for section, source in self._data.evaluation_sources.items():
-            held_out += self._parts(section, source, {"all": evaluation_set(section)})
+            with refused_later(self._limit):
+                held_out += self._parts(section, source, {"all": evaluation_set(section)})
+        raise_refusals(self._limit)
         if mixture := mixture_of(self._data, [part.rows for part in training]):
             self._notices.append(mixture.notice())
         return PreparedText(training + held_out, self._notices)

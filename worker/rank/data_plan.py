@@ -112,7 +112,7 @@ def _read(
     from worker.data.text_examples import DataAccess
     from worker.tasks.select import select_task
 
-    count, reported = 0, time.monotonic()
+    count, reported = 0, 0.0
 
     def on_record() -> None:
         nonlocal count, reported

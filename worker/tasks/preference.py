@@ -22,6 +22,7 @@ from worker.data.examples import IGNORED_LABEL, Tensors
 from worker.data.mixture import mixture_of
 from worker.data.notices import Notice
 from worker.data.preference_rows import LoadedAnswers, load_answers
+from worker.data.read_limit import raise_refusals, refused_later
 from worker.data.sampler import Indices
 from worker.data.text_examples import DIRECT, DataAccess
 from worker.data.tokenizers import ByteTokenizer, HfTokenizer, Tokenizer
@@ -215,13 +216,15 @@ def _load(
     train: list[AnswerRows] = []
     held_out: dict[str, AnswerRows] = {}
     for name, (section, source) in zip(names, data.training_sources.items(), strict=True):
-        loaded = load(section, source, data.eval_fraction)
-        train.append(loaded.train)
-        if data.eval_fraction:
-            held_out[name] = loaded.held_out
-    held_out |= {
-        evaluation_set(section): load(section, source).train for section, source in data.evaluation_sources.items()
-    }
+        with refused_later(access.limit):
+            loaded = load(section, source, data.eval_fraction)
+            train.append(loaded.train)
+            if data.eval_fraction:
+                held_out[name] = loaded.held_out
+    for section, source in data.evaluation_sources.items():
+        with refused_later(access.limit):
+            held_out[evaluation_set(section)] = load(section, source).train
+    raise_refusals(access.limit)
     mixture = mixture_of(data, [len(rows) for rows in train])
     examples = answer_examples(train, held_out, paired=paired, multiple=multiple, context=context, mixture=mixture)
     return examples, notices

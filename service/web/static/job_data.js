@@ -2,7 +2,7 @@
 
 import { call } from "./api.js";
 import { count } from "./format.js";
-import { byId, make } from "./page.js";
+import { byId, make, parts } from "./page.js";
 
 // What a browser hides or obeys: control characters, characters without width, and changes of direction. Not line breaks.
 const HIDDEN = /([\u0000-\u0009\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff])/u;
@@ -21,7 +21,7 @@ export class JobData {
 }
 
 function accountView(account) {
-  const facts = make("ul", {}, ...account.summary.map((sentence) => make("li", { text: sentence })));
+  const facts = make("ul", {}, ...account.summary.map((sentence) => make("li", {}, ...parts(sentence))));
   const examples = account.shown.flatMap((example) => example.texts.map((text) => exampleView(account, example.number, text)));
   return make("section", {}, make("h3", { class: "mono", text: account.section }), facts, ...examples);
 }

@@ -222,9 +222,14 @@ class TestProcess:
             read(program)
 
     def test_process_that_takes_too_long_is_killed(self, read, monkeypatch):
-        monkeypatch.setattr(data_plan, "_GRACE_SECONDS", -59.9)
+        monkeypatch.setattr(data_plan, "_START_SECONDS", -59.9)
         with pytest.raises(data_plan.DataError, match="takes too long"):
             read("import time; time.sleep(60)")
+
+    def test_time_begins_with_the_first_record(self, read, monkeypatch):
+        monkeypatch.setattr(data_plan, "_GRACE_SECONDS", -59.9)
+        with pytest.raises(data_plan.DataError, match="takes too long"):
+            read("""import time; print('{"records": 1}', flush=True); time.sleep(60)""")
 
     def test_interruption_ends_the_process(self, read, monkeypatch):
         started = []
@@ -236,7 +241,7 @@ class TestProcess:
         def interrupt(lines, *, shows_progress):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(data_plan, "_read_updates", interrupt)
+        monkeypatch.setattr(data_plan, "_updates", interrupt)
         with pytest.raises(KeyboardInterrupt):
             read("import sys, time; sys.stdin.read(); time.sleep(60)")
         assert started[0].returncode == -signal.SIGTERM

@@ -67,3 +67,8 @@ def test_no_path_leads_out_of_the_run_folder(runs: Path, path: str) -> None:
 def test_a_command_has_the_given_environment_alone() -> None:
     result = operations.run_command({"command": ["/usr/bin/env"], "environment": {"A": "1"}})
     assert result == {"returncode": 0, "stdout": "A=1\n", "stderr": ""}
+
+
+def test_a_command_has_the_text_as_its_input() -> None:
+    result = operations.run_command({"command": ["/usr/bin/cat"], "environment": {}, "text": "ü"})
+    assert result["stdout"] == "ü"

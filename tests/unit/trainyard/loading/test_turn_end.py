@@ -50,7 +50,7 @@ def test_samples_end_with_the_turn_and_with_the_end_token(folder, ends):
     assert codec.ends == set(ends)
 
 
-def test_turn_end_at_the_end_of_a_prompt_remains(folder, tokenizer, ends):
+def test_turn_end_that_a_prompt_ends_with_is_retained(folder, tokenizer, ends):
     codec = HfCodec(tokenizer, AutoConfig.from_pretrained(folder), 64)
     assert codec.encode("Hi<|im_end|>", chat=False)[-1] == ends[1]
 
@@ -66,7 +66,7 @@ class TestExports:
         export = make_export(tmp_path, spec, trained_module(spec))
         assert GenerationConfig.from_pretrained(export).eos_token_id == ends
 
-    def test_settings_of_the_base_remain(self, folder, tmp_path, ends):
+    def test_settings_of_the_base_are_retained(self, folder, tmp_path, ends):
         base = shutil.copytree(folder, tmp_path / "base")
         (base / "generation_config.json").write_text(
             json.dumps({"eos_token_id": [7, ends[0]], "do_sample": True, "temperature": 0.6})

@@ -136,6 +136,18 @@ class TestLimits:
         with pytest.raises(RefusedError):
             accounts(TextFiles(path=path), limit=ReadLimit(3, -1))
 
+    def test_sources_after_a_refused_one_are_read(self, tmp_path):
+        bad, empty = write(tmp_path / "a.jsonl", {"prompt": "a" * 99, "completion": "b"}), write(tmp_path / "b.jsonl")
+        data = TextFiles(path=bad, eval_sets={"one": empty, "two": write(tmp_path / "c.jsonl", {"text": "abc"})})
+        made = []
+        access = DataAccess(on_account=made.append, limit=ReadLimit(9, 60))
+        with pytest.raises(
+            RefusedError, match=r"data.path: .* holds nothing to learn.*; data\.eval_sets\.one: "
+        ) as caught:
+            load_examples(data, ByteTokenizer(), 16, access)
+        assert [account.section for account in made] == ["data.path", "data.eval_sets.one", "data.eval_sets.two"]
+        assert caught.value.hint
+
     def test_records_are_announced(self, tmp_path):
         path, calls = write(tmp_path / "a.jsonl", *({"text": "abc"} for _ in range(5))), []
         accounts(TextFiles(path=path), limit=ReadLimit(3, 60, lambda: calls.append(1)))

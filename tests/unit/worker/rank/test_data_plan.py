@@ -60,7 +60,7 @@ class TestBadRecords:
         result = update(write(tmp_path / "a.jsonl", *['{"x": 1}'] * 3)).result
         assert (result.data, "line 1" in result.problem) == ([], True)
 
-    def test_problem_of_a_limited_reading_states_it(self, tmp_path):
+    def test_problem_of_a_limited_reading_states_that(self, tmp_path):
         long = {"prompt": "a" * 99, "completion": "b"}
         result = update(write(tmp_path / "a.jsonl", long, long, GOOD), records=2).result
         assert result.problem.startswith("with the records that were read: ")
