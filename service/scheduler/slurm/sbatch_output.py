@@ -56,9 +56,13 @@ _WAITING_ADVICE = (
 _QOS = "Change resources.qos; `trainyard cluster` shows what the accounts may use."
 _CONSTRAINT = "Change resources.constraint; `sinfo -o %f` lists the features of nodes."
 _NODE_NAMES = "Change resources.exclude or resources.options.nodelist; `sinfo -N` lists the nodes."
-_RESERVATION = "Change resources.options.reservation; `scontrol show reservation` lists the reservations."
+_EXTRA = "or ask an administrator (TRAINYARD_SLURM_EXTRA_OPTIONS)"
+"""Such an option may be the administrator's."""
+_RESERVATION = f"Change resources.options.reservation, {_EXTRA}; `scontrol show reservation` lists the reservations."
+_LICENSES = f"Change resources.options.licenses, {_EXTRA}; `scontrol show licenses` lists them."
+_PREFER = f"Change resources.options.prefer, {_EXTRA}; `sinfo -o %f` lists the features of nodes."
 _GRES = "Change resources.gpu_type or resources.options.gres."
-_OPTION = "Change resources.options, or ask an administrator (TRAINYARD_SLURM_EXTRA_OPTIONS)."
+_OPTION = f"Change resources.options, {_EXTRA}."
 _ADMINISTRATOR = "Ask an administrator of the cluster."
 _TASKS = "Change gpus, gpus_per_node, cpus_per_gpu or options in resources."
 _REFUSALS = {
@@ -76,7 +80,7 @@ _REFUSALS = {
     "requested partition is not available": _PARTITION,
     "invalid --time specification": _TIME,
     "time limit specification required": "Set resources.time_limit_minutes.",
-    "invalid wckey specification": "Change resources.options.wckey, or ask an administrator of the cluster.",
+    "invalid wckey specification": f"Change resources.options.wckey, {_EXTRA}.",
     "invalid time specification": _TIME,
     _NO_NODES: _NODES,
     "requested time limit is invalid": _TIME,
@@ -93,8 +97,8 @@ _REFUSALS = {
     "unable to open file": _ADMINISTRATOR,
     "requested reservation is invalid": _RESERVATION,
     "access denied to requested reservation": _RESERVATION,
-    "invalid license specification": "Change resources.options.licenses; `scontrol show licenses` lists them.",
-    "invalid preferred feature specification": "Change resources.options.prefer; `sinfo -o %f` lists the features.",
+    "invalid license specification": _LICENSES,
+    "invalid preferred feature specification": _PREFER,
     "invalid number of nodes": "resources.options.nodelist must not name more nodes than the job has.",
     "invalid mcs_label specified": _OPTION,
     "requested nodes not in this partition": _NODE_NAMES,

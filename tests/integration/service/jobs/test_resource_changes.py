@@ -80,6 +80,15 @@ def test_a_job_that_the_scheduler_has_keeps_its_resources(world: World) -> None:
     assert world.job(job)["spec"]["resources"].get("time_limit_minutes") is None
 
 
+def test_a_refused_change_names_what_to_wait_for(world: World) -> None:
+    job = world.submit()
+    world.tick()
+    assert world.client.post(f"/v1/jobs/{job}/pause").status_code == 202
+    world.tick()
+    message = change(world, job, "resume", 30).json()["error"]["message"]
+    assert message.endswith("has status pausing; change its resources when it is paused")
+
+
 def test_resources_are_checked_like_those_of_a_new_job(world: World) -> None:
     job = world.submit()
     world.client.post(f"/v1/jobs/{job}/pause")
