@@ -69,7 +69,7 @@ def _describe(layout: AttemptLayout, rank_exit: RankExit, execution: int) -> Ran
     return describe_foreign_error(
         error.type if error else "ScriptFailed",
         error.message if error else unnamed,
-        traceback=rank_exit.traceback or tail,
+        traceback=_shown_output(rank_exit.traceback, tail, is_hooked=bool(rank_exit.hook)),
         rank=rank_exit.rank,
         execution=execution,
         time=rank_exit.time,
@@ -78,3 +78,9 @@ def _describe(layout: AttemptLayout, rank_exit: RankExit, execution: int) -> Ran
         exit_code=rank_exit.exitcode,
         final=is_final(error, rank_exit.exitcode),
     )
+
+
+def _shown_output(traceback: str, tail: str, *, is_hooked: bool) -> str:
+    """Return the traceback that was recorded, or the end of the log, which has what the program wrote before it too."""
+    last = traceback.rstrip().rpartition("\n")[2].strip()
+    return tail if not last or (is_hooked and last in tail) else traceback
