@@ -5,6 +5,7 @@ from typing import Any
 
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
+from worker.environment.exception_hook import RECORD
 from worker.rank.script import script_variables
 
 
@@ -22,6 +23,7 @@ def test_a_program_gets_folders_that_exist(tmp_path: Path) -> None:
         "TRAINYARD_ARTIFACT_DIR": str(tmp_path / "job" / "artifacts"),
         "TRAINYARD_RESUMED": "0",
         "PYTHONUNBUFFERED": "1",
+        RECORD: "1",
     }
     assert Path(variables["TRAINYARD_CHECKPOINT_DIR"]).is_dir()
     assert Path(variables["TRAINYARD_ARTIFACT_DIR"]).is_dir()
