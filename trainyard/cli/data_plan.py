@@ -54,7 +54,7 @@ def plan_data(
     if problem is None:
         return _read_here(DataRequest(spec=resolved, records=records, seconds=seconds), quiet=quiet)
     print_note(f"the service reads the data, since {problem}")
-    return client.plan_data(document, records=records)
+    return client.plan_data(document, records=records, seconds=seconds)
 
 
 def local_problem(resolved: Mapping[str, Any]) -> str | None:

@@ -1,6 +1,6 @@
 """The account of a source as sentences. Pure functions."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from trainyard.contract.wire.data_accounts import DataAccount, TemplateFacts
 
@@ -14,7 +14,8 @@ _COUNTS = {
     "answers_unlocated": "answers not learned, since the chat template does not show where they begin and end: {n} of "
     "{answers}",
     "reasoning_left_out": "answers learned without their reasoning, which the chat template does not write: {n}",
-    "tools_unused": "conversations with `tools` that the chat template does not write: {n}",
+    "tools_unused": "examples whose `tools` the chat template does not write, so that the model does not see them: "
+    "{n}; use a model whose template writes `tools`",
     "end_tokens_present": "texts that end with the end token, which is not added again: {n}",
     "specials_doubled": "examples with a special token twice in a row: {n}",
 }
@@ -31,6 +32,12 @@ def headline_of(account: DataAccount) -> str:
     return "; ".join(sentence for part in (_records, _tokens) for sentence in [*part(account)][:1])
 
 
+def count_sentence(name: str, counts: Mapping[str, int]) -> str:
+    """Return what one of the counts of `worker.data.account` states, as a sentence without a period."""
+    text = _COUNTS.get(name, f"{name}: {{n}}")
+    return text.format(n=f"{counts[name]:,}", answers=f"{counts.get('answers', 0):,}")
+
+
 def _records(account: DataAccount) -> Iterator[str]:
     which = "" if account.complete else "the first "
     examples = f"{_number(account.examples, 'example')} of format {account.format}"
@@ -42,10 +49,9 @@ def _records(account: DataAccount) -> Iterator[str]:
 
 
 def _answers(account: DataAccount) -> Iterator[str]:
-    answers = f"{account.counts.get('answers', 0):,}"
     for name in dict.fromkeys((*_COUNTS, *account.counts)):
-        if (number := account.counts.get(name, 0)) and name != "answers":
-            yield _COUNTS.get(name, f"{name}: {{n}}").format(n=f"{number:,}", answers=answers)
+        if account.counts.get(name, 0) and name != "answers":
+            yield count_sentence(name, account.counts)
 
 
 def _tokens(account: DataAccount) -> Iterator[str]:

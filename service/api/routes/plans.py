@@ -22,7 +22,12 @@ from service.planner.data_plans import MAX_SECONDS
 from service.planner.start_estimates import NO_QUEUE, NO_SCRIPT, read_estimate, request_estimate
 from service.specs.data_files import pin_files
 from trainyard.contract.spec.training_spec import TrainingSpec
-from trainyard.contract.wire.data_accounts import MAX_PLANNED_RECORDS, PLANNED_RECORDS, DataAccounts
+from trainyard.contract.wire.data_accounts import (
+    MAX_PLANNED_RECORDS,
+    MAX_PLANNED_SECONDS,
+    PLANNED_RECORDS,
+    DataAccounts,
+)
 from trainyard.contract.wire.plans import PlanResource, StartEstimateResource
 
 router = APIRouter(prefix="/v1", tags=["plans"], route_class=SlotRoute)
@@ -34,7 +39,12 @@ EstimateId = Annotated[
 PlannedRecords = Annotated[
     int, Query(ge=1, le=MAX_PLANNED_RECORDS, description="Records of each source that are read, at most.")
 ]
-PlannedSeconds = Annotated[float, Query(gt=0, le=MAX_SECONDS, description="How long to read, at most.")]
+PlannedSeconds = Annotated[
+    float,
+    Query(
+        gt=0, le=MAX_PLANNED_SECONDS, description=f"How long to read, at most; never more than {MAX_SECONDS:g} seconds."
+    ),
+]
 EstimateStart = Annotated[bool, Query(description="Also request a start estimate from the scheduler.")]
 WaitSeconds = Annotated[
     float,

@@ -124,11 +124,11 @@ class TestPlan:
 
     def test_service_reads_what_is_not_here(self, service, plan, tmp_path):
         service.on("POST", "/v1/plans/data", ACCOUNTS)
-        done = plan(spec_of(tmp_path / "none.jsonl"), "--records", "7")
+        done = plan(spec_of(tmp_path / "none.jsonl"), "--records", "7", "--timeout", "9")
         assert "since " in done.stderr
         assert "cannot be read on this machine" in done.stderr
         assert "data of data.path" in done.stdout
-        assert dict(service.requests[-1].url.params) == {"records": "7"}
+        assert dict(service.requests[-1].url.params) == {"records": "7", "seconds": "9.0"}
 
     def test_refused_data_is_a_failure(self, service, plan, tmp_path):
         service.on(

@@ -79,8 +79,12 @@ def test_tools_that_the_template_leaves_out_are_counted(tmp_path):
     lines = [{"messages": [USER, message("add")], "tools": [TOOL]}] * 2
     plain = {"messages": [USER, {"role": "assistant", "content": "3"}]}
     _, (notice,) = load(tmp_path, tokenizer(CALLS), *lines, plain)
-    assert (notice.kind, notice.level, notice.data) == ("tools_unused", "warning", {"examples": 2})
-    assert "data.path: the model's chat template leaves out the `tools` of 2 examples" in notice.message
+    assert (notice.kind, notice.level, notice.data) == (
+        "tools_unused",
+        "warning",
+        {"count": "tools_unused", "number": 2},
+    )
+    assert "data.path: examples whose `tools` the chat template does not write" in notice.message
     assert load(tmp_path, tokenizer(CALLS, TOOLS), *lines, plain)[1] == []
 
 
@@ -118,9 +122,9 @@ def test_answers_that_the_template_strips_are_counted(tmp_path):
     assert (notice.kind, notice.level, notice.data) == (
         "answers_not_trained",
         "warning",
-        {"answers": 2, "reason": "stripped"},
+        {"count": "answers_stripped", "number": 2},
     )
-    assert "data.path: 2 answers of 4 not trained, since the model's chat template leaves a part" in notice.message
+    assert notice.message.endswith("such as the reasoning of an answer before the last: 2 of 4")
     (segment,) = examples.rows.segments(0)
     assert made.decode(segment.tokens[segment.targets]) == "<think>r</think>5<|end|>"
 
@@ -155,5 +159,7 @@ class TestPreferences:
         assert "Use a model whose chat template" in error.value.hint
 
     def test_tools_that_the_template_leaves_out_are_counted(self, tmp_path):
-        assert [notice.data for notice in self.load(tmp_path, tokenizer(CALLS)).notices] == [{"examples": 3}]
+        assert [notice.data for notice in self.load(tmp_path, tokenizer(CALLS)).notices] == [
+            {"count": "tools_unused", "number": 3}
+        ]
         assert self.load(tmp_path, tokenizer(CALLS, TOOLS)).notices == []
