@@ -79,7 +79,7 @@ def _template(template: TemplateFacts | None) -> Iterator[str]:
     if template is None:
         return
     if not template.turn_end:
-        yield "an answer ends with no special token, so that the model may write on after it"
+        yield "an answer ends with no special token, so the model may continue past the end of an answer"
     elif template.turn_end == template.end_token:
         yield f"an answer ends with `{template.turn_end}`"
     else:
@@ -90,7 +90,7 @@ def _template(template: TemplateFacts | None) -> Iterator[str]:
     if template.system_prompt:
         yield f"the chat template adds a system message where there is none: {_quoted(template.system_prompt)}"
     if template.opens_thought:
-        yield f"where the model shall answer, the chat template begins with `{_quoted(template.opens_thought)}`"
+        yield f"the generation prompt opens a thought: `{_quoted(template.opens_thought)}`"
     if template.strips_reasoning:
         yield "the chat template leaves out the reasoning of earlier answers"
     if template.arguments == "text":

@@ -238,7 +238,7 @@ class ChatTemplate:
         position = text.rfind(header, before, same)
         if position < 0:
             return None
-        # What the model is given where it shall answer is not learned.
+        # The generation prompt, which the model is given, is not learned.
         given = without_cut_marker(common_start(text[position:same], self.traits.answer_start))
         return position, position + max(len(header), len(given))
 

@@ -47,13 +47,13 @@ class TemplateTraits:
     headers: Mapping[str, str]
     """What begins a message, by its role; only roles that the template accepts."""
     answer_start: str
-    """What the template writes where the model shall answer: the header, and more if it opens a thought."""
+    """The generation prompt: the header, and more if it opens a thought."""
     turn_end: str
     """What ends an answer."""
     system_prompt: str
     """What it writes as a system message to conversations without one."""
     opens_thought: str
-    """What it writes after the header where the model shall answer, such as `<think>`."""
+    """What the generation prompt has after the header, such as `<think>`."""
     strips_reasoning: bool
     """Whether it leaves the reasoning of earlier answers out."""
     arguments: Arguments
@@ -103,7 +103,7 @@ class _Probe:
 
         Args:
             ending: What ends an answer.
-            begin: What the template writes where the model shall answer.
+            begin: The generation prompt.
         """
         headers = {}
         talk = [_message("user", _Q1), _message("assistant", _A1), _message("user", _Q2), _message("assistant", _A2)]

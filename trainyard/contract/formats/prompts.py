@@ -66,7 +66,7 @@ def answered(
     elif not shared:
         raise misfit(format, expected, NO_BEGINNING)
     for name, one in zip(answers, parsed, strict=True):
-        # An answer is what the model shall write, and not what others say.
+        # An answer is what the model writes, and not what others do.
         if not _is_answer(one, shared):
             role = one.messages[shared]["role"]
             begins = "continues after the prompt" if shared else "begins"

@@ -100,9 +100,9 @@ class TemplateFacts(Resource):
     system_prompt: str = ""
     """What it writes as a system message to conversations without one."""
     generation_start: str = Field(default="", examples=["<|im_start|>assistant\n"])
-    """What it writes where the model shall answer."""
+    """The generation prompt."""
     opens_thought: str = Field(default="", examples=["<think>"])
-    """What it writes after the header where the model shall answer."""
+    """What the generation prompt has after the header."""
     strips_reasoning: bool = False
     """Whether it leaves the reasoning of earlier answers out."""
     arguments: Literal["object", "text", "unknown"] = "object"
@@ -174,7 +174,7 @@ class DataAccounts(Resource):
 
 
 class DataRequest(Resource):
-    """What a process of the worker shall read to account for the data of a spec."""
+    """What a worker process reads to account for the data of a spec."""
 
     spec: dict[str, Any]
     """Resolved, as a plan returns it."""
