@@ -93,6 +93,7 @@ if not mark.exists():
     assert second == f"arguments ['--lr', '1', '--from', '{folder}/last'] in {folder}"
 
 
+@pytest.mark.cpu_seconds(4)
 def test_a_chain_of_programs_reads_the_results_of_the_earlier_ones(run: Run, client: Client) -> None:
     text = """
 import os, sys, time

@@ -130,7 +130,7 @@ def test_deferred_submission_is_retried_with_backoff(world: World) -> None:
     assert (world.status(job), len(full.submitted), world.job(job)["attempt"]["number"]) == ("pending", 1, 1)
 
 
-@pytest.mark.cpu_seconds(8)
+@pytest.mark.cpu_seconds(12)
 def test_site_that_refuses_many_jobs_is_called_ten_times_a_minute(world: World) -> None:
     full = world.scheduler = FullScheduler()
     world.reconciler = world.new_reconciler("one")

@@ -3,11 +3,12 @@
 import io
 import re
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from service.web.assets import Assets
 from tests.support.browser import Visit
@@ -133,6 +134,56 @@ def test_job_has_its_lineage_and_no_code(visit: Visit, client: Client) -> None:
     page.locator("#lineage > summary").click()
     expect(page.locator("#lineage-list")).to_contain_text("this job")
     expect(page.locator("#lineage-list")).to_contain_text("parity")
+
+
+@contextmanager
+def delayed(page: Page, address: str) -> Iterator[None]:
+    """Send the requests to addresses of a pattern only at the end of the block."""
+    requests: list[Route] = []
+    page.route(address, lambda route: requests.append(route) if waits else route.continue_())
+    waits = True
+    yield
+    waits = False
+    for request in requests:
+        request.continue_()
+    page.wait_for_load_state()
+    page.unroute(address)
+
+
+HEADINGS = """() => [...document.querySelectorAll("main h2")].filter((one) => one.checkVisibility())
+  .map((one) => [one.textContent, Math.round(one.getBoundingClientRect().top + scrollY)])"""
+
+
+def test_no_section_moves_while_the_page_of_a_job_loads(visit: Visit, client: Client) -> None:
+    """A click on a section that moves under the pointer does nothing."""
+    job = client.submit({**SPEC, "name": "still"})
+    page = visit.page
+    with delayed(page, "**/v1/**"):
+        visit.go(f"/jobs/{job.id}")
+        first = page.evaluate(HEADINGS)
+    assert {"Attempts", "Checkpoints", "Events"} < {heading for heading, _ in first}
+    expect(page.locator("#attempts")).to_contain_text("Attempt 1")
+    expect(page.locator("#events li")).not_to_have_count(0)
+    assert page.evaluate(HEADINGS) == first
+
+
+@pytest.mark.parametrize(
+    ("path", "section", "content"),
+    [
+        ("/jobs/{job}", "#lineage", "this job"),
+        ("/jobs/{job}", "#script", "worker.launcher"),
+        ("/jobs", "#views", "No saved"),
+    ],
+)
+def test_a_section_opened_before_the_scripts_run_is_filled(
+    visit: Visit, client: Client, path: str, section: str, content: str
+) -> None:
+    job = client.submit({**SPEC, "name": "early"})
+    page = visit.page
+    with delayed(page, "**/page.js"):
+        page.goto(visit.url + path.format(job=job.id), wait_until="commit")
+        page.locator(section).evaluate("(one) => { one.open = true; }")
+    expect(page.locator(section)).to_contain_text(content)
 
 
 def test_job_goes_on_with_other_resources(visit: Visit, client: Client) -> None:

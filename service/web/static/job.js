@@ -19,7 +19,7 @@ import { TERMINAL } from "./job_status.js";
 import { showJob } from "./job_summary.js";
 import { LogView } from "./log_view.js";
 import { isExported, showUses } from "./model_use.js";
-import { afterPaint, byId, data, showConnection, toastError } from "./page.js";
+import { afterPaint, byId, data, onOpen, showConnection, toastError } from "./page.js";
 import { follow } from "./stream.js";
 import { isSystem } from "./system_charts.js";
 
@@ -46,6 +46,19 @@ function update(change) {
   showActions(job);
   showUses(job);
   showCurvesSection();
+  showScript();
+}
+
+let attemptOfScript = null;
+
+/** Show the batch script of the current attempt where its section is open. */
+async function showScript() {
+  const { number, submitted_at: submittedAt } = job.attempt ?? {};
+  if (!byId("script").open || !submittedAt || number === attemptOfScript) return;
+  attemptOfScript = number;
+  const response = await call(`${root}/script`).catch(toastError);
+  if (response) byId("script-text").textContent = response.script;
+  else attemptOfScript = null;
 }
 
 // -- reads of the API, at most one of each kind in a second ------------------------------------------------------------
@@ -175,11 +188,7 @@ connectActions(() => job, (changed, name, body) => {
   if (name === "retry" && body?.from === "scratch") { store.clear(); readCurves(); }
 });
 
-byId("script").addEventListener("toggle", async () => {
-  if (!byId("script").open || !job.attempt?.submitted_at) return;
-  const response = await call(`${root}/script`).catch(toastError);
-  if (response) byId("script-text").textContent = response.script;
-});
+onOpen(byId("script"), showScript);
 connectArtifacts(job.id, () => TERMINAL.has(job.status));
 connectLineage(job);
 connectCode(job);

@@ -6,7 +6,7 @@ import { callAll } from "./api.js";
 import { kindOf, treeOf } from "./artifact_files.js";
 import { viewOf } from "./artifact_view.js";
 import { bytes, count } from "./format.js";
-import { byId, make, setText, toastError } from "./page.js";
+import { byId, make, onOpen, setText, toastError } from "./page.js";
 
 const ROWS = 100; // rows of a folder that are added at a time
 
@@ -22,7 +22,7 @@ export function connectArtifacts(jobId, hasEnded) {
     fillFolder(byId("artifacts-list"), tree, root);
   };
   const read = () => load().catch((error) => { setText(byId("artifacts-note"), ""); toastError(error); });
-  section.addEventListener("toggle", () => { if (section.open) read(); });
+  onOpen(section, read);
   byId("artifacts-reload").addEventListener("click", read);
 }
 

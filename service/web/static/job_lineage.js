@@ -4,13 +4,11 @@ import { urlOf } from "./address.js";
 import { call } from "./api.js";
 import { count } from "./format.js";
 import { tone } from "./job_status.js";
-import { byId, make, toastError } from "./page.js";
+import { byId, make, onOpen, toastError } from "./page.js";
 
 /** Connect the section of a job's lineage. */
 export function connectLineage(job) {
-  const section = byId("lineage");
-  section.addEventListener("toggle", () => {
-    if (!section.open) return;
+  onOpen(byId("lineage"), () => {
     call(`/v1/jobs/${job.id}/lineage`).then((lineage) => byId("lineage-list").replaceChildren(treeOf(job, lineage)), toastError);
   });
 }

@@ -85,6 +85,12 @@ export function showConnection(state) {
   setText(banner, state === "lost" ? "Connection lost. Showing the last known state; reconnecting…" : "");
 }
 
+/** Call an action when a server-rendered section opens, and now if it was opened before this script ran. */
+export function onOpen(details, action) {
+  details.addEventListener("toggle", () => { if (details.open) action(); });
+  if (details.open) action();
+}
+
 /** Open a dialog; the value of the button that closed it, "no" for Escape. */
 export function openDialog(dialog) {
   dialog.returnValue = "no";

@@ -1,7 +1,7 @@
 // Saved views of the table: a menu that opens them, and a dialog that saves what is shown.
 
 import { call, callAll } from "./api.js";
-import { byId, make, mayChange, openDialog, toast, toastError, visitor } from "./page.js";
+import { byId, make, mayChange, onOpen, openDialog, toast, toastError, visitor } from "./page.js";
 
 const OF_THE_VIEW = ["where", "sort", "columns", "group"];
 
@@ -10,7 +10,7 @@ export class SavedViews {
   constructor(address, open) {
     Object.assign(this, { address, open });
     const menu = byId("views");
-    menu.addEventListener("toggle", () => { if (menu.open) this.list().catch(toastError); });
+    onOpen(menu, () => { this.list().catch(toastError); });
     document.addEventListener("pointerdown", (event) => { if (menu.open && !menu.contains(event.target)) menu.open = false; });
     menu.addEventListener("keydown", (event) => { if (event.key === "Escape") { menu.open = false; menu.querySelector("summary").focus(); } });
     byId("save-view")?.addEventListener("click", () => this.save().catch(toastError));

@@ -2,7 +2,7 @@
 
 import { urlOf } from "./address.js";
 import { call } from "./api.js";
-import { byId, make, setMessage, setText } from "./page.js";
+import { byId, make, onOpen, setMessage, setText } from "./page.js";
 import { fieldsOf } from "./yaml_fields.js";
 
 /** `text()` is the spec in YAML, `spec()` the planned spec as data, or nothing while the text has problems. */
@@ -66,7 +66,8 @@ export function connectSweepForm(text, spec) {
     byId("submit").classList.toggle("primary", !open);
   }
 
-  byId("sweep").addEventListener("toggle", () => { showPurpose(); fillFields(); if (!ranges.children.length) add("optimizer.lr", suggestion("optimizer.lr")); });
+  byId("sweep").addEventListener("toggle", showPurpose);
+  onOpen(byId("sweep"), () => { showPurpose(); fillFields(); if (!ranges.children.length) add("optimizer.lr", suggestion("optimizer.lr")); });
   byId("sweep-add").addEventListener("click", () => { fillFields(); add(); });
   byId("sweep-start").addEventListener("click", (event) => start(event.target));
 }

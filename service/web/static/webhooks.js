@@ -4,7 +4,7 @@ import { urlOf } from "./address.js";
 import { clearErrors, showError, showSecret } from "./admin_forms.js";
 import { call, query } from "./api.js";
 import { count } from "./format.js";
-import { byId, confirmAction, formatTimes, make, toast, toastError } from "./page.js";
+import { byId, confirmAction, formatTimes, make, onOpen, toast, toastError } from "./page.js";
 
 const MAX_DELIVERIES = 20;
 const MAX_POLLS = 60; // for the first result of a test
@@ -30,7 +30,7 @@ form.addEventListener("submit", async (event) => {
 for (const card of document.querySelectorAll(".webhook")) {
   const root = `/v1/webhooks/${card.dataset.id}`;
   const details = card.querySelector("details");
-  details.addEventListener("toggle", () => { if (details.open) readDeliveries(card, root).catch(toastError); });
+  onOpen(details, () => { readDeliveries(card, root).catch(toastError); });
   card.querySelector(".test").addEventListener("click", (event) => runAction(event.target, () => sendTest(card, root)));
   card.querySelector(".delete").addEventListener("click", (event) => runAction(event.target, () => deleteWebhook(card, root)));
 }

@@ -75,6 +75,7 @@ def test_a_program_reports_and_completes(script, tmp_path):
     assert service.heartbeats
 
 
+@pytest.mark.cpu_seconds(4)
 def test_ranks_have_the_hard_limits_of_the_node(tmp_path):
     code = store_code(tmp_path, "import resource\nprint('files:', resource.getrlimit(resource.RLIMIT_NOFILE))\n")
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,5 +1,6 @@
 """Searches in a whole service: trials are started, report values, pause at rungs and end."""
 
+import importlib
 from typing import Any
 
 import pytest
@@ -63,4 +64,6 @@ class SearchLab:
 
 @pytest.fixture
 def lab(world: World) -> SearchLab:
+    # The first search would import scikit-learn, which takes more processor time than the search.
+    importlib.import_module("optuna.importance")
     return SearchLab(world)

@@ -69,6 +69,7 @@ FAILPOINTS = (
 
 
 @pytest.mark.databases
+@pytest.mark.cpu_seconds(5)
 @pytest.mark.parametrize(
     ("algorithm", "kills", "trials"),
     [
