@@ -1,5 +1,6 @@
 """Planned stops and kills of programs that report to a tracker: the spool has the points of the client's own file."""
 
+import contextlib
 import os
 import random
 import signal
@@ -138,6 +139,13 @@ class StoppedRun:
         elif end != "time limit":
             self.service.stop = end
 
+    def close(self) -> None:
+        """End what still runs of it."""
+        if self.run.process is not None and self.run.process.poll() is None:
+            self.run.process.kill()
+            self.run.process.wait()
+        self.service.__exit__()
+
     def steps_in_file(self) -> set[int]:
         """Return the steps in the client's own file. MLflow's client has none."""
         if self.tracker == "wandb":
@@ -160,30 +168,35 @@ def test_stops_at_random_times_lose_nothing(tmp_path: Path, tracker: str, end: s
     seed = int(os.environ.get("STOPS_SEED") or random.randrange(2**32))
     print(f"STOPS_SEED={seed} repeats the times")
     delays = sorted(random.Random(seed).uniform(0.0, 8.0) for _ in range(RUNS_AT_ONCE))
-    runs = [
-        StoppedRun(tmp_path / str(number), tracker, delay, 45 + delay if end == "time limit" else None)
-        for number, delay in enumerate(delays)
-    ]
-    for one in runs:
-        wait_for(one.logged, "the first step")
-    started = time.monotonic()
-    for one in runs:
-        time.sleep(max(0.0, started + one.delay - time.monotonic()))
-        one.stop(end)
-    for one in runs:
-        one.run.wait(120)
-        one.service.__exit__()
-        assert finish_of(one.attempt, 1).reason == REASONS[end]
-        stored = {step: value for key, step, value in points(one.attempt) if key == "loss"}
-        assert all(value in (step + 1 / step, np.float32(step + 1 / step)) for step, value in stored.items())
-        assert {step for key, step, _ in one.service.points if key == "loss"} == stored.keys()
-        logged, in_file = one.logged(), one.steps_in_file()
-        print(f"{len(logged)} points were logged, {len(in_file)} are in the client's file, {len(stored)} are stored")
-        assert stored.keys() >= in_file
-        if tracker == "tensorboard":
-            # The writer has no exit handler: what its queue holds when the program ends is in no file.
-            missing = sorted(logged - stored.keys())
-            assert missing == sorted(logged)[len(logged) - len(missing) :]
-            assert len(missing) <= WRITER_QUEUE
-        elif end != "kill" or tracker == "mlflow":
-            assert stored.keys() >= logged
+    with contextlib.ExitStack() as stack:
+        runs = []
+        for number, delay in enumerate(delays):
+            limit = 45 + delay if end == "time limit" else None
+            runs.append(StoppedRun(tmp_path / str(number), tracker, delay, limit))
+            stack.callback(runs[-1].close)
+        for one in runs:
+            wait_for(one.logged, "the first step", seconds=300)
+        started = time.monotonic()
+        for one in runs:
+            time.sleep(max(0.0, started + one.delay - time.monotonic()))
+            one.stop(end)
+        for one in runs:
+            one.run.wait(120)
+            assert_no_point_is_lost(one, end)
+
+
+def assert_no_point_is_lost(one: StoppedRun, end: str) -> None:
+    assert finish_of(one.attempt, 1).reason == REASONS[end]
+    stored = {step: value for key, step, value in points(one.attempt) if key == "loss"}
+    assert all(value in (step + 1 / step, np.float32(step + 1 / step)) for step, value in stored.items())
+    assert {step for key, step, _ in one.service.points if key == "loss"} == stored.keys()
+    logged, in_file = one.logged(), one.steps_in_file()
+    print(f"{len(logged)} points were logged, {len(in_file)} are in the client's file, {len(stored)} are stored")
+    assert stored.keys() >= in_file
+    if one.tracker == "tensorboard":
+        # The writer has no exit handler: what its queue holds when the program ends is in no file.
+        missing = sorted(logged - stored.keys())
+        assert missing == sorted(logged)[len(logged) - len(missing) :]
+        assert len(missing) <= WRITER_QUEUE
+    elif end != "kill" or one.tracker == "mlflow":
+        assert stored.keys() >= logged
