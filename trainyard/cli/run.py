@@ -16,6 +16,7 @@ from trainyard.cli.plots import sparkline
 from trainyard.cli.watch import print_outcome
 from trainyard.client import Client
 from trainyard.client.left_out import missing_file_hint
+from trainyard.client.program_command import Per
 from trainyard.client.program_spec import ProgramOptions
 from trainyard.client.programs import PreparedProgram, prepare_program
 from trainyard.contract.stored_name import SYSTEM_PREFIXES
@@ -30,13 +31,17 @@ CommandArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[--] PROGRAM [ARGUMENTS]...",
-        help="A Python file or module, with `python`, `torchrun` or the like. Options after it belong to the program.",
+        help="A Python program, also with `torchrun` or the like, or any other command. Options after it are its own.",
     ),
 ]
 GpusOption = Annotated[
     int | None, typer.Option(min=1, help="Number of GPUs, or of CPU processes on a machine without GPUs; default: 1.")
 ]
 NodesOption = Annotated[int | None, typer.Option(min=1, help="Number of nodes among which the GPUs are divided.")]
+PerOption = Annotated[
+    Per | None,
+    typer.Option(help="Start it once per GPU (`rank`), `node` or `job`; default: Python per GPU, other commands once."),
+]
 PartitionOption = Annotated[str | None, typer.Option(help="Slurm partition; default: the cluster's.")]
 TimeOption = Annotated[str | None, typer.Option(metavar="TIME", help="Time limit: 90m, 4h, 2d or 1-12:00.")]
 NameOption = Annotated[str | None, typer.Option(help="Display name of the job; default: the program's.")]
@@ -75,6 +80,7 @@ def run(
     command: CommandArgument = None,
     gpus: GpusOption = None,
     nodes: NodesOption = None,
+    per: PerOption = None,
     partition: PartitionOption = None,
     time: TimeOption = None,
     name: NameOption = None,
@@ -102,6 +108,7 @@ def run(
     options = ProgramOptions(
         gpus=gpus,
         nodes=nodes,
+        per=per,
         partition=partition,
         time=time,
         name=name,

@@ -24,8 +24,8 @@ _WITH_DIGITS = re.compile(r"\w*\d\w*")
 _SIGNATURE_LINES = 8
 _ABORTED = "terminate called without an active exception"
 """gloo's threads, where the process ends with an error while they still run: that is not the cause."""
-_USAGE = 2
-"""The exit code of argparse, and of Python where it cannot open the program."""
+_FINAL_CODES = (2, 126, 127)
+"""Exit codes of argparse, of Python where it cannot open the program, and of a shell where it cannot start one."""
 
 _TRANSIENT_TYPES = frozenset(
     {
@@ -116,7 +116,7 @@ def raised_before_abort(text: str) -> bool:
 def is_final(error: ProgramError | None, exitcode: int) -> bool:
     """Return whether a rank that ended in this way would do so again.
 
-    An exception of the program's own and exit code 2 would; a signal, and what a rank, a network, a filesystem or a
+    An exception of the program's own and codes such as 2 would; a signal, and what a rank, a network, a filesystem or a
     device caused, need not. An exit code without an exception says nothing, and the start is repeated.
 
     Args:
@@ -125,7 +125,7 @@ def is_final(error: ProgramError | None, exitcode: int) -> bool:
     if exitcode < 0 and not (exitcode == -signal.SIGABRT and error is not None):
         return False
     if error is None:
-        return exitcode == _USAGE
+        return exitcode in _FINAL_CODES
     return not any(_is_transient(name, text) for name, text in ((error.type, error.message), *error.related))
 
 
