@@ -133,7 +133,7 @@ def test_processes_of_a_launcher_get_its_variables(run: Run, tmp_path: Path) -> 
 
 
 @pytest.mark.heavy
-def test_what_a_shell_has_started_is_asked_to_stop(run: Run, client: Client, tmp_path: Path) -> None:
+def test_what_a_shell_has_started_gets_the_signal_too(run: Run, client: Client, tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text("trap 'echo shell warned; wait' USR1\npython train.py & wait\nwait\n")
     text = """
 import signal, sys, time

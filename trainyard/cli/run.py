@@ -124,8 +124,7 @@ def run(
         signal=signal,
         after=after or (),
     )
-    program = _prepare(command or [], options, as_json=as_json, dry_run=dry_run)
-    raise typer.Exit(_submit_and_follow(ctx, program, code, detach=detach, as_json=as_json))
+    raise typer.Exit(_run(ctx, command or [], options, detach=detach, dry_run=dry_run, as_json=as_json))
 
 
 def _prepare(command: Sequence[str], options: ProgramOptions, *, as_json: bool, dry_run: bool) -> PreparedProgram:
@@ -140,12 +139,14 @@ def _prepare(command: Sequence[str], options: ProgramOptions, *, as_json: bool, 
     return program
 
 
-def _submit_and_follow(
-    ctx: typer.Context, program: PreparedProgram, folder: Path, *, detach: bool, as_json: bool
+def _run(
+    ctx: typer.Context, command: Sequence[str], options: ProgramOptions, *, detach: bool, dry_run: bool, as_json: bool
 ) -> int:
+    """Submit the program and follow it; return its exit code."""
+    program = _prepare(command, options, as_json=as_json, dry_run=dry_run)
     with make_client(ctx) as client:
         job = _submit(client, program, as_json)
-        return 0 if detach else follow_program(client, job, as_json=as_json, program=program, folder=folder)
+        return 0 if detach else follow_program(client, job, as_json=as_json, program=program, folder=Path(options.code))
 
 
 def _submit(client: Client, program: PreparedProgram, as_json: bool) -> JobResource:

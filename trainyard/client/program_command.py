@@ -92,34 +92,34 @@ def parse_command(command: Sequence[str]) -> Program:
         InvalidRequestError: the command would start other processes than Trainyard allocates; the message says what to
             use instead.
     """
-    words, variables = _without_assignments(list(command))
-    if not words:
+    parts, variables = _without_assignments(list(command))
+    if not parts:
         raise InvalidRequestError(_EXAMPLE)
-    if len(words) == 1 and _SHELL_TEXT.search(words[0]):
-        raise InvalidRequestError(f"this is a line of a shell; use: trainyard run -- bash -c {words[0]!r}")
-    wrapper, inner = _split_wrapper(words)
+    if len(parts) == 1 and _SHELL_TEXT.search(parts[0]):
+        raise InvalidRequestError(f"this is a line of a shell; use: trainyard run -- bash -c {parts[0]!r}")
+    wrapper, inner = _split_wrapper(parts)
     program = _resolve(inner) if inner else Program(tuple(wrapper), is_command=True, per="job")
     if wrapper and inner:
         program = _as_command(program, wrapper, inner)
     return replace(program, variables={**program.variables, **variables})
 
 
-def _without_assignments(words: list[str]) -> tuple[list[str], dict[str, str]]:
+def _without_assignments(parts: list[str]) -> tuple[list[str], dict[str, str]]:
     """Return the command without variables before it, as in `A=1 python` and `env A=1 python`, and the variables."""
-    start = 1 if len(words) > 1 and PurePosixPath(words[0]).name == "env" else 0
+    start = 1 if len(parts) > 1 and PurePosixPath(parts[0]).name == "env" else 0
     end = start
-    while end < len(words) and _ASSIGNMENT.fullmatch(words[end]):
+    while end < len(parts) and _ASSIGNMENT.fullmatch(parts[end]):
         end += 1
-    if end == start or (end < len(words) and words[end].startswith("-")):
-        return words, {}
-    return words[end:], dict(word.split("=", 1) for word in words[start:end])
+    if end == start or (end < len(parts) and parts[end].startswith("-")):
+        return parts, {}
+    return parts[end:], dict(word.split("=", 1) for word in parts[start:end])
 
 
-def _split_wrapper(words: list[str]) -> tuple[list[str], list[str]]:
+def _split_wrapper(parts: list[str]) -> tuple[list[str], list[str]]:
     """Return the wrappers of a program, such as `uv run --with rich`, and the program; none if it is not recognised."""
-    if PurePosixPath(words[0]).name not in _WRAPPERS:
-        return [], words
-    for position, word in enumerate(words[1:], 1):
+    if PurePosixPath(parts[0]).name not in _WRAPPERS:
+        return [], parts
+    for position, word in enumerate(parts[1:], 1):
         name = PurePosixPath(word).name
         if (
             PYTHON_NAME.fullmatch(name)
@@ -127,10 +127,10 @@ def _split_wrapper(words: list[str]) -> tuple[list[str], list[str]]:
             or (word.endswith(".py") and not word.startswith("-"))
         ):
             # `uv run --python python3.12 train.py`
-            follows_option = words[position - 1] in ("--python", "-p") and position + 1 < len(words)
+            follows_option = parts[position - 1] in ("--python", "-p") and position + 1 < len(parts)
             if not follows_option:
-                return words[:position], words[position:]
-    return words, []
+                return parts[:position], parts[position:]
+    return parts, []
 
 
 def _as_command(program: Program, wrapper: Sequence[str], inner: Sequence[str]) -> Program:
@@ -144,20 +144,20 @@ def _as_command(program: Program, wrapper: Sequence[str], inner: Sequence[str]) 
     )
 
 
-def _resolve(words: list[str]) -> Program:
-    name = PurePosixPath(words[0]).name
+def _resolve(parts: list[str]) -> Program:
+    name = PurePosixPath(parts[0]).name
     if PYTHON_NAME.fullmatch(name):
-        return _python_program(words)
+        return _python_program(parts)
     if name in LAUNCHER_NAMES:
-        return _launched(words)
-    if words[0].endswith(".py"):
-        return Program(_program(words[0], words[1:]))
-    if words[0].endswith(".ipynb"):
-        return Program(("sh", "-c", _NOTEBOOK, "sh", *words), is_command=True, per="job")
+        return _launched(parts)
+    if parts[0].endswith(".py"):
+        return Program(_program(parts[0], parts[1:]))
+    if parts[0].endswith(".ipynb"):
+        return Program(("sh", "-c", _NOTEBOOK, "sh", *parts), is_command=True, per="job")
     if advice := _REFUSED.get(name):
-        raise InvalidRequestError(f"{words[0]!r} cannot be run in a job: {advice}")
+        raise InvalidRequestError(f"{parts[0]!r} cannot be run in a job: {advice}")
     variables = _OVERSUBSCRIBE if name in _MPI else {}
-    return Program(tuple(words), _count(name, words[1:]), variables=variables, is_command=True, per="job")
+    return Program(tuple(parts), _count(name, parts[1:]), variables=variables, is_command=True, per="job")
 
 
 def _count(name: str, arguments: Sequence[str]) -> int | None:
@@ -171,10 +171,10 @@ def _count(name: str, arguments: Sequence[str]) -> int | None:
     return None
 
 
-def _python_program(words: list[str]) -> Program:
-    if launcher := _launcher_of_module(words):
-        return _launched([*launcher, *words[3:]])
-    rest = words[1:]
+def _python_program(parts: list[str]) -> Program:
+    if launcher := _launcher_of_module(parts):
+        return _launched([*launcher, *parts[3:]])
+    rest = parts[1:]
     variables = _interpreter_variables(rest)
     if rest[:1] == ["-m"] and len(rest) > 1:
         return Program(tuple(rest), variables=variables)
@@ -182,23 +182,23 @@ def _python_program(words: list[str]) -> Program:
         message = "python: it has no program; use `python FILE ...`, `python -m MODULE ...` or `python -c TEXT`"
         raise InvalidRequestError(message)
     if rest[0].startswith("-"):
-        return Program(("python", *words[1:]), is_command=True)
+        return Program(("python", *parts[1:]), is_command=True)
     return Program(_program(rest[0], rest[1:]), variables=variables)
 
 
-def _launcher_of_module(words: Sequence[str]) -> tuple[str, ...] | None:
+def _launcher_of_module(parts: Sequence[str]) -> tuple[str, ...] | None:
     """Return the launcher that `python -m` starts."""
-    return _LAUNCHER_MODULES.get(words[2]) if len(words) > 2 and words[1] == "-m" else None
+    return _LAUNCHER_MODULES.get(parts[2]) if len(parts) > 2 and parts[1] == "-m" else None
 
 
-def _interpreter_variables(words: list[str]) -> dict[str, str]:
+def _interpreter_variables(parts: list[str]) -> dict[str, str]:
     """Remove the options of the interpreter that have a variable, and return the variables."""
     variables: dict[str, str] = {}
     warnings: list[str] = []
-    while words and (words[0] in _INTERPRETER_OPTIONS or words[0].startswith("-W")):
-        option = words.pop(0)
-        if option == "-W" and words:
-            warnings.append(words.pop(0))
+    while parts and (parts[0] in _INTERPRETER_OPTIONS or parts[0].startswith("-W")):
+        option = parts.pop(0)
+        if option == "-W" and parts:
+            warnings.append(parts.pop(0))
         elif option.startswith("-W") and len(option) > 2:
             warnings.append(option[2:])
         else:
@@ -210,18 +210,18 @@ def _program(path: str, arguments: Sequence[str]) -> tuple[str, ...]:
     return (PurePosixPath(path).as_posix(), *arguments)
 
 
-def _launched(words: list[str]) -> Program:
+def _launched(parts: list[str]) -> Program:
     """Return the program of a launcher, which ours replaces; or the launcher as a command, where it must run itself."""
-    launched = read_launcher(words)
+    launched = read_launcher(parts)
     if launched is None:
-        is_launcher = PurePosixPath(words[0]).name != "accelerate" or words[1:2] == ["launch"]
-        count = _count(words[0], words[1:])
-        return Program(tuple(words), count, is_command=True, per="job", counts_gpus=is_launcher and count is None)
+        is_launcher = PurePosixPath(parts[0]).name != "accelerate" or parts[1:2] == ["launch"]
+        count = _count(parts[0], parts[1:])
+        return Program(tuple(parts), count, is_command=True, per="job", counts_gpus=is_launcher and count is None)
     first, *rest = launched.program
     if launched.kind == "command":
         argv = tuple(launched.program)
     elif launched.kind in ("ranked_file", "ranked_module"):
-        option = "--local_rank" if PurePosixPath(words[0]).name == "deepspeed" else "--local-rank"
+        option = "--local_rank" if PurePosixPath(parts[0]).name == "deepspeed" else "--local-rank"
         start = "python -m" if launched.kind == "ranked_module" else "python"
         argv = ("sh", "-c", _RANKED.format(start=start, option=option), "sh", first, *rest)
     else:

@@ -85,13 +85,13 @@ class _Command:
     """The options of the launcher that have an effect, by what they set."""
 
 
-def read_launcher(words: Sequence[str]) -> Launched | None:
+def read_launcher(parts: Sequence[str]) -> Launched | None:
     """Return the program of a launcher; None: the command must run as it is.
 
     Raises:
         InvalidRequestError: an option contradicts how jobs run here; the message names what to use instead.
     """
-    name, rest = PurePosixPath(words[0]).name, list(words[1:])
+    name, rest = PurePosixPath(parts[0]).name, list(parts[1:])
     if name == "accelerate":
         if rest[:1] != ["launch"]:
             return None

@@ -146,8 +146,10 @@ def _launch(program: Program, gpus: int) -> dict[str, Any]:
     fields: dict[str, Any] = {"mode": "exec"} if program.is_command else {}
     if program.per != "rank":
         fields["per"] = program.per
-    if program.distributed and (gpus == 1 or program.per != "rank"):
-        fields["distributed"] = True
+    is_single = gpus == 1 or program.per == "job"
+    if is_single and bool(program.distributed) == program.is_command:
+        # The contract's default is that a Python program is one for torchrun, and that a command is none.
+        fields["distributed"] = bool(program.distributed)
     return fields
 
 
@@ -180,12 +182,12 @@ def _without_empty(fields: dict[str, Any]) -> dict[str, Any]:
 
 def _display_name(program: Program) -> str:
     """Return the name of the module or file that the program is or names first, else of the command."""
-    words = program.argv[1:] if program.argv[0] == "-m" else program.argv
-    if words is program.argv:
-        names = [PurePosixPath(word) for word in words if not word.startswith("-")]
-        file = next((name for name in names if name.suffix in _SOURCES), names[0] if names else PurePosixPath(words[0]))
-        return (file.stem or file.name)[:120]
-    return words[0][:120]
+    first, *others = program.argv
+    if first == "-m":
+        return others[0][:120]
+    paths = [PurePosixPath(one) for one in (first, *others) if not one.startswith("-")]
+    path = next((path for path in paths if path.suffix in _SOURCES), paths[0])
+    return (path.stem or path.name)[:120]
 
 
 def read_program(command: Sequence[str], folder: Path) -> tuple[Program, str | None]:

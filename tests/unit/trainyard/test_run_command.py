@@ -12,8 +12,9 @@ from tests.unit.trainyard.fake_service import TIME, job, log
 @pytest.fixture
 def dry_run(run, service, tmp_path, monkeypatch):
     """Return a function that returns the spec which a command would submit."""
-    for name in ("train.py", "train.sh"):
+    for name in ("train.py", "train.sh", "x"):
         (tmp_path / name).write_text("")
+    (tmp_path / "x").chmod(0o755)
     monkeypatch.chdir(tmp_path)
 
     def parsed(*arguments):
@@ -48,14 +49,18 @@ def test_options_become_fields(dry_run):
     [
         (("bash", "train.sh"), ["bash", "train.sh"], {"mode": "exec", "per": "job"}),
         (("--per", "rank", "--", "make"), ["make"], {"mode": "exec"}),
-        (("--per", "node", "--", "python", "train.py"), ["train.py"], {"per": "node"}),
-        (("torchrun", "train.py"), ["train.py"], {"distributed": True}),
+        (("--per", "node", "--", "python", "train.py"), ["train.py"], {"per": "node", "distributed": False}),
+        (("torchrun", "train.py"), ["train.py"], None),
+        (("python", "train.py"), ["train.py"], {"distributed": False}),
+        (("--gpus", "2", "--", "python", "train.py"), ["train.py"], None),
+        (("torchrun", "--no-python", "./x"), ["./x"], {"mode": "exec", "distributed": True}),
         (("uv", "run", "train.py"), ["uv", "run", "train.py"], {"mode": "exec"}),
     ],
 )
 def test_start_of_a_command_is_in_the_spec(dry_run, arguments, argv, launch):
     spec = dry_run(*arguments)
-    assert (spec["argv"], spec["launch"], spec["name"]) == (argv, launch, "make" if argv == ["make"] else "train")
+    assert (spec["argv"], spec.get("launch")) == (argv, launch)
+    assert spec["name"] == {"make": "make", "./x": "x"}.get(argv[0], "train")
 
 
 def test_dry_run_prints_json(dry_run, run):
@@ -126,7 +131,7 @@ def test_dry_run_checks_the_size_of_the_folder(dry_run, tmp_path):
     with (tmp_path / "data.bin").open("wb") as file:
         file.truncate(60_000_000)
     message = dry_run("python", "train.py")
-    assert "holds 57.2 MiB in 3 files, and an upload takes at most 50 MiB" in message
+    assert "holds 57.2 MiB in 4 files, and an upload takes at most 50 MiB" in message
     assert message.endswith("Largest files: data.bin (57.2 MiB)\n")
 
 

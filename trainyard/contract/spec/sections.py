@@ -326,8 +326,8 @@ class Launch(Strict):
     per: Literal["rank", "node", "job"] = "rank"
     """One process for each GPU, for each node, or in all. A process has all GPUs that the job has on its node."""
     distributed: bool | None = None
-    """Whether the processes get torchrun's variables, such as `RANK`, `WORLD_SIZE` and `MASTER_ADDR`. Absent: if more
-    than one starts."""
+    """Whether the processes get torchrun's variables, such as `RANK`, `WORLD_SIZE` and `MASTER_ADDR`. Absent: a Python
+    program does, and a command of which more than one starts."""
 
 
 class Restart(Strict):

@@ -134,9 +134,10 @@ class LaunchDocument(Document):
     @property
     def is_distributed(self) -> bool:
         """Whether the processes get torchrun's variables."""
-        if self.spec.task != "script" or self.spec.launch is None or self.spec.launch.distributed is None:
-            return self.spec.task != "script" or self.nodes * self.processes_per_node > 1
-        return self.spec.launch.distributed
+        start = self.spec.launch
+        if start is None or start.distributed is None:
+            return not self.spec.runs_command or self.nodes * self.processes_per_node > 1
+        return start.distributed
 
     @property
     def limit_minutes(self) -> int | None:
