@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.contract.layout import AttemptLayout
+from trainyard.contract.terminal_text import clean
 from worker.core.peer_errors import is_from_peer
 from worker.core.rank_exits import RankExit
 
@@ -58,11 +59,11 @@ class ProgramError:
 
 
 def read_tail(log: Path, start: int = 0) -> str:
-    """Return the end of a log, from the byte `start` on; an empty text if it cannot be read."""
+    """Return the clean end of a log, from the byte `start` on; an empty text if it cannot be read."""
     try:
         with log.open("rb") as file:
             file.seek(max(start, log.stat().st_size - _TAIL_BYTES))
-            return file.read().decode(errors="replace")
+            return clean(file.read().decode(errors="replace"))
     except OSError:
         return ""
 
@@ -97,7 +98,7 @@ def _recorded(exception: Mapping[str, Any]) -> ProgramError:
 
 def find_error(text: str) -> ProgramError | None:
     """Return the last exception in the end of a log."""
-    match = next((match for line in reversed(text.splitlines()) if (match := _EXCEPTION_LINE.match(line))), None)
+    match = next((match for line in reversed(text.split("\n")) if (match := _EXCEPTION_LINE.match(line))), None)
     return ProgramError(match["type"], match["message"] or "") if match else None
 
 
