@@ -39,7 +39,7 @@ def check_code(principal: Principal, spec: TrainingSpec, settings: Settings) -> 
     check_code_permission(principal, spec, settings)
     if spec.task not in CODE_TASKS:
         return
-    if spec.code is None and spec.argv is not None and runs_uploaded_file(spec.argv):
+    if spec.code is None and spec.argv is not None and runs_uploaded_file(spec.argv, runs_command=spec.runs_command):
         message = f"is required: `{spec.argv[0]}` is a file of an uploaded folder (trainyard submit --code FOLDER)"
         raise InvalidSpecError([Problem(param="code", message=message)])
     if spec.code is not None and find_archive(settings.runs, spec.code) is None:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from service.core.untrusted_files import ForeignFileError, UntrustedFiles
 from trainyard.contract.layout import AttemptLayout
+from trainyard.contract.terminal_text import clean
 from trainyard.contract.wire.reports import Claim, FinishRecord
 
 _MAX_RECORD_BYTES = 1024 * 1024
@@ -87,7 +88,7 @@ def read_unclaimed(files: UntrustedFiles, folder: AttemptLayout, *, ended: bool)
 
 def startup_error_in(text: str) -> str:
     """Return the last line of a log that names a cause, at most 500 printable characters."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in clean(text).splitlines() if line.strip()]
     causes = [line for line in lines if not _CONSEQUENCE.match(line)]
     return "".join(c if c.isprintable() else "?" for c in (causes or lines or [""])[-1])[:_MAX_ERROR_CHARS]
 

@@ -2,11 +2,14 @@
 
 import itertools
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.support.live import wait_for_status
+from tests.support.wait import wait_until
 from trainyard.client import Client
 
 pytestmark = pytest.mark.e2e
@@ -91,6 +94,63 @@ if not mark.exists():
     assert first.startswith("arguments ['--lr', '1'] in ")
     folder = first.rpartition(" ")[2]
     assert second == f"arguments ['--lr', '1', '--from', '{folder}/last'] in {folder}"
+
+
+SHELL_SCRIPT = """
+set -e
+echo "one of ${WORLD_SIZE:-none}"
+python -c 'import sys; print(sys.argv[1:], sys.prefix)' "$@"
+trap 'echo saved; exit 0' USR1
+test -e "$TRAINYARD_CHECKPOINT_DIR/mark" && exit 3
+touch "$TRAINYARD_CHECKPOINT_DIR/mark"
+exit 4
+"""
+
+
+def test_shell_script_runs_as_in_a_shell(run: Run, client: Client, tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(SHELL_SCRIPT)
+    done = run("", "--retries", "0", "--name", "shell", "--", "bash", "run.sh", "a b", "c")
+    assert (done.returncode, "exit code 4" in done.stderr) == (4, True), done.stderr
+    assert "one of none\n['a b', 'c'] " in done.stdout
+    assert f"['a b', 'c'] {sys.prefix}\n" in done.stdout, "`python` is the Python of the ranks"
+
+
+def test_program_that_is_absent_is_one_execution(run: Run, client: Client) -> None:
+    done = run("", "--name", "absent", "--", "no-such-program", "x")
+    assert done.returncode == 127
+    assert "'no-such-program' is not on the search path of the program's Python" in done.stderr
+    assert len(client.attempts(client.job("absent").id)) == 1
+
+
+def test_processes_of_a_launcher_get_its_variables(run: Run, tmp_path: Path) -> None:
+    pattern = "^(RANK|LOCAL_RANK|WORLD_SIZE|MASTER_PORT|TORCHELASTIC_RUN_ID)="
+    names = f'env | grep -E "{pattern}" | cut -d= -f1 | sort | xargs'
+    (tmp_path / "run.sh").write_text(f"#!/bin/sh\necho $RANK: $({names})\n")
+    (tmp_path / "run.sh").chmod(0o755)
+    launched = run("", "--", "torchrun", "--no-python", "--nproc-per-node", "1", "./run.sh")
+    assert "0: LOCAL_RANK MASTER_PORT RANK TORCHELASTIC_RUN_ID WORLD_SIZE\n" in launched.stdout, launched.stderr
+    assert "\n:\n" in run("", "--", "./run.sh").stdout
+
+
+@pytest.mark.heavy
+def test_what_a_shell_has_started_gets_the_signal_too(run: Run, client: Client, tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text("trap 'echo shell warned; wait' USR1\npython train.py & wait\nwait\n")
+    text = """
+import signal, sys, time
+def stop(*_):
+    print("program warned", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGUSR1, stop)
+print("runs", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+    done = run(text, "--detach", "--signal", "SIGUSR1", "--name", "warned", "--", "bash", "run.sh")
+    job = client.job("warned").id
+    wait_until(lambda: "runs" in client.logs(job).text, 60)
+    client.cancel(job)
+    wait_for_status(client, job, "cancelled")
+    assert {"shell warned", "program warned"} <= set(client.logs(job).text.splitlines()), done.stdout
 
 
 @pytest.mark.cpu_seconds(4)

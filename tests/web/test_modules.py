@@ -11,6 +11,7 @@ from playwright.sync_api import Page
 from service.web.assets import Assets
 from tests.support.browser import Visit
 from tests.support.runtimes import NOW, RUNTIMES
+from tests.unit.contract.test_terminal_text import PROGRAM_TEXTS
 from trainyard.contract.evaluation_metric import HIGHER_IS_BETTER, is_higher_better
 from trainyard.contract.wire.jobs import TERMINAL, JobStatus
 
@@ -186,6 +187,8 @@ def test_failure_title_names_the_rank_that_failed_first(module: Callable[[str], 
 def test_log_lines_have_no_escapes_and_only_what_was_written_last(module: Callable[[str], Call]) -> None:
     clean = module("log_lines.js")
     assert clean("cleanLines", "a\r\n\x1b[31mred\x1b[0m\n10%\r20%\r") == ["a", "red", "20%\r"]
+    for text, expected in PROGRAM_TEXTS.items():
+        assert "\n".join(line.rstrip("\r") for line in clean("cleanLines", text)) == expected
     assert clean("cleanLines", "\n" + "x" * 4000) == ["", "x" * 4000]
     assert clean("cleanLines", "x" * 4001)[0].startswith("x" * 4000 + " … [line cut after 4000 characters;")
 

@@ -16,6 +16,7 @@ from trainyard.cli.plots import sparkline
 from trainyard.cli.watch import print_outcome
 from trainyard.client import Client
 from trainyard.client.left_out import missing_file_hint
+from trainyard.client.program_command import Per
 from trainyard.client.program_spec import ProgramOptions
 from trainyard.client.programs import PreparedProgram, prepare_program
 from trainyard.contract.stored_name import SYSTEM_PREFIXES
@@ -30,13 +31,17 @@ CommandArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[--] PROGRAM [ARGUMENTS]...",
-        help="A Python file or module, with `python`, `torchrun` or the like. Options after it belong to the program.",
+        help="A Python program, also with `torchrun` or the like, or any other command. Options after it are its own.",
     ),
 ]
 GpusOption = Annotated[
     int | None, typer.Option(min=1, help="Number of GPUs, or of CPU processes on a machine without GPUs; default: 1.")
 ]
 NodesOption = Annotated[int | None, typer.Option(min=1, help="Number of nodes among which the GPUs are divided.")]
+PerOption = Annotated[
+    Per | None,
+    typer.Option(help="Start it once per GPU (`rank`), `node` or `job`; default: Python per GPU, other commands once."),
+]
 PartitionOption = Annotated[str | None, typer.Option(help="Slurm partition; default: the cluster's.")]
 TimeOption = Annotated[str | None, typer.Option(metavar="TIME", help="Time limit: 90m, 4h, 2d or 1-12:00.")]
 NameOption = Annotated[str | None, typer.Option(help="Display name of the job; default: the program's.")]
@@ -75,6 +80,7 @@ def run(
     command: CommandArgument = None,
     gpus: GpusOption = None,
     nodes: NodesOption = None,
+    per: PerOption = None,
     partition: PartitionOption = None,
     time: TimeOption = None,
     name: NameOption = None,
@@ -102,6 +108,7 @@ def run(
     options = ProgramOptions(
         gpus=gpus,
         nodes=nodes,
+        per=per,
         partition=partition,
         time=time,
         name=name,
@@ -117,8 +124,7 @@ def run(
         signal=signal,
         after=after or (),
     )
-    program = _prepare(command or [], options, as_json=as_json, dry_run=dry_run)
-    raise typer.Exit(_submit_and_follow(ctx, program, code, detach=detach, as_json=as_json))
+    raise typer.Exit(_run(ctx, command or [], options, detach=detach, dry_run=dry_run, as_json=as_json))
 
 
 def _prepare(command: Sequence[str], options: ProgramOptions, *, as_json: bool, dry_run: bool) -> PreparedProgram:
@@ -133,12 +139,14 @@ def _prepare(command: Sequence[str], options: ProgramOptions, *, as_json: bool, 
     return program
 
 
-def _submit_and_follow(
-    ctx: typer.Context, program: PreparedProgram, folder: Path, *, detach: bool, as_json: bool
+def _run(
+    ctx: typer.Context, command: Sequence[str], options: ProgramOptions, *, detach: bool, dry_run: bool, as_json: bool
 ) -> int:
+    """Submit the program and follow it; return its exit code."""
+    program = _prepare(command, options, as_json=as_json, dry_run=dry_run)
     with make_client(ctx) as client:
         job = _submit(client, program, as_json)
-        return 0 if detach else follow_program(client, job, as_json=as_json, program=program, folder=folder)
+        return 0 if detach else follow_program(client, job, as_json=as_json, program=program, folder=Path(options.code))
 
 
 def _submit(client: Client, program: PreparedProgram, as_json: bool) -> JobResource:

@@ -16,7 +16,7 @@ from trainyard.contract.problems import Problem, SpecError
 from trainyard.contract.spec.field_types import is_text
 from trainyard.contract.spec.templates import code_folder, set_path
 from trainyard.contract.spec.training_spec import fields_reset_by
-from trainyard.contract.spec.user_code import expected_code_files
+from trainyard.contract.spec.user_code import expected_code_files, is_command
 from trainyard.contract.spec.yaml_loader import load_yaml
 
 _NO_FIELDS = "the spec must be a mapping of fields, like those of: trainyard templates digits_ddp"
@@ -89,13 +89,15 @@ def upload_code(client: Client, document: dict[str, Any], source: str, folder: P
 
 def _find_code(document: dict[str, Any], source: str) -> Path | None:
     """Return the default folder to upload: that of the spec file or of the presets, if it contains the program."""
-    expected = expected_code_files(document.get("task"), document.get("target"), document.get("argv"))
+    expected = expected_code_files(document)
     if document.get("code") is not None:
         return None
     spec = Path(source)
     from_pipe = source == "-" or _is_readable(spec)
     folder = spec.resolve().parent if spec.is_file() else Path.cwd() if from_pipe else code_folder()
-    if any((folder / file).is_file() for file in expected):
+    # A command may name its files anywhere, as `bash run.sh` does.
+    named = document["argv"] if is_command(document) and isinstance(document.get("argv"), list) else expected
+    if any((folder / str(file)).is_file() for file in named):
         return folder
     if document.get("task") == "script" and expected and document["argv"][0] != "-m":
         raise UsageError(f"argv: there is no file {expected[0]!r} in {folder}; name its folder with --code")

@@ -1,62 +1,45 @@
-"""Translates the command line of a program and its launcher to the program that Trainyard's own launcher runs."""
+"""What a command line starts: a Python program, which our launcher starts on every rank, or any other command.
+
+A launcher such as torchrun is replaced by ours where all of its options are understood. What is not resolved runs as it
+is. A command that would start other processes than are allocated is refused.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
+from typing import Literal
+
+import yaml
 
 from trainyard.client.errors import InvalidRequestError
+from trainyard.client.program_launchers import LAUNCHER_NAMES, read_launcher
 from trainyard.client.program_python import PYTHON_NAME
 
-_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
-_RETRIES = "use --retries of `trainyard run`"
+Per = Literal["rank", "node", "job"]
 
 
 @dataclass(frozen=True)
 class Program:
-    """What to run, without a launcher."""
+    """What to run, without a launcher that is replaced."""
 
     argv: tuple[str, ...]
-    """The program and its arguments, as the spec's `argv`."""
+    """As the spec's `argv`."""
     ranks: int | None = None
-    """All ranks, if the launcher's options have their number."""
+    """All processes, if the command has their number."""
     nodes: int | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
+    is_command: bool = False
+    """Whether it is any command, not a Python file or module."""
+    per: Per = "rank"
+    distributed: bool | None = None
+    """Whether the processes get torchrun's variables; None: if there is more than one."""
+    counts_gpus: bool = False
+    """Whether the launcher would start as many processes as it finds GPUs, so that their number must be given."""
 
 
-@dataclass
-class _Command:
-    """The arguments of a launcher that are not read yet."""
-
-    launcher: str
-    rest: list[str]
-    values: dict[str, str] = field(default_factory=dict)
-    """The options of the launcher that have an effect, by their name."""
-    module: bool = False
-
-
-_IGNORED_BY_TORCHRUN = (
-    *("standalone", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "master-addr", "master-port"),
-    *("node-rank", "local-addr", "monitor-interval", "start-method"),
-)
-_FLAGS = frozenset({"standalone", "multi-gpu", "cpu", "module"})
-_OPTIONS: dict[str, dict[str, str]] = {
-    "torchrun": {"nproc-per-node": "ranks_per_node", "nnodes": "nodes", "module": "module"}
-    | dict.fromkeys(_IGNORED_BY_TORCHRUN, ""),
-    "accelerate launch": {
-        "num-processes": "ranks",
-        "num-machines": "nodes",
-        "mixed-precision": "mixed_precision",
-        "module": "module",
-        "multi-gpu": "",
-        "cpu": "cpu",
-        "machine-rank": "",
-        "main-process-ip": "",
-        "main-process-port": "",
-    },
-    "deepspeed": {"num-gpus": "ranks_per_node", "num-nodes": "nodes", "module": "module", "master-port": ""},
-}
-"""The options of each launcher that are understood: what they set, or nothing where our launcher sets it."""
+_ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.*)", re.DOTALL)
+_SHELL_TEXT = re.compile(r"[\s;|&<>$`]")
 _INTERPRETER_OPTIONS: dict[str, dict[str, str]] = {
     "-u": {},
     "-B": {"PYTHONDONTWRITEBYTECODE": "1"},
@@ -64,77 +47,158 @@ _INTERPRETER_OPTIONS: dict[str, dict[str, str]] = {
     "-OO": {"PYTHONOPTIMIZE": "2"},
 }
 """Options of Python and the variables that have the same effect. The output of a rank is never buffered."""
-_ADVICE = {
-    "max-restarts": _RETRIES,
-    "hostfile": "Slurm chooses the nodes; use --nodes of `trainyard run`",
-    "include": "Slurm chooses the nodes; use --nodes of `trainyard run`",
-    "config-file": "pass its settings as options, or set ACCELERATE_* variables with --env",
-    "use-fsdp": "set ACCELERATE_USE_FSDP=true and the FSDP_* variables with --env",
-    "use-deepspeed": "set ACCELERATE_USE_DEEPSPEED=true with --env",
-    "no-python": "the program must be one of Python",
+_LAUNCHER_MODULES: dict[str, tuple[str, ...]] = {
+    "torch.distributed.run": ("torchrun",),
+    "torch.distributed.launch": ("torch.distributed.launch",),
+    "accelerate.commands.launch": ("accelerate", "launch"),
+    "deepspeed.launcher.runner": ("deepspeed",),
 }
+_WRAPPERS = frozenset(
+    {
+        *("uv", "poetry", "pdm", "hatch", "pipenv", "rye", "pixi", "conda", "mamba", "micromamba"),
+        *("env", "nice", "ionice", "nohup", "stdbuf", "timeout", "numactl", "taskset", "xvfb-run", "nsys", "perf"),
+    }
+)
+"""Programs that start another one. They stay before it."""
+_MPI = frozenset({"mpirun", "mpiexec", "horovodrun"})
+_OVERSUBSCRIBE = {
+    "OMPI_MCA_rmaps_base_oversubscribe": "true",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
+"""Open MPI, releases 4 and 5, counts the tasks of Slurm as its slots, and a job has one task for each node."""
+_COUNTS = ("nproc_per_node", "num_processes", "num_gpus", "np", "n", "nproc")
+_COUNT_OPTION = re.compile(r"--?(?P<name>[a-z][a-z_-]*)(?:=(?P<value>.*))?")
+_REFUSED = {
+    "srun": "Trainyard starts the processes; give their number: trainyard run --gpus 4 -- python train.py",
+    "sbatch": "Trainyard submits the job itself: run the commands of the script, as in: trainyard run -- bash SCRIPT",
+    "salloc": "Trainyard allocates the GPUs itself, with --gpus and --nodes",
+    "sudo": "a job runs with the rights of your account",
+    "ssh": "Slurm chooses the nodes; use --nodes and --gpus",
+    **dict.fromkeys(
+        ("cd", "source", ".", "export", "alias", "time"),
+        "it is a part of a shell: put the line between quotes after bash -c",
+    ),
+}
+_EXAMPLE = "name a program after `--`, as in: trainyard run --gpus 2 -- python train.py"
+_NOTEBOOK = 'exec jupyter nbconvert --to notebook --execute --output-dir "$TRAINYARD_ARTIFACT_DIR" "$@"'
+_RANKED = 'program=$1; shift; exec {start} "$program" {option}="$LOCAL_RANK" "$@"'
 
 
 def parse_command(command: Sequence[str]) -> Program:
-    """Return the program of a command such as `python train.py --lr 0.1` or `torchrun --nproc-per-node 4 train.py`.
+    """Return what a command starts, such as `python train.py --lr 0.1`, `torchrun --nproc-per-node 4 train.py` or
+    `bash run.sh`.
 
     Raises:
-        InvalidRequestError: the command is none that Trainyard's launcher can run; the message says why.
+        InvalidRequestError: the command would start other processes than Trainyard allocates; the message says what to
+            use instead.
     """
-    if not command:
-        raise InvalidRequestError("name a program after `--`, as in: trainyard run --gpus 2 -- python train.py")
-    first, rest = PurePosixPath(command[0]).name, list(command[1:])
-    if PYTHON_NAME.fullmatch(first):
-        return _python_program(rest)
-    if first == "accelerate" and rest[:1] == ["launch"]:
-        return _launched(_Command("accelerate launch", rest[1:]))
-    if first in ("torchrun", "deepspeed"):
-        return _launched(_Command(first, rest))
-    if command[0].endswith(".py"):
-        return Program(_program(command[0], rest))
-    if _ASSIGNMENT.match(command[0]):
-        raise InvalidRequestError(f"{command[0]!r} is a variable of a shell; use --env {command[0]} before the program")
-    raise InvalidRequestError(
-        f"{command[0]!r} cannot be started on every rank: the program must be a Python file or module, started with "
-        "`python`, `torchrun`, `accelerate launch` or `deepspeed`; what a shell script prepares goes to "
-        "`environment.setup` of a spec"
+    parts, variables = _without_assignments(list(command))
+    if not parts:
+        raise InvalidRequestError(_EXAMPLE)
+    if len(parts) == 1 and _SHELL_TEXT.search(parts[0]):
+        raise InvalidRequestError(f"this is a line of a shell; use: trainyard run -- bash -c {parts[0]!r}")
+    wrapper, inner = _split_wrapper(parts)
+    program = _resolve(inner) if inner else Program(tuple(wrapper), is_command=True, per="job")
+    if wrapper and inner:
+        program = _as_command(program, wrapper, inner)
+    return replace(program, variables={**program.variables, **variables})
+
+
+def _without_assignments(parts: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the command without variables before it, as in `A=1 python` and `env A=1 python`, and the variables."""
+    start = 1 if len(parts) > 1 and PurePosixPath(parts[0]).name == "env" else 0
+    end = start
+    while end < len(parts) and _ASSIGNMENT.fullmatch(parts[end]):
+        end += 1
+    if end == start or (end < len(parts) and parts[end].startswith("-")):
+        return parts, {}
+    return parts[end:], dict(word.split("=", 1) for word in parts[start:end])
+
+
+def _split_wrapper(parts: list[str]) -> tuple[list[str], list[str]]:
+    """Return the wrappers of a program, such as `uv run --with rich`, and the program; none if it is not recognised."""
+    if PurePosixPath(parts[0]).name not in _WRAPPERS:
+        return [], parts
+    for position, word in enumerate(parts[1:], 1):
+        name = PurePosixPath(word).name
+        if (
+            PYTHON_NAME.fullmatch(name)
+            or name in LAUNCHER_NAMES | _MPI | _REFUSED.keys()
+            or (word.endswith(".py") and not word.startswith("-"))
+        ):
+            # `uv run --python python3.12 train.py`
+            follows_option = parts[position - 1] in ("--python", "-p") and position + 1 < len(parts)
+            if not follows_option:
+                return parts[:position], parts[position:]
+    return parts, []
+
+
+def _as_command(program: Program, wrapper: Sequence[str], inner: Sequence[str]) -> Program:
+    """Return a program with its wrappers, which start it."""
+    if program.is_command:
+        return replace(program, argv=(*wrapper, *program.argv))
+    is_launcher = PurePosixPath(inner[0]).name in LAUNCHER_NAMES or _launcher_of_module(inner) is not None
+    argv = ("python", *program.argv) if is_launcher else tuple(inner)
+    return replace(
+        program, argv=(*wrapper, *argv), is_command=True, variables={} if not is_launcher else program.variables
     )
 
 
-def unread_config_note(command: Sequence[str], variables: Mapping[str, str]) -> str | None:
-    """Return a note that `accelerate launch` would read settings here which the job does not have; None if not."""
-    if len(command) < 2 or (PurePosixPath(command[0]).name, command[1]) != ("accelerate", "launch"):
-        return None
-    cache = variables.get("XDG_CACHE_HOME") or "~/.cache"
-    folder = Path(variables.get("HF_HOME") or f"{cache}/huggingface").expanduser() / "accelerate"
-    files = (folder / f"default_config.{ending}" for ending in ("json", "yaml", "yml"))
-    file = next((one for one in files if one.is_file()), None)
-    if file is None:
-        return None
-    return f"{file} is not read: pass its settings as options, such as --mixed_precision bf16, or with --env"
+def _resolve(parts: list[str]) -> Program:
+    name = PurePosixPath(parts[0]).name
+    if PYTHON_NAME.fullmatch(name):
+        return _python_program(parts)
+    if name in LAUNCHER_NAMES:
+        return _launched(parts)
+    if parts[0].endswith(".py"):
+        return Program(_program(parts[0], parts[1:]))
+    if parts[0].endswith(".ipynb"):
+        return Program(("sh", "-c", _NOTEBOOK, "sh", *parts), is_command=True, per="job")
+    if advice := _REFUSED.get(name):
+        raise InvalidRequestError(f"{parts[0]!r} cannot be run in a job: {advice}")
+    variables = _OVERSUBSCRIBE if name in _MPI else {}
+    return Program(tuple(parts), _count(name, parts[1:]), variables=variables, is_command=True, per="job")
 
 
-def _python_program(command: list[str]) -> Program:
-    variables = _interpreter_variables(command)
-    if command[:2] == ["-m", "torch.distributed.run"]:
-        message = "start the program with `torchrun` or `python`; Trainyard's launcher starts the ranks"
+def _count(name: str, arguments: Sequence[str]) -> int | None:
+    """Return the number of processes that a command starts by itself, if one of its options has it."""
+    for position, word in enumerate(arguments):
+        match = _COUNT_OPTION.fullmatch(word)
+        known = _COUNTS if name in _MPI else _COUNTS[:3]
+        if match and match["name"].replace("-", "_") in known:
+            value = match["value"] or next(iter(arguments[position + 1 : position + 2]), "")
+            return int(value) if re.fullmatch(r"[1-9]\d{0,5}", value) else None
+    return None
+
+
+def _python_program(parts: list[str]) -> Program:
+    if launcher := _launcher_of_module(parts):
+        return _launched([*launcher, *parts[3:]])
+    rest = parts[1:]
+    variables = _interpreter_variables(rest)
+    if rest[:1] == ["-m"] and len(rest) > 1:
+        return Program(tuple(rest), variables=variables)
+    if not rest or rest in (["-"], ["-m"], ["-c"]):
+        message = "python: it has no program; use `python FILE ...`, `python -m MODULE ...` or `python -c TEXT`"
         raise InvalidRequestError(message)
-    if command[:1] == ["-m"] and len(command) > 1:
-        return Program(tuple(command), variables=variables)
-    if not command or command[0].startswith("-"):
-        option = f"its option {command[0]!r} is not supported" if command else "it has no program"
-        raise InvalidRequestError(f"python: {option}; use `python FILE ...` or `python -m MODULE ...`")
-    return Program(_program(command[0], command[1:]), variables=variables)
+    if rest[0].startswith("-"):
+        return Program(("python", *parts[1:]), is_command=True)
+    return Program(_program(rest[0], rest[1:]), variables=variables)
 
 
-def _interpreter_variables(command: list[str]) -> dict[str, str]:
+def _launcher_of_module(parts: Sequence[str]) -> tuple[str, ...] | None:
+    """Return the launcher that `python -m` starts."""
+    return _LAUNCHER_MODULES.get(parts[2]) if len(parts) > 2 and parts[1] == "-m" else None
+
+
+def _interpreter_variables(parts: list[str]) -> dict[str, str]:
     """Remove the options of the interpreter that have a variable, and return the variables."""
     variables: dict[str, str] = {}
     warnings: list[str] = []
-    while command and (command[0] in _INTERPRETER_OPTIONS or command[0].startswith("-W")):
-        option = command.pop(0)
-        if option == "-W" and command:
-            warnings.append(command.pop(0))
+    while parts and (parts[0] in _INTERPRETER_OPTIONS or parts[0].startswith("-W")):
+        option = parts.pop(0)
+        if option == "-W" and parts:
+            warnings.append(parts.pop(0))
         elif option.startswith("-W") and len(option) > 2:
             warnings.append(option[2:])
         else:
@@ -146,51 +210,49 @@ def _program(path: str, arguments: Sequence[str]) -> tuple[str, ...]:
     return (PurePosixPath(path).as_posix(), *arguments)
 
 
-def _launched(command: _Command) -> Program:
-    while command.rest and command.rest[0].startswith("-"):
-        _read_option(command)
-    if not command.rest:
-        raise InvalidRequestError(f"{command.launcher}: it has no program")
-    argv = ("-m", *command.rest) if command.module else _program(command.rest[0], command.rest[1:])
-    nodes = _number(command, "nodes")
-    per_node = _number(command, "ranks_per_node")
-    ranks = _number(command, "ranks") if "ranks" in command.values else per_node and per_node * (nodes or 1)
-    variables = {}
-    if "mixed_precision" in command.values:
-        variables["ACCELERATE_MIXED_PRECISION"] = command.values["mixed_precision"]
-    if "cpu" in command.values:
-        variables["ACCELERATE_USE_CPU"] = "true"
-    return Program(argv, ranks, nodes, variables)
+def _launched(parts: list[str]) -> Program:
+    """Return the program of a launcher, which ours replaces; or the launcher as a command, where it must run itself."""
+    launched = read_launcher(parts)
+    if launched is None:
+        is_launcher = PurePosixPath(parts[0]).name != "accelerate" or parts[1:2] == ["launch"]
+        count = _count(parts[0], parts[1:])
+        return Program(tuple(parts), count, is_command=True, per="job", counts_gpus=is_launcher and count is None)
+    first, *rest = launched.program
+    if launched.kind == "command":
+        argv = tuple(launched.program)
+    elif launched.kind in ("ranked_file", "ranked_module"):
+        option = "--local_rank" if PurePosixPath(parts[0]).name == "deepspeed" else "--local-rank"
+        start = "python -m" if launched.kind == "ranked_module" else "python"
+        argv = ("sh", "-c", _RANKED.format(start=start, option=option), "sh", first, *rest)
+    else:
+        argv = ("-m", first, *rest) if launched.kind == "module" else _program(first, rest)
+    return Program(
+        argv,
+        launched.ranks,
+        launched.nodes,
+        launched.variables,
+        is_command=argv[0] == "sh" or launched.kind == "command",
+        distributed=True,
+        counts_gpus=launched.counts_gpus,
+    )
 
 
-def _read_option(command: _Command) -> None:
-    """Read one option of a launcher, with its value."""
-    given = command.rest.pop(0)
-    name, equals, value = given.lstrip("-").partition("=")
-    name = {"m": "module"}.get(name, name).replace("_", "-")
-    target = _OPTIONS[command.launcher].get(name)
-    if target is None:
-        advice = _ADVICE.get(name, "Trainyard's launcher has no such option")
-        raise InvalidRequestError(f"{command.launcher}: {given.partition('=')[0]} is not supported: {advice}")
-    if name in _FLAGS:
-        value = "true"
-    elif not equals:
-        if not command.rest:
-            raise InvalidRequestError(f"{command.launcher}: {given} has no value")
-        value = command.rest.pop(0)
-    if target == "module":
-        command.module = True
-    elif target:
-        command.values[target] = value
+def with_config(program: Program, folder: Path) -> Program:
+    """Return a program with the number of processes of the file that `accelerate launch --config_file` names.
 
-
-def _number(command: _Command, name: str) -> int | None:
-    """Return a number of the options; None where the launcher would choose it, as `gpu` and `auto` do."""
-    text = command.values.get(name, "")
-    if text in ("", "gpu", "auto", "cpu", "-1"):
-        return None
-    if not re.fullmatch(r"[1-9]\d{0,5}", text):
-        raise InvalidRequestError(
-            f"{command.launcher}: {text!r} is not a fixed number; Trainyard starts a fixed number of ranks"
-        )
-    return int(text)
+    Raises:
+        InvalidRequestError: the file is for several machines.
+    """
+    if not program.counts_gpus or "--config_file" not in program.argv:
+        return program
+    file = folder / (*program.argv, "")[program.argv.index("--config_file") + 1]
+    try:
+        settings = yaml.safe_load(file.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return program  # a file of the nodes; --gpus is required
+    settings = settings if isinstance(settings, dict) else {}
+    if settings.get("num_machines", 1) != 1:
+        message = f"accelerate launch: {file.name} is for several machines; pass its settings as options"
+        raise InvalidRequestError(message, param="command")
+    count = settings.get("num_processes")
+    return replace(program, ranks=count) if isinstance(count, int) and count > 0 else program

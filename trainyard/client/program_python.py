@@ -70,17 +70,23 @@ def _of_path(word: str) -> dict[str, Any] | None:
             message = f"there is no `python` beside {str(launcher)!r}; name the environment with --venv"
             raise InvalidRequestError(message, param="command")
     elif not PYTHON_NAME.fullmatch(path.name):
-        return None
+        # A script of an environment, such as /envs/torch/bin/trl.
+        return _environment_of(path) if path.with_name("python").exists() else None
     if not path.exists():
         if not Path(word).is_absolute():
             raise InvalidRequestError(f"there is no interpreter {str(path)!r}", param="command")
         return {"python": str(path)}
     if not path.is_file() or not os.access(path, os.X_OK):
         raise InvalidRequestError(f"{str(path)!r} is no program that you may execute", param="command")
+    return _environment_of(path) or {"python": str(path)}
+
+
+def _environment_of(path: Path) -> dict[str, Any] | None:
+    """Return the field for the virtual or conda environment with this program; None if it is in none."""
     folder = path.parent.parent
     if (folder / "pyvenv.cfg").is_file():
         return {"venv": str(folder)}
-    return {"conda": str(folder)} if (folder / "conda-meta").is_dir() else {"python": str(path)}
+    return {"conda": str(folder)} if (folder / "conda-meta").is_dir() else None
 
 
 def _venv_folder(folder: Path) -> Path:

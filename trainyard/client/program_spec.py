@@ -1,5 +1,6 @@
 """The spec of a program that runs unchanged: what `trainyard run` and `trainyard.run` make of a command and options."""
 
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any, get_args
 from trainyard.client.errors import InvalidRequestError
 from trainyard.client.git_source import GitSource
 from trainyard.client.left_out import program_path
-from trainyard.client.program_command import Program, parse_command
+from trainyard.client.program_command import Per, Program, parse_command, with_config
 from trainyard.client.program_python import ProgramPython
 from trainyard.contract.spec.sections import WarningSignal
 from trainyard.contract.spec.user_code import expected_code_files
@@ -20,6 +21,8 @@ _TIME = re.compile(
 )
 _UNIT_MINUTES = {"m": 1, "h": 60, "d": 24 * 60}
 _SIGNAL = re.compile(r"(?P<name>[A-Za-z0-9]+)(?:@(?P<number>\d{1,6})(?P<unit>[smh]?))?")
+_SOURCES = frozenset({".py", ".sh", ".bash", ".ipynb", ".lua", ".jl", ".r", ".R"})
+_SHELLS = frozenset({"sh", "bash", "zsh", "dash", "ksh", "fish"})
 _UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
@@ -30,6 +33,8 @@ class ProgramOptions:
     gpus: int | None = None
     """All GPUs. None: as many as the command's launcher starts, else 1."""
     nodes: int | None = None
+    per: Per | None = None
+    """How often the program is started. None: a Python program for each GPU, any other command once."""
     partition: str | None = None
     time: str | None = None
     """`90m`, `4h`, `2d` or `1-12:00`."""
@@ -74,6 +79,8 @@ def program_spec(
         "partition": options.partition,
         "time_limit_minutes": parse_minutes(options.time) if options.time is not None else None,
     }
+    if options.per:
+        program = replace(program, per=options.per)
     size = _size(program, options.gpus, options.nodes)
     return _without_empty(
         {
@@ -82,6 +89,7 @@ def program_spec(
             "task": "script",
             "argv": list(program.argv),
             "resume_argv": _split(options.resume_flag) if options.resume_flag else None,
+            "launch": _launch(program, size["gpus"]) or None,
             "after": list(options.after) or None,
             "gpus": size.pop("gpus"),
             "resources": _without_empty(size | limits),
@@ -133,6 +141,18 @@ def _split(text: str) -> list[str]:
         raise InvalidRequestError(f"{text!r} cannot be split into arguments: {error}", param="resume_flag") from None
 
 
+def _launch(program: Program, gpus: int) -> dict[str, Any]:
+    """Return the fields of `launch` that differ from their defaults."""
+    fields: dict[str, Any] = {"mode": "exec"} if program.is_command else {}
+    if program.per != "rank":
+        fields["per"] = program.per
+    is_single = gpus == 1 or program.per == "job"
+    if is_single and bool(program.distributed) == program.is_command:
+        # The contract's default is that a Python program is one for torchrun, and that a command is none.
+        fields["distributed"] = bool(program.distributed)
+    return fields
+
+
 def _size(program: Program, gpus: int | None, nodes: int | None) -> dict[str, int]:
     """Return the number of ranks and, for several nodes, those of each node.
 
@@ -143,7 +163,13 @@ def _size(program: Program, gpus: int | None, nodes: int | None) -> dict[str, in
         if given and of_launcher and given != of_launcher:
             message = f"is {given}, but the program's launcher has {of_launcher}; remove one of them"
             raise InvalidRequestError(message, param=option)
+    if program.counts_gpus and not gpus and not program.ranks:
+        message = "is required: the launcher of the command would start a process for each GPU that it finds"
+        raise InvalidRequestError(message, param="gpus")
     total, parts = gpus or program.ranks or 1, nodes or program.nodes
+    if program.per == "job" and parts and parts > 1:
+        message = f"is {parts}, but the command is started once, on one node; use --per node or --per rank"
+        raise InvalidRequestError(message, param="nodes")
     if parts and total % parts:
         message = f"{total} GPUs cannot be divided among {parts} nodes; gpus is the number of all GPUs"
         raise InvalidRequestError(message, param="gpus")
@@ -155,8 +181,13 @@ def _without_empty(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _display_name(program: Program) -> str:
-    word = program.argv[1] if program.argv[0] == "-m" else PurePosixPath(program.argv[0]).stem
-    return word[:120]
+    """Return the name of the module or file that the program is or names first, else of the command."""
+    first, *others = program.argv
+    if first == "-m":
+        return others[0][:120]
+    paths = [PurePosixPath(one) for one in (first, *others) if not one.startswith("-")]
+    path = next((path for path in paths if path.suffix in _SOURCES), paths[0])
+    return (path.stem or path.name)[:120]
 
 
 def read_program(command: Sequence[str], folder: Path) -> tuple[Program, str | None]:
@@ -169,9 +200,27 @@ def read_program(command: Sequence[str], folder: Path) -> tuple[Program, str | N
     """
     if not folder.is_dir():
         raise InvalidRequestError(f"there is no folder {str(folder.absolute())!r}", param="code")
-    program = parse_command(command)
+    program = with_config(parse_command(command), folder)
+    if program.is_command and "/" not in program.argv[0]:
+        _require_script(program.argv, folder)
+        return program, None
     argv, note = program_path(program.argv, folder)
-    expected = expected_code_files("script", None, argv)
+    if program.is_command and "/" not in argv[0]:
+        argv = (f"./{argv[0]}", *argv[1:])
+    if program.is_command and (folder / argv[0]).is_file() and not os.access(folder / argv[0], os.X_OK):
+        message = f"{argv[0]!r} is not executable; use chmod +x, or name the program that reads it, such as bash"
+        raise InvalidRequestError(message, param="command")
+    expected = expected_code_files({"task": "script", "argv": argv})
     if argv[0] != "-m" and expected and not any((folder / file).is_file() for file in expected):
         raise InvalidRequestError(f"there is no file {expected[0]!r} in {str(folder.absolute())!r}", param="code")
     return replace(program, argv=argv), note
+
+
+def _require_script(argv: Sequence[str], folder: Path) -> None:
+    """Refuse a file that is named like a program of the search path, and a shell whose script the folder lacks."""
+    if (folder / argv[0]).is_file():
+        message = f"{argv[0]!r} is a file of the folder, as which its name is ./{argv[0]}"
+        raise InvalidRequestError(message, param="command")
+    script = next(iter(argv[1:2]), "-")
+    if argv[0] in _SHELLS and not script.startswith("-") and not (folder / script).is_file():
+        raise InvalidRequestError(f"there is no file {script!r} in {str(folder.absolute())!r}", param="code")

@@ -14,7 +14,8 @@ from trainyard.client.code_archive import CodeArchive, pack
 from trainyard.client.errors import InvalidRequestError
 from trainyard.client.git_source import read_git
 from trainyard.client.left_out import ignored_note, included_files
-from trainyard.client.program_command import unread_config_note
+from trainyard.client.program_command import Per
+from trainyard.client.program_launchers import unread_config_note
 from trainyard.client.program_python import choose_python
 from trainyard.client.program_spec import ProgramOptions, program_spec, read_program
 from trainyard.client.references import split_end
@@ -25,6 +26,7 @@ class ProgramKeywords(TypedDict, total=False):
 
     gpus: int | None
     nodes: int | None
+    per: Per | None
     partition: str | None
     time: str | None
     name: str | None
@@ -45,13 +47,15 @@ def run(command: str | Sequence[str], *, client: Client | None = None, **options
     """Upload the folder, submit the command as a job and return its handle, as `trainyard run --detach` does.
 
     Args:
-        command: the program and its arguments: `["python", "train.py"]`, also with `torchrun`, `accelerate launch` or
-            `deepspeed`. A text is split as a shell splits it.
+        command: the program and its arguments: `["python", "train.py"]`, also with a launcher such as `torchrun`, or
+            any other command. A text is split as a shell splits it.
         client: the client for the request and the handle; default: a new one.
 
     Keyword arguments:
         gpus: number of all GPUs; default: those that the command's launcher starts, else 1.
         nodes: number of nodes among which the GPUs are divided.
+        per: how often it is started: `rank`, once for each GPU; `node`; or `job`, once. Default: a Python program for
+            each GPU, any other command once.
         partition: Slurm partition.
         time: time limit, such as `90m`, `4h`, `2d` or `1-12:00`.
         name: display name of the job; default: the program's.

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from trainyard.contract.layout import write_atomic
 from trainyard.contract.spec.training_spec import TrainingSpec
+from trainyard.contract.terminal_text import clean
 from trainyard.contract.wire.reports import MAX_NAME, Failure
 from worker.core.memory_hints import memory_hint
 from worker.core.peer_errors import is_from_peer
@@ -74,8 +75,8 @@ def describe(error: BaseException, *, rank: int, execution: int, spec: TrainingS
         reason=_reason(error, memory),
         consequence=is_from_peer(text),
         type=type(error).__name__,
-        message=text[:8000],
-        traceback="".join(traceback.format_exception(error))[-60000:],
+        message=clean(text)[:8000],
+        traceback=clean("".join(traceback.format_exception(error)))[-60000:],
         hint=memory_hint(spec, on_device=_on_device(error)) if memory and spec else getattr(error, "hint", None),
         final=isinstance(error, TrainingError),
         time=time.time(),
@@ -110,8 +111,8 @@ def describe_foreign_error(
         reason="out_of_memory" if memory else "disk_full" if _mentions_disk(message) else "error",
         consequence=is_from_peer(message),
         type=type_,
-        message=message[:8000],
-        traceback=traceback[-60000:],
+        message=clean(message)[:8000],
+        traceback=clean(traceback)[-60000:],
         hint=_MISSING_MODULE if type_ == "ModuleNotFoundError" else None,
         final=final,
         exit_code=exit_code if exit_code >= 0 else None,

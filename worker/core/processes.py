@@ -13,6 +13,8 @@ PARENT_VARIABLE = "TRAINYARD_PARENT"
 """The variable with torchrun's pid, so that a rank notices if torchrun died before the rank started."""
 STORE_VARIABLE = "TRAINYARD_STORE"
 """The variable with the path of the file in which the ranks of a job of one node meet."""
+RANK_VARIABLE = "TRAINYARD_RANK"
+"""The variable with the number of a rank; a program that is not distributed lacks torchrun's `RANK`."""
 WRAPPED_VARIABLE = "TRAINYARD_WRAPPED"
 """The variable that is set where another program runs between torchrun and the ranks."""
 
@@ -88,10 +90,24 @@ def environment_variable(pid: int, name: str) -> str | None:
     return next((part[len(prefix) :].decode() for part in content.split(b"\0") if part.startswith(prefix)), None)
 
 
+def rank_of(pid: int) -> int | None:
+    """Return the rank of which a process is or was started; None if it is not readable, or no process of a rank."""
+    text = environment_variable(pid, RANK_VARIABLE) or ""
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
 def start_time(pid: int) -> int | None:
     """Return when a process started, in clock ticks since the boot; None if it has ended."""
     fields = _stat(_PROC / str(pid))
     return int(fields[19]) if fields else None
+
+
+def name_of(pid: int) -> str:
+    """Return the name of a process, at most 15 characters; empty if it has ended."""
+    try:
+        return (_PROC / str(pid) / "comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def catches(pid: int, number: signal.Signals) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.contract.layout import AttemptLayout
+from trainyard.contract.terminal_text import clean
 from worker.core.peer_errors import is_from_peer
 from worker.core.rank_exits import RankExit
 
@@ -24,8 +25,8 @@ _WITH_DIGITS = re.compile(r"\w*\d\w*")
 _SIGNATURE_LINES = 8
 _ABORTED = "terminate called without an active exception"
 """gloo's threads, where the process ends with an error while they still run: that is not the cause."""
-_USAGE = 2
-"""The exit code of argparse, and of Python where it cannot open the program."""
+_FINAL_CODES = (2, 126, 127)
+"""Exit codes of argparse, of Python where it cannot open the program, and of a shell where it cannot start one."""
 
 _TRANSIENT_TYPES = frozenset(
     {
@@ -58,11 +59,11 @@ class ProgramError:
 
 
 def read_tail(log: Path, start: int = 0) -> str:
-    """Return the end of a log, from the byte `start` on; an empty text if it cannot be read."""
+    """Return the clean end of a log, from the byte `start` on; an empty text if it cannot be read."""
     try:
         with log.open("rb") as file:
             file.seek(max(start, log.stat().st_size - _TAIL_BYTES))
-            return file.read().decode(errors="replace")
+            return clean(file.read().decode(errors="replace"))
     except OSError:
         return ""
 
@@ -97,7 +98,7 @@ def _recorded(exception: Mapping[str, Any]) -> ProgramError:
 
 def find_error(text: str) -> ProgramError | None:
     """Return the last exception in the end of a log."""
-    match = next((match for line in reversed(text.splitlines()) if (match := _EXCEPTION_LINE.match(line))), None)
+    match = next((match for line in reversed(text.split("\n")) if (match := _EXCEPTION_LINE.match(line))), None)
     return ProgramError(match["type"], match["message"] or "") if match else None
 
 
@@ -116,7 +117,7 @@ def raised_before_abort(text: str) -> bool:
 def is_final(error: ProgramError | None, exitcode: int) -> bool:
     """Return whether a rank that ended in this way would do so again.
 
-    An exception of the program's own and exit code 2 would; a signal, and what a rank, a network, a filesystem or a
+    An exception of the program's own and codes such as 2 would; a signal, and what a rank, a network, a filesystem or a
     device caused, need not. An exit code without an exception says nothing, and the start is repeated.
 
     Args:
@@ -125,7 +126,7 @@ def is_final(error: ProgramError | None, exitcode: int) -> bool:
     if exitcode < 0 and not (exitcode == -signal.SIGABRT and error is not None):
         return False
     if error is None:
-        return exitcode == _USAGE
+        return exitcode in _FINAL_CODES
     return not any(_is_transient(name, text) for name, text in ((error.type, error.message), *error.related))
 
 

@@ -16,18 +16,18 @@ from typing import Any
 
 RECORD = "TRAINYARD_RECORD_EXCEPTION"
 """The variable of a rank's process. Processes that it starts do not have it."""
-_FILE = "TORCHELASTIC_ERROR_FILE"
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _MAX_TEXT = 60_000
 _MAX_PARTS = 20
 
 
 def install() -> None:
     """Record the exception that ends this process, if it is a rank."""
-    if os.environ.pop(RECORD, None) and os.environ.get(_FILE):
+    if os.environ.pop(RECORD, None) and os.environ.get(ERROR_FILE):
         state = {"pid": os.getpid(), "exit": None}
         _remember_exits(state)
         # The first function to be registered runs last.
-        atexit.register(_record, os.environ[_FILE], state)
+        atexit.register(_record, os.environ[ERROR_FILE], state)
 
 
 def import_hidden(name: str, folder: str) -> None:

@@ -7,7 +7,7 @@ process. Without an environment in the spec it goes on in the service's Python.
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Protocol
@@ -41,10 +41,10 @@ class RankEnvironment(Protocol):
         ...
 
 
-def execute(command: RankCommand) -> NoReturn:
+def execute(command: RankCommand, not_ignored: Collection[signal.Signals] = ()) -> NoReturn:
     """Replace this process with the command. Signals that ask ranks to stop are ignored until it handles them."""
     for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, signal.SIG_DFL if number in not_ignored else signal.SIG_IGN)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(command.argv[0], command.argv, command.variables)  # noqa: S606 (no shell on the way)

@@ -55,7 +55,11 @@ def prepare_code(layout: AttemptLayout, launch: LaunchDocument, execution: int) 
         runs = RunLayout(layout.root.parent.parent).root.parent
         unpack(code_archive(runs, launch.spec.code), launch.spec.code, layout.code)
         argv = launch.spec.argv
-        if argv and runs_uploaded_file(argv) and not (layout.code / argv[0]).is_file():
+        if (
+            argv
+            and runs_uploaded_file(argv, runs_command=launch.spec.runs_command)
+            and not (layout.code / argv[0]).is_file()
+        ):
             raise CodeError(f"argv: there is no file `{argv[0]}` in the uploaded folder")
     except (CodeError, OSError) as error:
         if isinstance(error, OSError) and error.errno in DISK_ERRORS:

@@ -21,7 +21,7 @@ from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.process_start import speed_up_imports
 from trainyard.script import RESUMED
 from worker.core.full_disk import ended_by_full_disk
-from worker.core.processes import PARENT_VARIABLE, STORE_VARIABLE, count_oom_kills
+from worker.core.processes import PARENT_VARIABLE, RANK_VARIABLE, STORE_VARIABLE, count_oom_kills
 from worker.core.rank_exits import RankExit, rank_exits_file, read_rank_exits
 from worker.core.script_failures import are_final, read_tail, signature_of, with_tails
 from worker.environment.containers.init_process import temporary_variable
@@ -85,7 +85,8 @@ def add_variables(
 
     def start_with_variables(*, envs: Mapping[int, Mapping[str, str]], **arguments: Any) -> Any:
         more = on_start(sorted(int(env["RANK"]) for env in envs.values()))
-        return start(envs={rank: {**env, **variables, **more} for rank, env in envs.items()}, **arguments)
+        own = {local: {**env, **variables, **more, RANK_VARIABLE: env["RANK"]} for local, env in envs.items()}
+        return start(envs=own, **arguments)
 
     return start_with_variables
 

@@ -117,8 +117,8 @@ class NodeUsage:
 
     def _rank_of(self, pid: int) -> int | None:
         if pid not in self._ranks:
-            text = processes.environment_variable(pid, "RANK") or ""
-            if not text.isascii() or not text.isdigit():
+            rank = processes.rank_of(pid)
+            if rank is None:
                 return None
-            self._ranks[pid] = int(text)
+            self._ranks[pid] = rank
         return self._ranks[pid]

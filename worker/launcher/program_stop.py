@@ -16,6 +16,11 @@ END_SECONDS = 8.0
 _SAVES_ON = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """A program that can save at a stop request catches one of these, or calls `should_stop`."""
 
+_FORWARDERS = frozenset(
+    {"uv", "pixi", "mamba", "micromamba", "timeout", "nsys", "perf", "mpirun", "mpiexec", "orterun"}
+)
+"""Programs that catch signals only to forward them to what they have started."""
+
 
 class ProgramStop:
     """The stop of the program on one node.
@@ -30,6 +35,7 @@ class ProgramStop:
         polls: Callable[[], bool],
         *,
         in_container: bool,
+        runs_command: bool = False,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """
@@ -37,10 +43,12 @@ class ProgramStop:
             warning: The signal that the spec names.
             polls: Returns whether the program calls `should_stop`.
             in_container: Whether a process that catches each signal forwards it to the program.
+            runs_command: Whether the ranks are any command, and what it has started.
         """
         self._warning = warning
         self._polls = polls
         self._in_container = in_container
+        self._runs_command = runs_command
         self._now = now
         self._sent: set[signal.Signals] = set()
         self._savers: set[int] = set()
@@ -55,7 +63,12 @@ class ProgramStop:
         if launch.spec.task != "script":
             return None
         warning = signal_of_ranks(launch) if launch.spec.restart.signal else None
-        return cls(warning, polls, in_container=launch.spec.environment.container is not None)
+        return cls(
+            warning,
+            polls,
+            in_container=launch.spec.environment.container is not None,
+            runs_command=launch.spec.runs_command,
+        )
 
     @property
     def interrupted(self) -> bool:
@@ -72,7 +85,10 @@ class ProgramStop:
         self.is_answer = self.is_answer or cancelled or (caught and signal.SIGTERM not in self._sent)
         for number in sorted(expected - self._sent):
             self._sent.add(number)
-            processes.send_signal(ranks, number)
+            # What ignores the signal is not disturbed; of the processes of a command, others would be ended by it.
+            processes.send_signal(
+                (rank for rank in ranks if not self._runs_command or processes.catches(rank, number)), number
+            )
 
     def enforce(self, ranks: Sequence[int], reason: str, *, is_over: bool) -> bool:
         """Interrupt the ranks when it is time, and return whether they must be killed now.
@@ -91,7 +107,12 @@ class ProgramStop:
 
     def _find_savers(self, ranks: Sequence[int]) -> None:
         expected = {*_SAVES_ON, self._warning or signal.SIGTERM}
-        self._savers |= {rank for rank in ranks if any(processes.catches(rank, number) for number in expected)}
+        self._savers |= {
+            rank
+            for rank in ranks
+            if any(processes.catches(rank, number) for number in expected)
+            and not (self._runs_command and processes.name_of(rank) in _FORWARDERS)
+        }
 
     def _saves(self, ranks: Sequence[int]) -> bool:
         self._find_savers(ranks)

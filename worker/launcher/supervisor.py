@@ -287,9 +287,9 @@ class Supervisor:
         if self._node.count == 1:
             return
         for pid in processes.children(self._process.pid):
-            rank = processes.environment_variable(pid, "RANK")
+            rank = processes.rank_of(pid)
             if rank is not None:
-                self._log_shipper.add(LogStream(rank, self._layout.rank_log(int(rank))))
+                self._log_shipper.add(LogStream(str(rank), self._layout.rank_log(rank)))
 
     def _handle_stop_requests(self) -> None:
         warned = self._signals.warnings and not self._time_limit.explains_a_warning
@@ -299,14 +299,12 @@ class Supervisor:
             self._stop.request("preempted")
         if not self._stop.reason:
             return
-        ranks = processes.children(self._process.pid)
+        ranks = torchrun.signalled_processes(self._launch, self._process.pid)
         if self._program_stop:
             self._program_stop.request(ranks, self._stop.reason)
         elif not self._ranks_signalled:
             self._ranks_signalled = True
             # Ranks without a handler yet ignore the signal, and read the file later.
-            if torchrun.uses_nsys(self._launch):
-                ranks = [pid for pid, _ in processes.descendants(self._process.pid)]
             processes.send_signal(ranks, signal_of_ranks(self._launch))
 
     def _enforce_limits(self) -> None:
@@ -319,7 +317,7 @@ class Supervisor:
         if self._time_limit.passed:
             self._kill("time_limit")
         elif reason and self._program_stop:
-            ranks = processes.children(self._process.pid)
+            ranks = torchrun.signalled_processes(self._launch, self._process.pid)
             if self._program_stop.enforce(ranks, reason, is_over=grace or self._time_limit.ends_in(END_SECONDS)):
                 self._kill(reason)
         elif grace:

@@ -14,6 +14,7 @@ from pathlib import Path
 import worker
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.launch import LaunchDocument
+from worker.core import processes
 from worker.core.processes import WRAPPED_VARIABLE, usable_processors
 from worker.environment.prepare import names_environment
 from worker.environment.rank_command import RANK_ENVIRONMENT_VARIABLE
@@ -103,6 +104,14 @@ def _program(layout: AttemptLayout, launch: LaunchDocument) -> list[str]:
 def uses_nsys(launch: LaunchDocument) -> bool:
     """Return whether each rank is a child of nsys, which runs between torchrun and the rank."""
     return launch.spec.profile is not None and launch.spec.profile.nsys
+
+
+def signalled_processes(launch: LaunchDocument, torchrun: int) -> list[int]:
+    """Return the processes that learn of a stop by a signal: the ranks, and what nsys or a command has started, since
+    these need not forward it."""
+    if uses_nsys(launch) or launch.spec.runs_command:
+        return [pid for pid, _ in processes.descendants(torchrun)]
+    return processes.children(torchrun)
 
 
 def unsupported(launch: LaunchDocument) -> str | None:

@@ -1,6 +1,8 @@
 """Replaces a rank of a `script` job by the user's program, in the same process and with the same log."""
 
+import inspect
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -8,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from trainyard.contract.layout import AttemptLayout, RunLayout
+from trainyard.contract.spec.environment import is_of_torchrun
 from trainyard.contract.spec.prerequisites import prerequisite_runs
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.spec.user_code import runs_uploaded_file
@@ -17,10 +20,14 @@ from trainyard.contract.wire.spool import format_record
 from trainyard.progress_file import interval
 from trainyard.script import CHECKPOINTS, FOLDER, PROGRESS_INTERVAL, RESUMED
 from worker.core.first_failure import describe_restart
-from worker.environment.exception_hook import RECORD
+from worker.environment import start_command
+from worker.environment.exception_hook import ERROR_FILE, RECORD
 from worker.environment.rank_command import RankCommand, execute
 from worker.environment.select import rank_environment
+from worker.environment.start_command import PYTHON_NAME
 from worker.trackers.variables import tracker_variables
+
+START_COMMAND = inspect.getsource(start_command)
 
 ARTIFACTS = "TRAINYARD_ARTIFACT_DIR"
 """The environment variable with the path of the job's folder of artifacts."""
@@ -37,19 +44,25 @@ def exec_script(layout: AttemptLayout, launch: LaunchDocument, execution: int) -
     os.chdir(folder)
     variables = script_variables(os.environ, layout, launch.spec)
     resume = resume_arguments(launch.spec.resume_argv, variables[CHECKPOINTS]) if variables[RESUMED] == "1" else []
-    program = [*arguments(launch.spec.argv or (), folder), *resume]
+    program = [*arguments(launch.spec, folder), *resume]
     page = f"{(launch.public_url or launch.service_url).rstrip('/')}/jobs/{launch.job_id}"
     variables |= tracker_variables(variables, execution, page)
+    if not launch.is_distributed:
+        variables = {name: value for name, value in variables.items() if name == ERROR_FILE or not is_of_torchrun(name)}
     environment = rank_environment(launch.spec, os.environ)
     if environment is None:
         paths = [str(layout.packages), *filter(None, [variables.get("PYTHONPATH")])]
         variables["PYTHONPATH"] = os.pathsep.join(paths)
     # Slurm signals every process of a job that must end: the program learns it from `should_stop` and is not killed.
     # SIGUSR1 requests stacks, which `trainyard.script` writes once it is in use.
+    warning = launch.spec.restart.signal
+    # A shell cannot handle a signal that is ignored when it starts.
+    handled = {signal.Signals[warning.name]} if warning and launch.spec.runs_command else set()
     execute(
         environment.command(program, variables, folder)
         if environment
-        else RankCommand((sys.executable, *program), variables)
+        else RankCommand((sys.executable, *program), variables),
+        handled,
     )
 
 
@@ -63,10 +76,14 @@ def write_restart_event(layout: AttemptLayout, launch: LaunchDocument, execution
     layout.spool_file(execution).write_bytes(record)
 
 
-def arguments(argv: Sequence[str], folder: Path) -> list[str]:
+def arguments(spec: TrainingSpec, folder: Path) -> list[str]:
     """Return the arguments of the interpreter that run the program."""
-    first = str(folder / argv[0]) if runs_uploaded_file(argv) else argv[0]
-    return [first, *argv[1:]]
+    first, *rest = spec.argv or ("",)
+    if runs_uploaded_file((first,), runs_command=spec.runs_command):
+        first = str(folder / first)
+    # Without the site's modules, the hook of exceptions is left to the command, which may be Python itself.
+    start = ["-I", "-S", "-c", START_COMMAND] if spec.runs_command else []
+    return [*start, first, *rest]
 
 
 def resume_arguments(argv: Sequence[str], checkpoints: str) -> list[str]:
@@ -87,4 +104,6 @@ def script_variables(base: Mapping[str, str], layout: AttemptLayout, spec: Train
     own |= {name: str(folder) for name, folder in folders.items()}
     earlier = prerequisite_runs(spec.after, run.root.parent)
     own |= {AFTER: os.pathsep.join(map(str, earlier))} if earlier else {}
-    return {**inherited, **watchdog, **own, RECORD: "1", "PYTHONUNBUFFERED": "1"}
+    if not spec.runs_command or PYTHON_NAME.fullmatch((spec.argv or ("",))[0]):
+        own[RECORD] = "1"
+    return {**inherited, **watchdog, **own, "PYTHONUNBUFFERED": "1"}

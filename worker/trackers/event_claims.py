@@ -57,5 +57,4 @@ class EventClaims:
         match = _WRITER.search(path.name)
         if match is None or match[1] != self._host or match[2] is None:
             return 0
-        rank = processes.environment_variable(int(match[2]), "RANK") or ""
-        return int(rank) if rank.isascii() and rank.isdigit() else 0
+        return processes.rank_of(int(match[2])) or 0

@@ -133,7 +133,7 @@ def find_run_file(run_id: str, rank: int, known: frozenset[tuple[int, int]]) -> 
             # A file can be closed at any time.
             with contextlib.suppress(OSError):
                 path = os.readlink(entry).removesuffix(_DELETED)
-                if Path(path).name != name or processes.environment_variable(pid, "RANK") not in (None, str(rank)):
+                if Path(path).name != name or processes.rank_of(pid) not in (None, rank):
                     continue
                 file = RunFile(entry, path)
                 if file.identity not in known:

@@ -3,7 +3,7 @@
 const MAX_LINE_LENGTH = 4000;
 const CUT = ` … [line cut after ${MAX_LINE_LENGTH} characters; download the log for the rest]`;
 // Escape sequences of terminals, for colours and cursor moves, and control characters.
-const ESCAPES = /\u001b(?:\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)|[@-Z\\-_])|[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f]/g;
+const ESCAPES = /\u001b(?:\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)|[PX^_][^\u001b]*\u001b\\|[ -/]+[0-~]|[@-Z\\-_])|\u009b[0-?]*[ -/]*[@-~]|[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f]/g;
 const NEWLINE = 10;
 
 /** The lines of a text without escape sequences; of an overwritten line, what was written last; long lines cut. */

@@ -1,14 +1,33 @@
-"""Which commands `trainyard run` understands."""
+"""Which commands `trainyard run` understands, and what it starts for them."""
+
+import shlex
+from pathlib import Path
 
 import pytest
 
 from trainyard.client.errors import InvalidRequestError
-from trainyard.client.program_command import Program, parse_command
+from trainyard.client.program_command import Program, parse_command, with_config
 
 PROGRAM = ("train.py", "--lr", "1")
 
 OPTIMIZED = {"PYTHONOPTIMIZE": "1", "PYTHONWARNINGS": "ignore,error::UserWarning"}
 SMALLEST = {"PYTHONOPTIMIZE": "2", "PYTHONDONTWRITEBYTECODE": "1"}
+BF16_ON_CPU = {"ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_USE_CPU": "true"}
+
+
+def ranks(*argv: str, count: int | None = None, nodes: int | None = None, **more: object) -> Program:
+    """A program whose launcher ours replaces."""
+    return Program(argv or PROGRAM, count, nodes, distributed=True, **more)  # type: ignore[arg-type]
+
+
+def once(command: str, count: int | None = None, **more: object) -> Program:
+    """A command that is started as it is, once."""
+    return Program(tuple(shlex.split(command)), count, is_command=True, per="job", **more)  # type: ignore[arg-type]
+
+
+def each(command: str, **more: object) -> Program:
+    """A command that is started for each GPU."""
+    return Program(tuple(shlex.split(command)), is_command=True, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -20,45 +39,145 @@ SMALLEST = {"PYTHONOPTIMIZE": "2", "PYTHONDONTWRITEBYTECODE": "1"}
         ("python -O -W ignore -Werror::UserWarning train.py --lr 1", Program(PROGRAM, variables=OPTIMIZED)),
         ("python -OO -B -m pkg.train", Program(("-m", "pkg.train"), variables=SMALLEST)),
         ("train.py --lr 1", Program(PROGRAM)),
-        ("torchrun train.py --lr 1", Program(PROGRAM)),
-        ("torchrun --nproc_per_node 4 --nnodes=2 train.py --lr 1", Program(PROGRAM, 8, 2)),
-        ("torchrun --standalone --nproc-per-node=gpu -m pkg.train", Program(("-m", "pkg.train"))),
-        ("torchrun --rdzv_backend c10d --rdzv_endpoint h:1 --nproc_per_node=2 train.py --lr 1", Program(PROGRAM, 2)),
-        ("accelerate launch --num_processes 2 --multi_gpu train.py --lr 1", Program(PROGRAM, 2)),
-        (
-            "accelerate launch --mixed_precision bf16 --cpu train.py --lr 1",
-            Program(PROGRAM, None, None, {"ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_USE_CPU": "true"}),
-        ),
-        ("deepspeed --num_gpus 2 train.py --lr 1", Program(PROGRAM, 2)),
-        ("deepspeed train.py --deepspeed ds.json", Program(("train.py", "--deepspeed", "ds.json"))),
+        ("python -X dev train.py", each("python -X dev train.py")),
+        ("python3 -c 'print(1)' a", each("python -c 'print(1)' a")),
+        ("A=1 B=b=c python train.py --lr 1", Program(PROGRAM, variables={"A": "1", "B": "b=c"})),
+        ("env A=1 python train.py --lr 1", Program(PROGRAM, variables={"A": "1"})),
     ],
 )
-def test_command_is_translated(command: str, expected: Program) -> None:
-    assert parse_command(command.split()) == expected
+def test_python_program_is_started_for_each_gpu(command: str, expected: Program) -> None:
+    assert parse_command(shlex.split(command)) == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("torchrun train.py --lr 1", ranks()),
+        ("torchrun --nproc_per_node 4 --nnodes=2 train.py --lr 1", ranks(count=8, nodes=2)),
+        ("torchrun --standalone --nproc-per-node=gpu -m pkg.train", ranks("-m", "pkg.train", counts_gpus=True)),
+        ("torchrun --nproc_per_node auto train.py --lr 1", ranks(counts_gpus=True)),
+        ("torchrun --rdzv_backend c10d --rdzv_endpoint h:1 --nproc_per_node=2 train.py --lr 1", ranks(count=2)),
+        ("torchrun --log-dir x -r 3 -t 3 --role r train.py --lr 1", ranks()),
+        ("torchrun --no-python --nproc-per-node 2 ./a.out x", ranks("./a.out", "x", count=2, is_command=True)),
+        ("python -m torch.distributed.run --nproc_per_node=2 train.py --lr 1", ranks(count=2)),
+        ("python -m torch.distributed.launch --use_env --nproc_per_node=2 train.py --lr 1", ranks(count=2)),
+        ("python -m accelerate.commands.launch --num_processes 2 train.py --lr 1", ranks(count=2)),
+        ("accelerate launch --num_processes 2 --multi_gpu train.py --lr 1", ranks(count=2)),
+        ("accelerate launch --mixed_precision bf16 --cpu train.py --lr 1", ranks(variables=BF16_ON_CPU)),
+        ("deepspeed --num_gpus 2 --no_local_rank train.py --lr 1", ranks(count=2)),
+        (
+            "uv run torchrun --nproc_per_node 2 train.py",
+            ranks(*["uv", "run", "python", "train.py"], count=2, is_command=True),
+        ),
+        ("conda run -n e torchrun -m pkg", ranks(*["conda", "run", "-n", "e", "python", "-m", "pkg"], is_command=True)),
+    ],
+)
+def test_known_launcher_is_replaced(command: str, expected: Program) -> None:
+    assert parse_command(shlex.split(command)) == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "start"),
+    [
+        (
+            "python -m torch.distributed.launch --nproc_per_node=2 train.py --x",
+            'python "$program" --local-rank="$LOCAL_RANK"',
+        ),
+        ("deepspeed --num_gpus 2 train.py --x", 'python "$program" --local_rank="$LOCAL_RANK"'),
+        ("deepspeed --num_gpus 2 --module train.py --x", 'python -m "$program" --local_rank="$LOCAL_RANK"'),
+    ],
+)
+def test_launchers_that_pass_the_rank_as_an_argument_still_do(command: str, start: str) -> None:
+    program = parse_command(shlex.split(command))
+    assert (program.argv[:2], program.argv[3:]) == (("sh", "-c"), ("sh", "train.py", "--x"))
+    assert start in program.argv[2]
+    assert (program.ranks, program.is_command, program.per, program.distributed) == (2, True, "rank", True)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("bash run.sh 1", "./run.sh", "make train", "./a.out", "/opt/x/prog", "bash -c 'python a.py && python b.py'"),
+        *("axolotl train c.yml", "llamafactory-cli train c.yaml", "yolo train data=c", "papermill in.ipynb out.ipynb"),
+        *("jupyter nbconvert --execute nb.ipynb", "wandb agent e/p/id", "Rscript train.R", "accelerate test"),
+        *("poetry run train-cli", "pixi run train", "env -i A=1 ./a.out"),
+    ],
+)
+def test_any_other_command_is_started_once(command: str) -> None:
+    assert parse_command(shlex.split(command)) == once(command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("uv run train.py --lr 1", "uv run --with rich python train.py", "uv run --python python3.12 train.py"),
+        *("poetry run python -m pkg.train", "conda run -n env python train.py", "env -u X python train.py"),
+        *("nohup python train.py", "timeout 3h python train.py", "nsys profile -o x python train.py"),
+    ],
+)
+def test_wrapped_python_program_is_started_for_each_gpu(command: str) -> None:
+    assert parse_command(shlex.split(command)) == each(command)
+
+
+@pytest.mark.parametrize(
+    ("command", "count"),
+    [
+        ("accelerate launch --use_fsdp --num_processes 4 train.py", 4),
+        ("trl sft --model_name_or_path x --num_processes 2", 2),
+        ("tune run --nproc_per_node=2 lora_finetune_distributed --config x.yaml", 2),
+        ("mpirun -np 4 python train.py", 4),
+        ("mpiexec -n 2 ./a.out", 2),
+        ("accelerate launch --use_deepspeed train.py", None),
+        ("head -n 2 file", None),
+    ],
+)
+def test_processes_of_a_command_are_read_from_its_options(command: str, count: int | None) -> None:
+    program = parse_command(shlex.split(command))
+    assert (program.argv, program.ranks, program.per) == (tuple(shlex.split(command)), count, "job")
+    assert program.counts_gpus == (command.startswith("accelerate") and count is None)
+
+
+def test_notebook_is_executed_into_the_artifacts() -> None:
+    program = parse_command(["nb.ipynb"])
+    assert program.argv[-1] == "nb.ipynb"
+    assert "nbconvert" in program.argv[2]
+    assert "TRAINYARD_ARTIFACT_DIR" in program.argv[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("num_processes: 4\n", 4), ("mixed_precision: bf16\n", None), ("[1", None), ("- 1", None)],
+)
+def test_processes_of_accelerate_are_read_from_its_file(tmp_path: Path, text: str, count: int | None) -> None:
+    (tmp_path / "c.yaml").write_text(text)
+    program = parse_command(["accelerate", "launch", "--config_file", "c.yaml", "train.py"])
+    assert (with_config(program, tmp_path).ranks, with_config(program, tmp_path / "other").ranks) == (count, None)
+    (tmp_path / "c.yaml").write_text("num_machines: 2\n")
+    with pytest.raises(InvalidRequestError, match="several machines"):
+        with_config(program, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("command", "message"),
     [
         ("", "name a program after `--`"),
-        ("bash train.sh", "'bash' cannot be started on every rank"),
-        ("./train.sh", "cannot be started on every rank"),
         ("python", "it has no program"),
-        ("python -m", "it has no program|not supported"),
+        ("python -m", "it has no program"),
+        ("python -c", "it has no program"),
         ("python -W", "it has no program"),
-        ("python -X dev train.py", "'-X' is not supported"),
-        ("python -c pass", "'-c' is not supported"),
-        ("python -m torch.distributed.run train.py", "Trainyard's launcher starts the ranks"),
         ("torchrun", "it has no program"),
         ("torchrun --nproc_per_node", "has no value"),
         ("torchrun --nnodes 1:4 train.py", "'1:4' is not a fixed number"),
         ("torchrun --max-restarts 3 train.py", "--max-restarts is not supported: use --retries"),
-        ("torchrun --no-python ./a.out", "must be one of Python"),
-        ("accelerate launch --config_file a.yaml train.py", "ACCELERATE_"),
-        ("accelerate test", "'accelerate' cannot be started"),
+        ("torchrun --unknown train.py", "has no such option"),
         ("deepspeed --hostfile h train.py", "Slurm chooses the nodes"),
+        ("srun -n 4 python train.py", "trainyard run --gpus 4 -- python train.py"),
+        ("nohup srun -n 4 python train.py", "trainyard run --gpus 4 -- python train.py"),
+        ("sbatch run.sh", "trainyard run -- bash SCRIPT"),
+        ("cd x", "bash -c"),
+        ("'python a.py && python b.py'", "trainyard run -- bash -c 'python a.py && python b.py'"),
     ],
 )
-def test_other_commands_are_refused_with_the_reason(command: str, message: str) -> None:
+def test_what_would_start_otherwise_is_refused_with_the_line_to_use(command: str, message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
-        parse_command(command.split())
+        parse_command(shlex.split(command))

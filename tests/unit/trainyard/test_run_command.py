@@ -12,7 +12,9 @@ from tests.unit.trainyard.fake_service import TIME, job, log
 @pytest.fixture
 def dry_run(run, service, tmp_path, monkeypatch):
     """Return a function that returns the spec which a command would submit."""
-    (tmp_path / "train.py").write_text("")
+    for name in ("train.py", "train.sh", "x"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "x").chmod(0o755)
     monkeypatch.chdir(tmp_path)
 
     def parsed(*arguments):
@@ -40,6 +42,25 @@ def test_options_become_fields(dry_run):
         "environment": {"venv": "/opt/env", "variables": {"WANDB_PROJECT": "a=b"}, "secrets": ["HF_TOKEN"]},
         "restart": {"max_retries": 0, "signal": {"name": "SIGUSR1", "lead_minutes": 2.0}},
     }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "argv", "launch"),
+    [
+        (("bash", "train.sh"), ["bash", "train.sh"], {"mode": "exec", "per": "job"}),
+        (("--per", "rank", "--", "make"), ["make"], {"mode": "exec"}),
+        (("--per", "node", "--", "python", "train.py"), ["train.py"], {"per": "node", "distributed": False}),
+        (("torchrun", "train.py"), ["train.py"], None),
+        (("python", "train.py"), ["train.py"], {"distributed": False}),
+        (("--gpus", "2", "--", "python", "train.py"), ["train.py"], None),
+        (("torchrun", "--no-python", "./x"), ["./x"], {"mode": "exec", "distributed": True}),
+        (("uv", "run", "train.py"), ["uv", "run", "train.py"], {"mode": "exec"}),
+    ],
+)
+def test_start_of_a_command_is_in_the_spec(dry_run, arguments, argv, launch):
+    spec = dry_run(*arguments)
+    assert (spec["argv"], spec.get("launch")) == (argv, launch)
+    assert spec["name"] == {"make": "make", "./x": "x"}.get(argv[0], "train")
 
 
 def test_dry_run_prints_json(dry_run, run):
@@ -74,7 +95,11 @@ def test_defaults_are_absent(dry_run):
         (("--", "python", "../train.py"), "is outside of the uploaded folder"),
         (("--include", "data", "--", "python", "train.py"), "'data' does not exist in the folder"),
         (("--include", "/etc/hosts", "--", "python", "train.py"), "'/etc/hosts' is outside of the folder"),
-        (("--", "CUDA_VISIBLE_DEVICES=0", "python", "train.py"), "use --env CUDA_VISIBLE_DEVICES=0 before the program"),
+        (("--", "torchrun", "--nproc-per-node", "gpu", "train.py"), "gpus: is required: the launcher"),
+        (("--nodes", "2", "--gpus", "2", "--", "bash", "-c", "x"), "nodes: is 2, but the command is started once"),
+        (("--", "bash", "absent.sh"), "there is no file 'absent.sh'"),
+        (("--", "train.sh"), "as which its name is ./train.sh"),
+        (("--", "./train.sh"), "'./train.sh' is not executable; use chmod +x"),
         ((), "name a program"),
     ],
 )
@@ -106,7 +131,7 @@ def test_dry_run_checks_the_size_of_the_folder(dry_run, tmp_path):
     with (tmp_path / "data.bin").open("wb") as file:
         file.truncate(60_000_000)
     message = dry_run("python", "train.py")
-    assert "holds 57.2 MiB in 2 files, and an upload takes at most 50 MiB" in message
+    assert "holds 57.2 MiB in 4 files, and an upload takes at most 50 MiB" in message
     assert message.endswith("Largest files: data.bin (57.2 MiB)\n")
 
 

@@ -78,6 +78,11 @@ def reserved_reason(name: str) -> str | None:
     return next((reason for reason, patterns in _RESERVED.items() if matches_any(name, patterns)), None)
 
 
+def is_of_torchrun(name: str) -> bool:
+    """Return whether torchrun sets the variable for each rank."""
+    return matches_any(name, _TORCHRUN)
+
+
 def is_set_for_ranks(name: str) -> bool:
     """Return whether the service, the scheduler or torchrun sets the variable for each rank: nothing replaces it."""
     return matches_any(name, ("TRAINYARD_*", *_SCHEDULER, *_GPUS, *_TORCHRUN))

@@ -316,6 +316,20 @@ class WarningSignal(Strict):
     up to the service's setting, by default 3 minutes. The time before a preemption is the cluster's."""
 
 
+class Launch(Strict):
+    """How the program of task `script` is started."""
+
+    mode: Literal["python", "exec"] = "python"
+    """`python`: `argv` is a Python file or module, which the Python of the ranks runs. `exec`: any command. The first
+    word is a program on the search path, on which the Python of the ranks comes first; with a slash, it is a file
+    of the uploaded folder or an absolute path."""
+    per: Literal["rank", "node", "job"] = "rank"
+    """One process for each GPU, for each node, or in all. A process has all GPUs that the job has on its node."""
+    distributed: bool | None = None
+    """Whether the processes get torchrun's variables, such as `RANK`, `WORLD_SIZE` and `MASTER_ADDR`. Absent: a Python
+    program does, and a command of which more than one starts."""
+
+
 class Restart(Strict):
     """When a job continues with a next attempt."""
 

@@ -25,6 +25,7 @@ from trainyard.contract.spec.sections import (
     Evaluation,
     Fsdp,
     Health,
+    Launch,
     Log,
     Lora,
     Model,
@@ -106,6 +107,8 @@ class TrainingSpec(Strict):
     resume_argv: Annotated[tuple[Argument, ...], Field(max_length=256)] = ()
     """Arguments that follow those of `argv` when the ranks start and the checkpoint folder has files; task `script`
     only. `{checkpoint_dir}` in them becomes the path of that folder."""
+    launch: Launch | None = None
+    """Absent: a Python program, one process for each GPU; task `script` only."""
     code: CodeDigest | None = None
     """Digest of the uploaded folder with your code; tasks `custom` and `script` only."""
     steps: PositiveInt | None = None
@@ -164,6 +167,11 @@ class TrainingSpec(Strict):
     metadata: Annotated[dict[ShortText, ShortText], Field(max_length=MAX_LABELS)] = Field(default_factory=dict)
     """Labels to filter jobs by: `GET /v1/jobs?metadata[team]=nlp`."""
 
+    @property
+    def runs_command(self) -> bool:
+        """Whether the program is any command, not a Python file or module."""
+        return self.launch is not None and self.launch.mode == "exec"
+
     @model_validator(mode="after")
     def _consistent(self) -> "TrainingSpec":
         problems = _conflicts(self)
@@ -193,7 +201,8 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
         present = getattr(spec, field) is not None
         if present != (spec.task == task):
             refuse(field, f"is for task `{task}` only" if present else f"is required for task `{task}`")
-    problems += code_problems(spec.task, spec.target, spec.argv, spec.code) + _warning_problems(spec)
+    problems += code_problems(spec.task, spec.target, spec.argv, spec.code, runs_command=spec.runs_command)
+    problems += _launch_problems(spec) + _warning_problems(spec)
     if spec.strategy == "single" and spec.gpus != 1:
         refuse("gpus", f"is {spec.gpus}, but strategy `single` has exactly one rank; use `ddp` or set `gpus: 1`")
     if isinstance(spec.batch.micro_size, int) and spec.batch.micro_size > spec.batch.size:
@@ -228,6 +237,14 @@ def _data_problems(data: Data | None) -> Iterator[Problem]:
         yield from text_data_problems(data)
     if isinstance(data, ImageFiles):
         yield from image_data_problems(data)
+
+
+def _launch_problems(spec: TrainingSpec) -> list[Problem]:
+    per_node = spec.resources.gpus_per_node or spec.gpus
+    if spec.launch is None or spec.launch.per != "job" or spec.gpus <= per_node:
+        return []
+    message = f"is `job`, which is one process on one node, but `resources.gpus_per_node` spreads {spec.gpus} GPUs"
+    return [Problem(param="launch.per", message=f"{message} over {spec.gpus // per_node} nodes; use `node`")]
 
 
 def _warning_problems(spec: TrainingSpec) -> list[Problem]:

@@ -1,9 +1,9 @@
 """Uploaded code of a user: its path, its size limit, and the fields of a spec that refer to it."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import StringConstraints
 
@@ -33,28 +33,44 @@ def module_paths(module: str) -> tuple[str, str]:
     return f"{path}.py", f"{path}/__init__.py"
 
 
-def expected_code_files(task: object, target: object, argv: object) -> tuple[str, ...]:
+def expected_code_files(document: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the files of which the code folder of a spec must contain one; none if the spec needs no folder.
 
-    The arguments are those of a document that is not validated yet.
+    Args:
+        document: A spec that is not validated yet.
     """
+    task, target, argv = (document.get(field) for field in ("task", "target", "argv"))
     if task == "custom" and isinstance(target, str):
         return module_paths(target.partition(":")[0])
     arguments = [str(word) for word in argv] if isinstance(argv, list | tuple) else []
     if task != "script" or not arguments or Path(arguments[0]).is_absolute():
         return ()
+    if is_command(document):
+        return (arguments[0],) if "/" in arguments[0] else ()
     if arguments[0] == "-m":
         path = module_paths(arguments[1])[0] if len(arguments) > 1 else ""
         return (path, f"{path.removesuffix('.py')}/__main__.py") if path else ()
     return (PurePosixPath(arguments[0]).as_posix(),)
 
 
-def runs_uploaded_file(argv: Sequence[str]) -> bool:
-    """Return whether the program is a file of the uploaded folder."""
-    return argv[0] != "-m" and not argv[0].startswith("/")
+def is_command(document: Mapping[str, Any]) -> bool:
+    """Return whether the program of a spec that is not validated yet is any command."""
+    launch = document.get("launch")
+    return isinstance(launch, Mapping) and launch.get("mode") == "exec"
 
 
-def code_problems(task: str, target: str | None, argv: Sequence[str] | None, code: str | None) -> list[Problem]:
+def runs_uploaded_file(argv: Sequence[str], *, runs_command: bool) -> bool:
+    """Return whether the program is a file of the uploaded folder.
+
+    Args:
+        runs_command: Whether `argv` is any command, whose first word without a slash is a program of the search path.
+    """
+    return not argv[0].startswith("/") and ("/" in argv[0] if runs_command else argv[0] != "-m")
+
+
+def code_problems(
+    task: str, target: str | None, argv: Sequence[str] | None, code: str | None, *, runs_command: bool
+) -> list[Problem]:
     """Return the problems of the fields about user code."""
     problems = []
     if code is not None and task not in CODE_TASKS:
@@ -62,8 +78,18 @@ def code_problems(task: str, target: str | None, argv: Sequence[str] | None, cod
     if task == "custom" and target is not None and not _TARGET.fullmatch(target):
         problems.append(Problem(param="target", message="must be `module:function`, like `my_task:build`"))
     if task == "script" and argv is not None:
-        problems += _argv_problems(argv)
+        problems += _command_problems(argv) if runs_command else _argv_problems(argv)
     return problems
+
+
+def _command_problems(argv: Sequence[str]) -> list[Problem]:
+    if not argv or not argv[0]:
+        message = "must begin with a program"
+    elif argv[0].startswith("-") or ".." in PurePosixPath(argv[0]).parts:
+        message = f"`{argv[0]}` is neither a file inside the uploaded folder, nor an absolute path, nor a program"
+    else:
+        return []
+    return [Problem(param="argv", message=message)]
 
 
 def _argv_problems(argv: Sequence[str]) -> list[Problem]:

@@ -126,8 +126,18 @@ class LaunchDocument(Document):
 
     @property
     def processes_per_node(self) -> int:
-        """Number of processes that torchrun starts on each node: one for each rank, but one in total for `dp`."""
-        return 1 if self.spec.strategy == "dp" else self.ranks_per_node
+        """Number of processes that torchrun starts on each node: one for each rank, but one for `dp`, and for a program
+        that is started once per node or job."""
+        start = self.spec.launch
+        return 1 if self.spec.strategy == "dp" or (start and start.per != "rank") else self.ranks_per_node
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether the processes get torchrun's variables."""
+        start = self.spec.launch
+        if start is None or start.distributed is None:
+            return not self.spec.runs_command or self.nodes * self.processes_per_node > 1
+        return start.distributed
 
     @property
     def limit_minutes(self) -> int | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.spec.environment import ATTEMPT_VARIABLE, matches_any
 from trainyard.contract.wire.launch import LaunchDocument
-from worker.core.processes import start_time
+from worker.core.processes import RANK_VARIABLE, start_time
 
 COMPANION_VARIABLE = "TRAINYARD_COMPANION"
 """Set in programs that run beside a rank: they are no ranks, although they have a rank's variables."""
@@ -39,13 +39,13 @@ def find_rank(attempt_id: str, node: str | None, rank: int | None, proc: Path = 
         rank: The rank; None: the lowest one.
     """
     matching = [
-        (int(variables["RANK"]), started, variables)
+        (int(variables[RANK_VARIABLE]), started, variables)
         for pid, variables in _processes(proc)
         if variables.get(ATTEMPT_VARIABLE) == attempt_id
         and COMPANION_VARIABLE not in variables
-        and variables.get("RANK", "").isdecimal()
+        and variables.get(RANK_VARIABLE, "").isdecimal()
         and (node is None or variables.get(NODE_VARIABLE) == node)
-        and (rank is None or int(variables["RANK"]) == rank)
+        and (rank is None or int(variables[RANK_VARIABLE]) == rank)
         and (started := start_time(pid)) is not None
     ]
     # The processes that a rank starts have its variables, too, but started later.

@@ -19,10 +19,10 @@ from typing import NoReturn
 
 from worker.core.processes import WRAPPED_VARIABLE
 from worker.environment.containers.variables import container_variables, runtime_variables
+from worker.environment.exception_hook import ERROR_FILE
 
 PYTHON = "python3"
 """The interpreter of an image."""
-_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _MAX_ERROR_BYTES = 1024 * 1024
 _FORWARDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -37,13 +37,13 @@ def main(plan: Path, arguments: Sequence[str]) -> NoReturn:
     own = set(document["names"])
     errors = plan.parent / f"error-{os.environ.get('RANK', '')}.json"
     variables = container_variables(os.environ, own) | document["rank_variables"]
-    variables |= {WRAPPED_VARIABLE: "1", _ERROR_FILE: str(errors)}
+    variables |= {WRAPPED_VARIABLE: "1", ERROR_FILE: str(errors)}
     environ = runtime_variables(os.environ, own) | document["runtime_variables"]
     try:
         status = run_container(document["argv"], environ, [PYTHON, *arguments], variables, Path.cwd())
     except OSError as error:
         sys.exit(f"the container cannot start: {error}")
-    if original := os.environ.get(_ERROR_FILE):
+    if original := os.environ.get(ERROR_FILE):
         _copy_error(errors, Path(original))
     end_as(status)
 

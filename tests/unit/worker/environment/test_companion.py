@@ -17,6 +17,7 @@ from worker.environment.containers.runtimes import RUNTIMES, ContainerRun
 RANK = {
     "PATH": "/env/bin:/bin",
     "RANK": "1",
+    "TRAINYARD_RANK": "1",
     "WORLD_SIZE": "2",
     "APP_MODE": "fast",
     "HF_TOKEN": "hush",
@@ -72,12 +73,14 @@ class TestFindRank:
         assert self.find(proc, 0) is None
 
     def test_lowest_rank_of_the_node(self, proc):
-        proc(RANK="3", SLURMD_NODENAME="node1")
-        proc(RANK="2", SLURMD_NODENAME="node1", APP_MODE="second")
+        proc(TRAINYARD_RANK="3", SLURMD_NODENAME="node1")
+        proc(TRAINYARD_RANK="2", SLURMD_NODENAME="node1", APP_MODE="second")
         assert self.find(proc, node="node1") == (2, "second")
         assert self.find(proc, node="node2") is None
 
-    @pytest.mark.parametrize("other", [{"TRAINYARD_ATTEMPT": "a2"}, {"TRAINYARD_COMPANION": "1"}, {"RANK": ""}])
+    @pytest.mark.parametrize(
+        "other", [{"TRAINYARD_ATTEMPT": "a2"}, {"TRAINYARD_COMPANION": "1"}, {"TRAINYARD_RANK": ""}]
+    )
     def test_other_processes_are_no_ranks(self, proc, other):
         proc(**other)
         assert self.find(proc) is None

@@ -40,7 +40,7 @@ def test_rank_is_that_of_the_writing_process(tmp_path: Path) -> None:
         [sys.executable, "-c", "print(flush=True); input()"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**os.environ, "RANK": "3"},
+        env={**os.environ, "TRAINYARD_RANK": "3"},
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
