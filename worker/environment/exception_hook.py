@@ -17,6 +17,8 @@ from typing import Any
 RECORD = "TRAINYARD_RECORD_EXCEPTION"
 """The variable of a rank's process. Processes that it starts do not have it."""
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+_CHILDREN = (b"--multiprocessing-fork", b"from multiprocess")
+"""Parts of the command of a process that `multiprocessing`, or the package `multiprocess`, has started."""
 _MAX_TEXT = 60_000
 _MAX_PARTS = 20
 
@@ -28,6 +30,25 @@ def install() -> None:
         _remember_exits(state)
         # The first function to be registered runs last.
         atexit.register(_record, os.environ[ERROR_FILE], state)
+
+
+def let_children_end() -> None:
+    """Let SIGTERM end the processes that the program starts, as its pools of workers do.
+
+    A rank ignores the signal until the program handles it, and every child would inherit that: the end of
+    `with multiprocessing.Pool()` would wait forever.
+    """
+    import signal
+
+    def end_by_signal() -> None:
+        if signal.getsignal(signal.SIGTERM) == signal.SIG_IGN:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    os.register_at_fork(after_in_child=end_by_signal)
+    with open("/proc/self/cmdline", "rb") as file:
+        command = file.read()
+    if any(mark in command for mark in _CHILDREN):
+        end_by_signal()
 
 
 def import_hidden(name: str, folder: str) -> None:
@@ -109,8 +130,9 @@ def _record(path: str, state: dict[str, Any]) -> None:
 
 
 if __name__ == "sitecustomize":
-    try:
-        install()
-    except Exception:
-        traceback.print_exc()
+    for prepare in (install, let_children_end):
+        try:
+            prepare()
+        except Exception:
+            traceback.print_exc()
     import_hidden("sitecustomize", os.path.dirname(__file__))

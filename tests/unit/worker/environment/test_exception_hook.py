@@ -1,6 +1,8 @@
 """What the hook in a program's Python records of its end."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -101,6 +103,32 @@ def test_processes_of_the_program_leave_no_record(run: Any) -> None:
         "os.wait()\nos._exit(5)\n"
     )
     assert run(program, status=5) is None
+
+
+POOL = """
+import multiprocessing, signal, sys
+
+def square(number):
+    return number * number
+
+if __name__ == "__main__":
+    with multiprocessing.get_context(sys.argv[1]).Pool(2) as pool:
+        assert pool.map(square, [1, 2, 3]) == [1, 4, 9]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_pools_end_although_the_rank_ignores_their_signal(tmp_path: Path, method: str) -> None:
+    provide_hook(tmp_path / "packages")
+    (tmp_path / "pool.py").write_text(POOL)
+    subprocess.run(
+        [sys.executable, str(tmp_path / "pool.py"), method],
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "packages")},
+        preexec_fn=lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),
+        check=True,
+        timeout=60,
+    )
 
 
 def test_hidden_module_of_the_site_runs(run: Any) -> None:
