@@ -118,7 +118,7 @@ def test_shell_script_runs_as_in_a_shell(run: Run, client: Client, tmp_path: Pat
 def test_program_that_is_absent_is_one_execution(run: Run, client: Client) -> None:
     done = run("", "--name", "absent", "--", "no-such-program", "x")
     assert done.returncode == 127
-    assert "'no-such-program' is not on the search path of the program's Python" in done.stderr
+    assert "'no-such-program' is not on the search path of this node" in done.stderr
     assert len(client.attempts(client.job("absent").id)) == 1
 
 

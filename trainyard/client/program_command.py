@@ -39,6 +39,8 @@ class Program:
 
 
 _ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.*)", re.DOTALL)
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+"""The variables that a spec can have; `env` sets others."""
 _SHELL_TEXT = re.compile(r"[\s;|&<>$`]")
 _INTERPRETER_OPTIONS: dict[str, dict[str, str]] = {
     "-u": {},
@@ -61,10 +63,10 @@ _WRAPPERS = frozenset(
 )
 """Programs that start another one. They stay before it."""
 _MPI = frozenset({"mpirun", "mpiexec", "horovodrun"})
-_OVERSUBSCRIBE = {
-    "OMPI_MCA_rmaps_base_oversubscribe": "true",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-}
+_OVERSUBSCRIBE = (
+    "OMPI_MCA_rmaps_base_oversubscribe=true",
+    "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe",
+)
 """Open MPI, releases 4 and 5, counts the tasks of Slurm as its slots, and a job has one task for each node."""
 _COUNTS = ("nproc_per_node", "num_processes", "num_gpus", "np", "n", "nproc")
 _COUNT_OPTION = re.compile(r"--?(?P<name>[a-z][a-z_-]*)(?:=(?P<value>.*))?")
@@ -101,7 +103,12 @@ def parse_command(command: Sequence[str]) -> Program:
     program = _resolve(inner) if inner else Program(tuple(wrapper), is_command=True, per="job")
     if wrapper and inner:
         program = _as_command(program, wrapper, inner)
-    return replace(program, variables={**program.variables, **variables})
+    other = [f"{name}={value}" for name, value in variables.items() if not _VARIABLE.fullmatch(name)]
+    if other:
+        argv = program.argv if program.is_command else ("python", *program.argv)
+        program = replace(program, argv=("env", *other, *argv), is_command=True)
+    own = {name: value for name, value in variables.items() if _VARIABLE.fullmatch(name)}
+    return replace(program, variables={**program.variables, **own})
 
 
 def _without_assignments(parts: list[str]) -> tuple[list[str], dict[str, str]]:
@@ -156,8 +163,8 @@ def _resolve(parts: list[str]) -> Program:
         return Program(("sh", "-c", _NOTEBOOK, "sh", *parts), is_command=True, per="job")
     if advice := _REFUSED.get(name):
         raise InvalidRequestError(f"{parts[0]!r} cannot be run in a job: {advice}")
-    variables = _OVERSUBSCRIBE if name in _MPI else {}
-    return Program(tuple(parts), _count(name, parts[1:]), variables=variables, is_command=True, per="job")
+    start = ("env", *_OVERSUBSCRIBE) if name in _MPI else ()
+    return Program((*start, *parts), _count(name, parts[1:]), is_command=True, per="job")
 
 
 def _count(name: str, arguments: Sequence[str]) -> int | None:

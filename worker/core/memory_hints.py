@@ -3,18 +3,21 @@
 from collections.abc import Iterator
 
 from trainyard.contract.spec.stored_dtypes import can_be_offloaded
-from trainyard.contract.spec.training_spec import TrainingSpec
+from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
 
 MAX_CHANGES = 3
 _SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
 
 
 def memory_hint(spec: TrainingSpec, *, on_device: bool) -> str:
-    """Return a sentence with the three changes that are most likely to help.
+    """Return a sentence with the three changes that are most likely to help; a program of the user's has its own.
 
     Args:
         on_device: Whether the GPU's memory ran out; else the host's did.
     """
+    if spec.task not in LOOP_TASKS:
+        more = "" if on_device else ", or set `resources.memory_gb_per_gpu` to more than now"
+        return f"Let the program use less memory, for example by a smaller batch{more}."
     changes = list(_changes(spec, on_device))[:MAX_CHANGES]
     listed = "; ".join(f"({number}) {change}" for number, change in enumerate(changes, 1))
     return f"Most likely to help, in this order: {listed}. The memory curves show how close a step came to the limit."

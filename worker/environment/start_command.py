@@ -21,11 +21,14 @@ def main(command: list[str]) -> None:
     try:
         os.execvp(program, [program, *command[1:]])  # noqa: S606 (no shell on the way)
     except FileNotFoundError:
-        if "/" in program and os.path.exists(program):
+        if "/" not in program:
+            print(f"The search path is {os.environ['PATH']}", file=sys.stderr)
+            problem = "is not on the search path of this node"
+        elif os.path.exists(program):
             problem = "names an interpreter in its first line that is not on this node"
         else:
-            problem = "is not on this node" if "/" in program else "is not on the search path of the program's Python"
-        print(f"{command[0]!r} {problem}: {os.environ['PATH'] if '/' not in program else program}", file=sys.stderr)
+            problem = "is not on this node"
+        print(f"{command[0]!r} {problem}", file=sys.stderr)
         sys.exit(NOT_FOUND)
     except OSError as error:
         print(f"{command[0]!r} cannot be executed: {error.strerror}", file=sys.stderr)

@@ -125,8 +125,6 @@ def test_wrapped_python_program_is_started_for_each_gpu(command: str) -> None:
         ("accelerate launch --use_fsdp --num_processes 4 train.py", 4),
         ("trl sft --model_name_or_path x --num_processes 2", 2),
         ("tune run --nproc_per_node=2 lora_finetune_distributed --config x.yaml", 2),
-        ("mpirun -np 4 python train.py", 4),
-        ("mpiexec -n 2 ./a.out", 2),
         ("accelerate launch --use_deepspeed train.py", None),
         ("head -n 2 file", None),
     ],
@@ -135,6 +133,17 @@ def test_processes_of_a_command_are_read_from_its_options(command: str, count: i
     program = parse_command(shlex.split(command))
     assert (program.argv, program.ranks, program.per) == (tuple(shlex.split(command)), count, "job")
     assert program.counts_gpus == (command.startswith("accelerate") and count is None)
+
+
+def test_mpi_starts_more_processes_than_slurm_has_tasks() -> None:
+    program = parse_command(["mpirun", "-np", "4", "./a.out"])
+    assert (program.argv[0], program.argv[3:], program.ranks) == ("env", ("mpirun", "-np", "4", "./a.out"), 4)
+    assert "OMPI_MCA_rmaps_base_oversubscribe=true" in program.argv
+
+
+def test_variables_that_no_spec_can_have_are_set_by_env() -> None:
+    program = parse_command(["a_b=1", "C=2", "python", "train.py"])
+    assert (program.argv, program.variables) == (("env", "a_b=1", "python", "train.py"), {"C": "2"})
 
 
 def test_notebook_is_executed_into_the_artifacts() -> None:
