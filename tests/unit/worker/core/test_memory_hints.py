@@ -27,7 +27,7 @@ def settings(on_device=True, **changes):
 @pytest.mark.parametrize("on_device", [False, True])
 def test_hint_for_a_program_names_no_field_that_it_does_not_read(on_device):
     hint = memory_hint(parse_spec({"task": "script", "argv": ["a.py"], "gpus": 2}), on_device=on_device)
-    assert ("memory_gb_per_gpu" in hint, "batch." in hint) == (not on_device, False)
+    assert ("memory_gb_per_gpu" in hint, "batch.micro" in hint) == (not on_device, False)
 
 
 class TestHint:
