@@ -4,18 +4,23 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from trainyard.contract.formats.examples import Chat
+from trainyard.contract.formats.records import HALF_PAIR, BadRecordError, is_encodable
 from trainyard.loading.turn_end import common_start, without_cut_marker
+from worker.data.aligned_pieces import aligned
 from worker.data.template_traits import Arguments, TemplateTraits, probe_traits, with_fixed_date
 
 Message = Mapping[str, Any]
 Span = tuple[int, int]
 
-_MARK = "\ue000"
-"""Stands for the content of a message whose position is wanted. No example begins with this character."""
+_MARKS = tuple(map(chr, range(0xE000, 0xF900)))
+"""Characters of private use. One that a text lacks stands for the content of a message whose position is wanted."""
+_MARK = _MARKS[0]
+_TOOLS = [{"type": "function", "function": {"name": "f", "description": "", "parameters": {"type": "object"}}}]
+"""Functions of the probe: some templates write calls in another way if the conversation has `tools`."""
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 """The fields of a message that hold reasoning, as transformers reads them."""
 
@@ -60,6 +65,7 @@ class ChatTemplate:
         self._check_calls(chat.messages, chat.tools, text)
         counts: Counter[str] = Counter()
         spans = []
+        shown = self._answers_at_once(chat.messages, chat.tools, text)
         for turn, message in enumerate(chat.messages):
             if message["role"] != "assistant":
                 continue
@@ -67,7 +73,11 @@ class ChatTemplate:
             if not chat.trained[turn]:
                 counts["answers_excluded"] += 1
                 continue
-            span, problem = self._answer(chat.messages, turn, chat.tools, text)
+            if (at_once := shown.get(turn)) is not None:
+                begin, written = at_once
+                span, problem = self._if_whole(message, text[begin : written[1]], written)
+            else:
+                span, problem = self._answer(chat.messages, turn, chat.tools, text)
             if span is None:
                 counts[f"answers_{problem}"] += 1
                 continue
@@ -96,7 +106,7 @@ class ChatTemplate:
             start = first[1]
         else:
             raise ValueError("the chat template does not show where the answer to the prompt begins")
-        given = self.traits.answer_start
+        given = self._traits_for(tools).answer_start
         begin = start - (len(given) if text[:start].endswith(given) else 0)
         span, _ = self._if_whole(answer[0], text[begin:], (start, len(text)))
         if span is None:
@@ -106,10 +116,10 @@ class ChatTemplate:
     def _marked_tokens(self, chat: Chat) -> list[bool] | None:
         """Return which tokens the template itself marks as learned, of its text tokenised without special tokens; None
         if it marks none."""
-        if not self.traits.marks_answers:
+        if not self._traits_for(chat.tools).marks_answers:
             return None
         encoded = self._tokenizer.apply_chat_template(
-            self._formed(chat.messages),
+            self._formed(chat.messages, chat.tools),
             tools=list(chat.tools) if chat.tools else None,
             chat_template=self._text(chat.tools),
             return_dict=True,
@@ -124,16 +134,28 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Message], tools: Sequence[Any] | None = None, *, prompt: bool = False) -> str:
         """Return the text of messages; with `prompt` also what begins an answer to them."""
-        return self._render(self._formed(messages), tools, prompt=prompt)
+        return self._render(self._formed(messages, tools), tools, prompt=prompt)
 
     @cached_property
     def traits(self) -> TemplateTraits:
-        """What a probe tells. A template that refuses a probe has none of its traits."""
+        """What a probe without `tools` tells. A template that refuses a probe has none of its traits."""
+        return self._probed(None)
+
+    @cached_property
+    def _traits_with_tools(self) -> TemplateTraits:
+        traits = self._probed(_TOOLS)
+        return traits if traits.headers else self.traits
+
+    def _traits_for(self, tools: Sequence[Any] | None) -> TemplateTraits:
+        """Return the traits for a conversation with these tools, for which tokenizers may have another template."""
+        return self._traits_with_tools if tools else self.traits
+
+    def _probed(self, tools: Sequence[Any] | None) -> TemplateTraits:
         try:
-            template = self._text(None)
+            template = self._text(tools)
         except ValueError:  # it has templates for other purposes alone
             template = ""
-        return probe_traits(template, self._raw)
+        return probe_traits(template, partial(self._raw, tools=tools))
 
     @cached_property
     def _takes_parts(self) -> bool:
@@ -143,7 +165,7 @@ class ChatTemplate:
             return False
         return _MARK in self._try([{**message, "content": [{"type": "text", "text": _MARK}]}])
 
-    def _raw(self, messages: Sequence[Message], tools: Sequence[Any] | None = None, *, prompt: bool = False) -> str:
+    def _raw(self, messages: Sequence[Message], *, tools: Sequence[Any] | None = None, prompt: bool = False) -> str:
         """Return the text of messages with their arguments as they are; empty if the template refuses them."""
         if self._takes_parts:
             messages = [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in messages]
@@ -155,13 +177,13 @@ class ChatTemplate:
         except ValueError:
             return ""
 
-    def _formed(self, messages: Sequence[Message]) -> list[Message]:
+    def _formed(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> list[Message]:
         """Return messages with contents and arguments of calls in the form that the template takes."""
         if self._takes_parts:
             messages = [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in messages]
         if not any(message.get("tool_calls") for message in messages):
             return list(messages)
-        form = self.traits.arguments
+        form = self._traits_for(tools).arguments
         if form == "unknown":
             raise LostCallsError("the model's chat template does not write the arguments of `tool_calls` as JSON")
         return [_with_arguments(message, form) for message in messages]
@@ -171,10 +193,15 @@ class ChatTemplate:
         if tools is not None:
             options["tools"] = list(tools)
         try:
-            text = self._tokenizer.apply_chat_template(list(messages), chat_template=self._text(tools), **options)
-            return str(text)
+            template = self._text(tools)
+            text = str(self._tokenizer.apply_chat_template(list(messages), chat_template=template, **options))
         except Exception as error:  # templates raise any class, jinja's own too
-            raise ValueError(f"the chat template refuses these messages: {error}") from None
+            reason = str(error) or type(error).__name__
+            raise ValueError(f"the chat template refuses these messages: {reason}") from None
+        # JSON within a text, such as arguments of a call, has escapes of its own.
+        if not is_encodable(text):
+            raise BadRecordError(*HALF_PAIR)
+        return text
 
     def _text(self, tools: Sequence[Any] | None) -> str:
         return with_fixed_date(self._tokenizer.get_chat_template(None, list(tools) if tools else None))
@@ -188,6 +215,8 @@ class ChatTemplate:
 
     def _check_calls(self, messages: Sequence[Message], tools: Sequence[Any] | None, text: str) -> None:
         """Raise LostCallsError: the text of these messages would be the same without one of their calls of tools."""
+        if self._writes_names(messages, tools, text):
+            return
         for index, message in enumerate(messages):
             calls = list(message.get("tool_calls") or ())
             for number in range(len(calls)):
@@ -200,6 +229,48 @@ class ChatTemplate:
                         f"`tool_calls` of message {index + 1}, so that they would not be learned"
                     )
 
+    def _writes_names(self, messages: Sequence[Message], tools: Sequence[Any] | None, text: str) -> bool:
+        """Return whether the template writes the name of each call, as one other text shows for all."""
+        mark = _unused_mark(text)
+        names: list[str] = []
+        changed = []
+        for message in messages:
+            calls = []
+            for call in message.get("tool_calls") or ():
+                names.append(f"{mark}{len(names)}{mark}")
+                calls.append({**call, "function": {**call["function"], "name": names[-1]}})
+            changed.append({**message, "tool_calls": calls} if calls else message)
+        written = self._attempt(changed, tools) if names else ""
+        return written is not None and all(name in written for name in names)
+
+    def _answers_at_once(
+        self, messages: Sequence[Message], tools: Sequence[Any] | None, text: str
+    ) -> dict[int, tuple[int, Span]]:
+        """Return where the header of each answer begins, and its span, by turns; nothing if one other text does not
+        show that of all answers. The time for a long conversation grows with its length, and not with the square."""
+        traits, mark = self._traits_for(tools), _unused_mark(text)
+        header = traits.headers.get("assistant", "")
+        turns = [turn for turn, message in enumerate(messages) if message["role"] == "assistant"]
+        marked = {turn: {"role": "assistant", "content": mark} for turn in turns}
+        changed = self._attempt([marked.get(turn, message) for turn, message in enumerate(messages)], tools) or ""
+        *before, last = changed.split(mark)
+        if not header or not traits.answer_start.startswith(header) or len(before) != len(turns):
+            return {}
+        # What follows a header, such as an empty thought, may depend on the answer.
+        pieces = ["".join(piece.rpartition(header)[:2]) for piece in before]
+        starts = aligned(text, [*pieces, last]) if all(pieces) else None
+        if starts is None:
+            return {}
+        result = {}
+        for turn, piece, start, following in zip(turns, pieces, starts[:-1], starts[1:], strict=True):
+            begin, is_last = start + len(piece) - len(header), turn + 1 == len(messages)
+            if not is_last and not text.startswith(traits.turn_end, following):
+                return {}
+            given = without_cut_marker(common_start(text[begin:following], traits.answer_start))
+            end = len(text) if is_last else following + len(traits.turn_end)
+            result[turn] = (begin, (begin + max(len(header), len(given)), end))
+        return result
+
     def _answer(
         self, messages: Sequence[Message], turn: int, tools: Sequence[Any] | None, text: str
     ) -> tuple[Span | None, str]:
@@ -209,7 +280,7 @@ class ChatTemplate:
             question = self._attempt(messages[:turn], tools, prompt=True)
             rendered = self._attempt(messages[: turn + 1], tools)
             if question and rendered and rendered.startswith(question) and text.startswith(rendered):
-                given = self.traits.answer_start
+                given = self._traits_for(tools).answer_start
                 begin = len(question) - (len(given) if question.endswith(given) else 0)
                 return self._if_whole(messages[turn], text[begin : len(rendered)], (len(question), len(rendered)))
         if (first := self._start(messages, turn, tools, text)) is None:
@@ -225,12 +296,12 @@ class ChatTemplate:
         needed = [message["content"], *(call["function"]["name"] for call in message.get("tool_calls") or ())]
         if self.traits.strips_reasoning:
             needed.append(_reasoning(message))
-        squeezed = _squeezed(written)
-        return (span, "") if all(_squeezed(part) in squeezed for part in needed) else (None, "stripped")
+        return (None, "stripped") if _missing(needed, written) else (span, "")
 
     def _start(self, messages: Sequence[Message], turn: int, tools: Sequence[Any] | None, text: str) -> Span | None:
         """Return where the header of the answer at this turn begins, and the answer itself; None if that is unknown."""
-        header = self.traits.headers.get("assistant")
+        traits = self._traits_for(tools)
+        header = traits.headers.get("assistant")
         same = self._same_before(messages, turn, tools, text)
         before = self._same_before(messages, turn - 1, tools, text) if turn else 0
         if header is None or same is None or before is None:
@@ -239,7 +310,7 @@ class ChatTemplate:
         if position < 0:
             return None
         # The generation prompt, which the model is given, is not learned.
-        given = without_cut_marker(common_start(text[position:same], self.traits.answer_start))
+        given = without_cut_marker(common_start(text[position:same], traits.answer_start))
         return position, position + max(len(header), len(given))
 
     def _end(
@@ -251,24 +322,26 @@ class ChatTemplate:
         same = self._same_before(messages, turn + 1, tools, text)
         if same is None:
             return None
-        if ending := self.traits.turn_end.strip():
+        traits = self._traits_for(tools)
+        if ending := traits.turn_end.strip():
             position = text.rfind(ending, start, same)
             if position < 0:
                 return None
-            whole = self.traits.turn_end.lstrip()
+            whole = traits.turn_end.lstrip()
             return position + len(whole if text.startswith(whole, position) else ending)
-        header = self.traits.headers.get(messages[turn + 1]["role"])
+        header = traits.headers.get(messages[turn + 1]["role"])
         return same - len(header) if header and text[:same].endswith(header) else None
 
     def _same_before(
         self, messages: Sequence[Message], turn: int, tools: Sequence[Any] | None, text: str
     ) -> int | None:
         """Return how many characters of the text do not depend on what the message at a turn holds."""
-        other = {"role": messages[turn]["role"], "content": _MARK}
+        mark = _unused_mark(text)
+        other = {"role": messages[turn]["role"], "content": mark}
         if messages[turn]["role"] == "tool":
-            other = {**messages[turn], "content": _MARK}
+            other = {**messages[turn], "content": mark}
         changed = self._attempt([*messages[:turn], other, *messages[turn + 1 :]], tools)
-        return None if changed is None or _MARK not in changed else len(common_start(text, changed))
+        return None if changed is None or mark not in changed else len(common_start(text, changed))
 
 
 def _with_arguments(message: Message, form: Arguments) -> Message:
@@ -287,6 +360,10 @@ def _call_with_arguments(call: Mapping[str, Any], form: Arguments) -> dict[str, 
     return {**call, "function": {**call["function"], "arguments": arguments}}
 
 
+def _unused_mark(text: str) -> str:
+    return next((mark for mark in _MARKS if mark not in text), _MARK)
+
+
 def _squeezed(text: str) -> str:
     return "".join(text.split())
 
@@ -296,4 +373,17 @@ def _reasoning(message: Message) -> str:
 
 
 def _leaves_out_reasoning(message: Message, text: str) -> bool:
-    return _squeezed(_reasoning(message)) not in _squeezed(text)
+    reasoning = _reasoning(message)
+    return _squeezed(reasoning) in _missing([reasoning, message["content"]], text)
+
+
+def _missing(parts: Sequence[str], text: str) -> list[str]:
+    """Return the parts, without white space, that a text does not have beside each other: a short thought may be a part
+    of the answer that follows it."""
+    rest, missing = _squeezed(text), []
+    for part in sorted(filter(None, map(_squeezed, parts)), key=len, reverse=True):
+        if part in rest:
+            rest = rest.replace(part, "\0", 1)
+        else:
+            missing.append(part)
+    return missing

@@ -21,6 +21,13 @@ _DATE = {
     "%m": "07",
     "%d": "26",
     "%-d": "26",
+    "%e": "26",
+    "%-m": "7",
+    "%j": "208",
+    "%I": "12",
+    "%p": "AM",
+    "%F": "2024-07-26",
+    "%T": "00:00:00",
     "%B": "July",
     "%b": "Jul",
     "%A": "Friday",
@@ -35,9 +42,7 @@ _DATE = {
 class Render(Protocol):
     """Returns the text of messages; with `prompt` also what begins an answer. Empty if the template refuses them."""
 
-    def __call__(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None, *, prompt: bool = False
-    ) -> str: ...
+    def __call__(self, messages: Sequence[Mapping[str, Any]], *, prompt: bool = False) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,8 @@ class TemplateTraits:
     headers: Mapping[str, str]
     """What begins a message, by its role; only roles that the template accepts."""
     answer_start: str
-    """The generation prompt: the header, and more if it opens a thought."""
+    """The generation prompt: the header, and more if it opens a thought. Empty if there is none, so that the model has
+    to write the header too."""
     turn_end: str
     """What ends an answer."""
     system_prompt: str
@@ -83,13 +89,16 @@ class _Probe:
         self._raw = render
 
     def traits(self, *, marks_answers: bool) -> TemplateTraits:
-        begin = self._raw([_message("user", _Q1)], prompt=True).removeprefix(self._raw([_message("user", _Q1)]))
+        alone, asked = self._raw([_message("user", _Q1)]), self._raw([_message("user", _Q1)], prompt=True)
+        # Some end a text in another way if no answer follows it.
+        same = alone if asked.startswith(alone) else without_cut_marker(common_start(asked, alone))
+        begin = asked[len(same) :]
         ending, _ = answer_ends(self._raw)
         headers = self._headers(ending, begin)
         header = headers.get("assistant", "")
         return TemplateTraits(
             headers=headers,
-            answer_start=begin if begin.startswith(header) else header,
+            answer_start=begin if begin.startswith(header) else header if begin else "",
             turn_end=ending,
             system_prompt=self._system_prompt(),
             opens_thought=begin.removeprefix(header).strip() if header and begin.startswith(header) else "",
