@@ -44,6 +44,9 @@ def _records(account: DataAccount) -> Iterator[str]:
     yield f"read {which}{_number(account.records, 'record')}: {examples}"
     if account.bad_records:
         yield f"left out, since they hold no example: {_number(account.bad_records, 'record')}"
+    if account.unread_fields:
+        names = ", ".join(f"`{name}`" for name in account.unread_fields)
+        yield f"fields that format {account.format} does not read: {names}"
     for reason in account.reasons:
         yield f"{_number(reason.records, 'record')}, first {reason.first}: {reason.problem.removeprefix(': ')}"
 

@@ -129,6 +129,7 @@ _COPIED = (
     "complete",
     "examples",
     "reasons",
+    "unread_fields",
     "tokens",
     "learned_tokens",
     "longest",

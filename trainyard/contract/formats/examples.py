@@ -174,7 +174,10 @@ def _sharegpt(read: Fields) -> Chat:
                 "sharegpt", f"`conversations.{number}` has no `from` and `value` that are strings{_hint(turn)}"
             )
         if role not in _SHAREGPT_ROLES:
-            raise BadRecordError(f"has a `from` that is none of {', '.join(_SHAREGPT_ROLES)}")
+            raise BadRecordError(
+                f"has a `from` that is none of {', '.join(_SHAREGPT_ROLES)}",
+                "Write one of them; the name of a speaker belongs into `value`.",
+            )
         messages.append(({"role": _SHAREGPT_ROLES[role], "content": text}, turn))
     return _conversation(messages, read, "sharegpt")
 
