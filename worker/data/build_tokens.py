@@ -72,8 +72,7 @@ def build_tokens(
     format, encode = _encoder(files, source, tokenizer, bad_lines, limit)
     tally = _Tally(BadRecords(files[0].field if files else "", bad_lines.limit))
     examples = tokens = 0
-    counts: Counter[str] = Counter()
-    unread: Counter[str] = Counter()
+    counts, unread = Counter[str](), Counter[str]()
     with ExitStack() as stack:
         outputs = {name: stack.enter_context((folder / name).open("wb")) for name in (TOKENS, TARGETS, ENDS)}
         parts = _encoded(chunks, encode, tally.bad.most, serial=limit is not None)

@@ -10,7 +10,7 @@ from typing import Any
 from trainyard.contract.formats.examples import Chat
 from trainyard.contract.formats.records import HALF_PAIR, BadRecordError, is_encodable
 from trainyard.loading.turn_end import common_start, without_cut_marker
-from worker.data.aligned_pieces import aligned
+from worker.data.aligned_parts import aligned
 from worker.data.template_traits import Arguments, TemplateTraits, probe_traits, with_fixed_date
 
 Message = Mapping[str, Any]
@@ -257,13 +257,13 @@ class ChatTemplate:
         if not header or not traits.answer_start.startswith(header) or len(before) != len(turns):
             return {}
         # What follows a header, such as an empty thought, may depend on the answer.
-        pieces = ["".join(piece.rpartition(header)[:2]) for piece in before]
-        starts = aligned(text, [*pieces, last]) if all(pieces) else None
+        parts = ["".join(part.rpartition(header)[:2]) for part in before]
+        starts = aligned(text, [*parts, last]) if all(parts) else None
         if starts is None:
             return {}
         result = {}
-        for turn, piece, start, following in zip(turns, pieces, starts[:-1], starts[1:], strict=True):
-            begin, is_last = start + len(piece) - len(header), turn + 1 == len(messages)
+        for turn, part, start, following in zip(turns, parts, starts[:-1], starts[1:], strict=True):
+            begin, is_last = start + len(part) - len(header), turn + 1 == len(messages)
             if not is_last and not text.startswith(traits.turn_end, following):
                 return {}
             given = without_cut_marker(common_start(text[begin:following], traits.answer_start))

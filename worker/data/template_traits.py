@@ -89,10 +89,10 @@ class _Probe:
         self._raw = render
 
     def traits(self, *, marks_answers: bool) -> TemplateTraits:
-        alone, asked = self._raw([_message("user", _Q1)]), self._raw([_message("user", _Q1)], prompt=True)
+        alone, begun = self._raw([_message("user", _Q1)]), self._raw([_message("user", _Q1)], prompt=True)
         # Some end a text in another way if no answer follows it.
-        same = alone if asked.startswith(alone) else without_cut_marker(common_start(asked, alone))
-        begin = asked[len(same) :]
+        same = alone if begun.startswith(alone) else without_cut_marker(common_start(begun, alone))
+        begin = begun[len(same) :]
         ending, _ = answer_ends(self._raw)
         headers = self._headers(ending, begin)
         header = headers.get("assistant", "")

@@ -16,7 +16,7 @@ _JOINER = "\u200d"
 _WORD_SIGNS = "_'\u2019"
 NO_BEGINNING = (
     "`prompt` is missing, and `chosen` and `rejected` have no common beginning that could be the prompt; if another "
-    "column has it, set data.columns: {prompt: COLUMN}"
+    "field has it, name that one `prompt`, or set data.columns"
 )
 
 

@@ -1,10 +1,10 @@
 import pytest
 
-from worker.data.aligned_pieces import aligned
+from worker.data.aligned_parts import aligned
 
 
 @pytest.mark.parametrize(
-    ("text", "pieces", "positions"),
+    ("text", "parts", "positions"),
     [
         ("<a>x<b>y<c>", ["<a>", "<b>", "<c>"], [0, 4, 8]),
         ("<a><b><c>", ["<a>", "<b>", "<c>"], [0, 3, 6]),
@@ -12,12 +12,12 @@ from worker.data.aligned_pieces import aligned
         ("ab", ["a", "b"], [0, 1]),
     ],
 )
-def test_positions_of_pieces_are_returned(text, pieces, positions):
-    assert aligned(text, pieces) == positions
+def test_positions_of_pieces_are_returned(text, parts, positions):
+    assert aligned(text, parts) == positions
 
 
 @pytest.mark.parametrize(
-    ("text", "pieces"),
+    ("text", "parts"),
     [
         ("<a>x<b>y<b>z<c>", ["<a>", "<b>", "<c>"]),
         ("<a>x<c>", ["<a>", "<b>", "<c>"]),
@@ -27,5 +27,5 @@ def test_positions_of_pieces_are_returned(text, pieces, positions):
         ("<b><a>", ["", "<a>", "<b>", ""]),
     ],
 )
-def test_several_ways_or_none_are_no_positions(text, pieces):
-    assert aligned(text, pieces) is None
+def test_several_ways_or_none_are_no_positions(text, parts):
+    assert aligned(text, parts) is None
