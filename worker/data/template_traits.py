@@ -15,6 +15,7 @@ _ARGUMENTS = {"first": "it's", "second": None, "third": [1, True], "fourth": {"f
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _Q1, _A1, _Q2, _A2, _S1, _T1, _R1 = (f"\ue000{name}" for name in ("q1", "a1", "q2", "a2", "s1", "t1", "r1"))
 """Contents of messages that no template holds."""
+FIXED_DATE = "26 July 2024"
 _DATE = {
     "%Y": "2024",
     "%y": "24",
@@ -36,7 +37,7 @@ _DATE = {
     "%M": "00",
     "%S": "00",
 }
-"""26 July 2024, to which templates of Llama fall back where no date is known."""
+"""The parts of `FIXED_DATE`, to which templates of Llama fall back where no date is known."""
 
 
 class Render(Protocol):
@@ -66,11 +67,20 @@ class TemplateTraits:
     """In which form it takes the arguments of calls, so that they are JSON in its text."""
     marks_answers: bool
     """Whether it names what is learned itself, by `{% generation %}`."""
+    writes_date: bool
+    """Whether it writes the date of the day, for which a fixed one stands."""
+
+    @property
+    def learned_header(self) -> str:
+        """The header of an answer if it is learned too, since the template has no generation prompt; else empty."""
+        return "" if self.answer_start else self.headers.get("assistant", "").strip()
 
 
 def probe_traits(template: str, render: Render) -> TemplateTraits:
     """Return the traits of a template; one that refuses the conversations of the probe has none."""
-    return _Probe(render).traits(marks_answers=bool(_GENERATION.search(template)))
+    return _Probe(render).traits(
+        marks_answers=bool(_GENERATION.search(template)), writes_date="strftime_now" in template
+    )
 
 
 def with_fixed_date(template: str) -> str:
@@ -88,7 +98,7 @@ class _Probe:
     def __init__(self, render: Render) -> None:
         self._raw = render
 
-    def traits(self, *, marks_answers: bool) -> TemplateTraits:
+    def traits(self, *, marks_answers: bool, writes_date: bool) -> TemplateTraits:
         alone, begun = self._raw([_message("user", _Q1)]), self._raw([_message("user", _Q1)], prompt=True)
         # Some end a text in another way if no answer follows it.
         same = alone if begun.startswith(alone) else without_cut_marker(common_start(begun, alone))
@@ -105,6 +115,7 @@ class _Probe:
             strips_reasoning=self._strips_reasoning(),
             arguments=self._arguments(),
             marks_answers=marks_answers,
+            writes_date=writes_date,
         )
 
     def _headers(self, ending: str, begin: str) -> dict[str, str]:

@@ -111,6 +111,10 @@ class TemplateFacts(Resource):
     """The form in which it takes the arguments of calls of tools."""
     marks_answers: bool = False
     """Whether it names what is learned itself, by `{% generation %}`."""
+    learned_header: str = ""
+    """The header of an answer, if it is learned too, since the template has no generation prompt."""
+    fixed_date: str = Field(default="", examples=["26 July 2024"])
+    """What stands for the date of the day, if the template writes that."""
 
 
 class DataAccount(Resource):

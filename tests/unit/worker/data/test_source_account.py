@@ -206,6 +206,20 @@ class TestChats:
         assert parts(account) == [["a", "[bc<eos>]"]]
 
 
+def test_header_and_date_of_the_template_are_stated(tmp_path):
+    template = "{{ strftime_now('%d %b %Y') }}{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<eos>{% endfor %}"
+    made = tokenizer_for(template)
+    made.chat_template = template
+    path = write(tmp_path / "a.jsonl", hf.chats(1)[0])
+    (account,) = accounts(TextFiles(path=path), HfTokenizer(made), length=512)
+    assert (account.template.learned_header, account.template.generation_start) == ("<|assistant|>", "")
+    assert account.template.fixed_date == "26 July 2024"
+    shown = "".join(part.text for part in account.shown[0].texts[0].parts)
+    assert shown.startswith("26 Jul 2024")
+    assert any("header of an answer is learned too: `<|assistant|>`" in sentence for sentence in account.summary)
+    assert any("for which 26 July 2024 stands" in sentence for sentence in account.summary)
+
+
 class TestPreferences:
     def load(self, tmp_path, records, formats, **options):
         made, path = [], write(tmp_path / "a.jsonl", *records)
