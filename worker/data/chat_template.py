@@ -1,8 +1,7 @@
 """The chat template of a tokenizer: what a probe of it tells, and which characters of a conversation are answers."""
 
-import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -11,26 +10,17 @@ from trainyard.contract.formats.examples import Chat
 from trainyard.contract.formats.records import HALF_PAIR, BadRecordError, is_encodable
 from trainyard.loading.turn_end import common_start, without_cut_marker
 from worker.data.aligned_parts import aligned
-from worker.data.template_traits import Arguments, TemplateTraits, probe_traits, with_fixed_date
+from worker.data.template_traits import TemplateTraits, probe_traits, with_fixed_date
+from worker.data.tool_calls import LostCallsError, Message, check_calls, unused_mark, with_arguments
 
-Message = Mapping[str, Any]
 Span = tuple[int, int]
 
-_MARKS = tuple(map(chr, range(0xE000, 0xF900)))
-"""Characters of private use. One that a text lacks stands for the content of a message whose position is wanted."""
-_MARK = _MARKS[0]
+_CONTENT = "\ue000"
+"""The content of a message of the probe, which no template holds."""
 _TOOLS = [{"type": "function", "function": {"name": "f", "description": "", "parameters": {"type": "object"}}}]
 """Functions of the probe: some templates write calls in another way if the conversation has `tools`."""
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 """The fields of a message that hold reasoning, as transformers reads them."""
-
-
-class LostCallsError(ValueError):
-    """The chat template leaves calls of tools out or distorts them, so that they would not be learned."""
-
-    hint = (
-        "Use a model whose chat template writes `tool_calls`, or give its folder such a template (chat_template.jinja)."
-    )
 
 
 @dataclass(frozen=True)
@@ -62,7 +52,7 @@ class ChatTemplate:
             ValueError: No answer can be learned.
         """
         text = self.render(chat.messages, chat.tools)
-        self._check_calls(chat.messages, chat.tools, text)
+        check_calls(chat.messages, text, partial(self._attempt, tools=chat.tools))
         counts: Counter[str] = Counter()
         spans = []
         shown = self._answers_at_once(chat.messages, chat.tools, text)
@@ -98,7 +88,7 @@ class ChatTemplate:
         """
         messages = [*prompt, *answer]
         text = self.render(messages, tools)
-        self._check_calls(messages, tools, text)
+        check_calls(messages, text, partial(self._attempt, tools=tools))
         question = self._attempt(prompt, tools, prompt=True)
         if question is not None and text.startswith(question):
             start = len(question)
@@ -160,10 +150,10 @@ class ChatTemplate:
     @cached_property
     def _takes_parts(self) -> bool:
         """Whether contents must be lists of parts, as for some models that see images."""
-        message = {"role": "user", "content": _MARK}
-        if _MARK in self._try([message]):
+        message = {"role": "user", "content": _CONTENT}
+        if _CONTENT in self._try([message]):
             return False
-        return _MARK in self._try([{**message, "content": [{"type": "text", "text": _MARK}]}])
+        return _CONTENT in self._try([{**message, "content": [{"type": "text", "text": _CONTENT}]}])
 
     def _raw(self, messages: Sequence[Message], *, tools: Sequence[Any] | None = None, prompt: bool = False) -> str:
         """Return the text of messages with their arguments as they are; empty if the template refuses them."""
@@ -186,7 +176,7 @@ class ChatTemplate:
         form = self._traits_for(tools).arguments
         if form == "unknown":
             raise LostCallsError("the model's chat template does not write the arguments of `tool_calls` as JSON")
-        return [_with_arguments(message, form) for message in messages]
+        return [with_arguments(message, form) for message in messages]
 
     def _render(self, messages: Sequence[Message], tools: Sequence[Any] | None, *, prompt: bool) -> str:
         options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": prompt}
@@ -213,42 +203,12 @@ class ChatTemplate:
         except ValueError:
             return None
 
-    def _check_calls(self, messages: Sequence[Message], tools: Sequence[Any] | None, text: str) -> None:
-        """Raise LostCallsError: the text of these messages would be the same without one of their calls of tools."""
-        if self._writes_names(messages, tools, text):
-            return
-        for index, message in enumerate(messages):
-            calls = list(message.get("tool_calls") or ())
-            for number in range(len(calls)):
-                others = calls[:number] + calls[number + 1 :]
-                rest = {key: value for key, value in message.items() if key != "tool_calls"}
-                changed = {**rest, "tool_calls": others} if others else rest
-                if self._attempt([*messages[:index], changed, *messages[index + 1 :]], tools) == text:
-                    raise LostCallsError(
-                        "the model's chat template leaves out the "
-                        f"`tool_calls` of message {index + 1}, so that they would not be learned"
-                    )
-
-    def _writes_names(self, messages: Sequence[Message], tools: Sequence[Any] | None, text: str) -> bool:
-        """Return whether the template writes the name of each call, as one other text shows for all."""
-        mark = _unused_mark(text)
-        names: list[str] = []
-        changed = []
-        for message in messages:
-            calls = []
-            for call in message.get("tool_calls") or ():
-                names.append(f"{mark}{len(names)}{mark}")
-                calls.append({**call, "function": {**call["function"], "name": names[-1]}})
-            changed.append({**message, "tool_calls": calls} if calls else message)
-        written = self._attempt(changed, tools) if names else ""
-        return written is not None and all(name in written for name in names)
-
     def _answers_at_once(
         self, messages: Sequence[Message], tools: Sequence[Any] | None, text: str
     ) -> dict[int, tuple[int, Span]]:
         """Return where the header of each answer begins, and its span, by turns; nothing if one other text does not
         show that of all answers. The time for a long conversation grows with its length, and not with the square."""
-        traits, mark = self._traits_for(tools), _unused_mark(text)
+        traits, mark = self._traits_for(tools), unused_mark(text)
         header = traits.headers.get("assistant", "")
         turns = [turn for turn, message in enumerate(messages) if message["role"] == "assistant"]
         marked = {turn: {"role": "assistant", "content": mark} for turn in turns}
@@ -336,32 +296,12 @@ class ChatTemplate:
         self, messages: Sequence[Message], turn: int, tools: Sequence[Any] | None, text: str
     ) -> int | None:
         """Return how many characters of the text do not depend on what the message at a turn holds."""
-        mark = _unused_mark(text)
+        mark = unused_mark(text)
         other = {"role": messages[turn]["role"], "content": mark}
         if messages[turn]["role"] == "tool":
             other = {**messages[turn], "content": mark}
         changed = self._attempt([*messages[:turn], other, *messages[turn + 1 :]], tools)
         return None if changed is None or mark not in changed else len(common_start(text, changed))
-
-
-def _with_arguments(message: Message, form: Arguments) -> Message:
-    calls = message.get("tool_calls")
-    if not calls:
-        return message
-    return {**message, "tool_calls": [_call_with_arguments(call, form) for call in calls]}
-
-
-def _call_with_arguments(call: Mapping[str, Any], form: Arguments) -> dict[str, Any]:
-    arguments = call["function"]["arguments"]
-    if form == "object" and isinstance(arguments, str):
-        arguments = json.loads(arguments)
-    elif form == "text" and not isinstance(arguments, str):
-        arguments = json.dumps(arguments, ensure_ascii=False)
-    return {**call, "function": {**call["function"], "arguments": arguments}}
-
-
-def _unused_mark(text: str) -> str:
-    return next((mark for mark in _MARKS if mark not in text), _MARK)
 
 
 def _squeezed(text: str) -> str:

@@ -8,6 +8,7 @@ import pytest
 from tests.support.chat_templates import CALL, RESULT, TOOLS, answer, chat_of, templates, tokenizer_for, user
 from trainyard.contract.formats.examples import Chat
 from worker.data.tokenizers import HfTokenizer
+from worker.data.tool_calls import LostCallsError
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content }}"
@@ -44,6 +45,18 @@ def test_arguments_are_json_if_tools_select_another_form(template: Any) -> None:
     text = learned(template, user("1 and 2?"), answer("", tool_calls=[CALL]), tools=TOOLS)[0]
     arguments = text.removeprefix("<call>add ").removesuffix("</call><|im_end|>\n")
     assert json.loads(arguments) == CALL["function"]["arguments"]
+
+
+def test_template_that_leaves_arguments_out_is_refused() -> None:
+    template = CHATML.replace("ARGUMENTS", "")
+    bare = {**CALL, "function": {"name": "add", "arguments": "{}"}}
+    for call, is_lost in ((CALL, True), (bare, False)):
+        chat = chat_of([user("q"), answer("", tool_calls=[bare, call])])
+        if is_lost:
+            with pytest.raises(LostCallsError, match="the arguments of `tool_calls` of message 2"):
+                tokenizer(template).conversation(chat)
+        else:
+            assert tokenizer(template).conversation(chat).counts["answers_trained"] == 1
 
 
 def test_character_of_private_use_at_the_beginning_is_a_character() -> None:
