@@ -217,16 +217,21 @@ class ChatTemplate:
         if not header or not traits.answer_start.startswith(header) or len(before) != len(turns):
             return {}
         # What follows a header, such as an empty thought, may depend on the answer.
-        parts = ["".join(part.rpartition(header)[:2]) for part in before]
+        divided = [part.rpartition(header) for part in before]
+        parts = [start + end for start, end, _ in divided]
         starts = aligned(text, [*parts, last]) if all(parts) else None
         if starts is None:
             return {}
         result = {}
-        for turn, part, start, following in zip(turns, parts, starts[:-1], starts[1:], strict=True):
+        for turn, (*_, rest), part, start, following in zip(turns, divided, parts, starts, starts[1:], strict=False):
             begin, is_last = start + len(part) - len(header), turn + 1 == len(messages)
             if not is_last and not text.startswith(traits.turn_end, following):
                 return {}
-            given = without_cut_marker(common_start(text[begin:following], traits.answer_start))
+            # An answer may begin like the thought that the generation prompt opens.
+            written = common_start(text[begin:following], header + rest)
+            given = without_cut_marker(common_start(written, traits.answer_start))
+            if text.startswith(traits.answer_start, begin):
+                given = traits.answer_start
             end = len(text) if is_last else following + len(traits.turn_end)
             result[turn] = (begin, (begin + max(len(header), len(given)), end))
         return result

@@ -82,6 +82,12 @@ def test_generation_prompt_is_not_learned_if_another_end_precedes_it() -> None:
     assert learned(template, *messages) == ["a1<|im_end|>\n", "a2<|im_end|>\n4"]
 
 
+def test_answer_that_begins_like_an_open_thought_is_learned_as_a_whole() -> None:
+    template = OBJECT.replace("assistant\\n' }}", "assistant\\n<think>\\n' }}")
+    messages = (user("q"), answer("<think>a"), user("q"), answer("<think>\na"), user("q"), answer("a"))
+    assert learned(template, *messages) == ["<think>a<|im_end|>\n", "a<|im_end|>\n", "a<|im_end|>\n"]
+
+
 class TestShortThoughts:
     MESSAGES = (
         user("q"),
