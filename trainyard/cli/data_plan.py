@@ -167,13 +167,16 @@ class _Limit:
 def _updates(lines: IO[bytes], *, shows_progress: bool) -> Iterator[DataUpdate]:
     """Yield the updates, at least one."""
     yield DataUpdate()
-    for line in lines:
-        with suppress(ValidationError):
-            update = DataUpdate.model_validate_json(line)
-            yield update
-            if shows_progress and update.records:
-                sys.stderr.write(f"\rreading the data: {update.records:,} records")
-                sys.stderr.flush()
-    if shows_progress:
-        sys.stderr.write("\r\x1b[K")
-        sys.stderr.flush()
+    try:
+        for line in lines:
+            with suppress(ValidationError):
+                update = DataUpdate.model_validate_json(line)
+                yield update
+                if shows_progress and update.records:
+                    sys.stderr.write(f"\rreading the data: {update.records:,} record{'s' * (update.records > 1)}")
+                    sys.stderr.flush()
+    finally:
+        # Ctrl-C ends the reading too.
+        if shows_progress:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

@@ -44,6 +44,9 @@ def _records(account: DataAccount) -> Iterator[str]:
     yield f"read {which}{_number(account.records, 'record')}: {examples}"
     if account.bad_records:
         yield f"left out, since they hold no example: {_number(account.bad_records, 'record')}"
+    if account.unread_fields:
+        names = ", ".join(f"`{name}`" for name in account.unread_fields)
+        yield f"fields that format {account.format} does not read: {names}"
     for reason in account.reasons:
         yield f"{_number(reason.records, 'record')}, first {reason.first}: {reason.problem.removeprefix(': ')}"
 
@@ -89,6 +92,11 @@ def _template(template: TemplateFacts | None) -> Iterator[str]:
         yield f"an answer ends with `{template.turn_end}`; {other}"
     if template.system_prompt:
         yield f"the chat template adds a system message where there is none: {_quoted(template.system_prompt)}"
+    if template.learned_header:
+        header = _quoted(template.learned_header)
+        yield f"the chat template has no generation prompt, so that the header of an answer is learned too: `{header}`"
+    if template.fixed_date:
+        yield f"the chat template writes the date of the day, for which {template.fixed_date} stands"
     if template.opens_thought:
         yield f"the generation prompt opens a thought: `{_quoted(template.opens_thought)}`"
     if template.strips_reasoning:

@@ -69,17 +69,31 @@ def class_names(file: DataFile, column: str) -> tuple[str, ...]:
     return tuple(names) if all(isinstance(name, str) for name in names) else ()
 
 
+def column_names(file: DataFile) -> list[str]:
+    """Return the names of the columns of a table; none of another file.
+
+    Raises:
+        RefusedError: The file changed, is no such file, or pyarrow is not installed.
+    """
+    schema = _schema(file)
+    return [] if schema is None else list(schema.names)
+
+
 def _schema_metadata(file: DataFile) -> dict[bytes, bytes]:
     """Return what the writer of a file has stated about its columns."""
+    return dict(getattr(_schema(file), "metadata", None) or {})
+
+
+def _schema(file: DataFile) -> Any:
+    """Return the schema of a table; None for another file, and for one without batches."""
     if file.kind not in ("parquet", "arrow"):
-        return {}
+        return None
     with opened(file) as handle, _translated(file):
         if file.kind == "arrow":
-            schemas = (batch.schema for batch in _record_batches(handle))
-            return dict(getattr(next(schemas, None), "metadata", None) or {})
+            return next((batch.schema for batch in _record_batches(handle)), None)
         import pyarrow.parquet as pq
 
-        return dict(pq.ParquetFile(_mapped(handle)).schema_arrow.metadata or {})
+        return pq.ParquetFile(_mapped(handle)).schema_arrow
 
 
 def _json_decoder(field: Any) -> Decode | None:
@@ -181,4 +195,5 @@ def _translated(file: DataFile) -> Iterator[None]:
     except (pa.ArrowException, pa.ArrowInvalid, OSError) as error:
         text = str(error).strip().split("\n")[0]
         name = "a Parquet file" if file.kind == "parquet" else "an Arrow file or stream"
-        raise file.refuse(f"is not {name} that can be read: {text}") from None
+        hint = "Set source to the kind of the file, or write the file again if it is damaged."
+        raise file.refuse(f"is not {name} that can be read: {text}", hint) from None

@@ -16,7 +16,9 @@ SKIP_HINT = "To leave bad lines out, set data.on_bad_line: skip."
 _MAX_REASONS = 10
 _MAX_DISTINCT = 1000
 """Different reasons that are counted."""
-_REASON_CHARACTERS = 300
+_REASON_CHARACTERS = 600
+_POSITION = re.compile(r"(?<=\bmessage )\d+|(?<=\bcharacter )\d+|(?<=\bbyte )\d+|(?<=[a-z]\.)\d+(?=`)")
+"""Numbers in problems that differ from record to record."""
 _SECONDS = 10.0
 """Time for which records are counted after the first bad one that ends the run."""
 
@@ -51,20 +53,20 @@ class BadRecordReasons:
     """Counts why records hold no example."""
 
     _counts: dict[str, list[Any]] = field(default_factory=dict)
-    """For each problem: the records, and where the first is."""
+    """For each problem: the records, where the first is, and what to do."""
 
-    def add(self, problem: str, position: str) -> None:
+    def add(self, problem: str, position: str, hint: str | None = None) -> None:
         """Count a record. `position`: its file, and its line or row."""
-        # Positions differ from record to record; the digit of a name such as UTF-8 stays.
-        reason = re.sub(r"(?<=\s)\d+\b", "N", problem)[:_REASON_CHARACTERS]
+        reason = _POSITION.sub("N", problem)[:_REASON_CHARACTERS]
         if reason in self._counts or len(self._counts) < _MAX_DISTINCT:
-            self._counts.setdefault(reason, [0, position])[0] += 1
+            self._counts.setdefault(reason, [0, position, hint or ""])[0] += 1
 
     def facts(self) -> list[dict[str, Any]]:
         """Return the most frequent ones as JSON data."""
         ordered = sorted(self._counts.items(), key=lambda item: -item[1][0])
         return [
-            {"problem": problem, "records": count, "first": first} for problem, (count, first) in ordered[:_MAX_REASONS]
+            {"problem": problem, "records": count, "first": first, "hint": hint}
+            for problem, (count, first, hint) in ordered[:_MAX_REASONS]
         ]
 
 
@@ -109,7 +111,8 @@ class BadRecords:
             RefusedError: Enough is known of them to end the run.
         """
         self.count += 1
-        self._reasons.add(record.problem, record.position)
+        (named,) = _of_source(self._field, [record])
+        self._reasons.add(named.problem, named.position, named.hint)
         if len(self.named) < NAMED:
             self.named.append(record)
         if self._end is None:

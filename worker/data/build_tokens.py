@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from trainyard.contract.formats.detection import check_record, check_unambiguous, detect_format
+from trainyard.contract.formats.detection import AmbiguousRecordError, check_record, check_unambiguous, detect_format
 from trainyard.contract.formats.examples import columns_of
 from trainyard.contract.formats.records import BadRecordError, unreadable
 from trainyard.contract.spec.text_sources import TextSource
@@ -28,6 +28,7 @@ from worker.data.read_limit import SourceLimit
 from worker.data.records import RecordPosition, Unreadable, chunks_of, numbered_records
 from worker.data.source_account import shown_of, token_facts
 from worker.data.tokenizers import Tokenizer
+from worker.data.unread_fields import unread_names
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ def build_tokens(
     format, encode = _encoder(files, source, tokenizer, bad_lines, limit)
     tally = _Tally(BadRecords(files[0].field if files else "", bad_lines.limit))
     examples = tokens = 0
-    counts: Counter[str] = Counter()
+    counts, unread = Counter[str](), Counter[str]()
     with ExitStack() as stack:
         outputs = {name: stack.enter_context((folder / name).open("wb")) for name in (TOKENS, TARGETS, ENDS)}
         parts = _encoded(chunks, encode, tally.bad.most, serial=limit is not None)
@@ -84,6 +85,7 @@ def build_tokens(
             outputs[ENDS].write((np.cumsum(encoded.lengths) + tokens).astype(np.int64).data)
             examples, tokens = examples + len(encoded.lengths), tokens + len(encoded.tokens)
             counts.update(encoded.counts)
+            unread.update(encoded.unread)
             if limit and limit.is_reached:
                 break
     tally.bad.check()
@@ -94,6 +96,7 @@ def build_tokens(
         "examples": examples,
         "tokens": tokens,
         "counts": dict(counts),
+        "unread_fields": unread_names(unread, files, columns_of(format, source.columns)),
         **_facts(folder, tokenizer),
     }
 
@@ -159,7 +162,7 @@ def _detected(files: Sequence[DataFile], source: TextSource, *, skips: bool, lim
         RefusedError: The record has none of the formats, or several.
     """
     columns = columns_of("auto", source.columns)
-    has_records = False
+    has_records = is_ambiguous = False
     records = numbered_records(files, columns)
     for _, record in limit.limit.of_source().take(records) if limit else records:
         if isinstance(record, Unreadable):
@@ -167,11 +170,13 @@ def _detected(files: Sequence[DataFile], source: TextSource, *, skips: bool, lim
         has_records = True
         try:
             return detect_format(record, source.columns)
-        except BadRecordError:
-            if not skips:
+        except BadRecordError as error:
+            # The records are not bad: the spec does not state what they mean.
+            is_ambiguous = isinstance(error, AmbiguousRecordError)
+            if not skips or is_ambiguous:
                 break
     if has_records:
-        _refuse_undetected(files, source, can_skip=not skips)
+        _refuse_undetected(files, source, can_skip=not skips and not is_ambiguous)
     return "text"
 
 

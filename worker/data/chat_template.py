@@ -1,31 +1,26 @@
 """The chat template of a tokenizer: what a probe of it tells, and which characters of a conversation are answers."""
 
-import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from trainyard.contract.formats.examples import Chat
+from trainyard.contract.formats.records import HALF_PAIR, BadRecordError, is_encodable
 from trainyard.loading.turn_end import common_start, without_cut_marker
-from worker.data.template_traits import Arguments, TemplateTraits, probe_traits, with_fixed_date
+from worker.data.aligned_parts import aligned
+from worker.data.template_traits import TemplateTraits, probe_traits, with_fixed_date
+from worker.data.tool_calls import LostCallsError, Message, check_calls, unused_mark, with_arguments
 
-Message = Mapping[str, Any]
 Span = tuple[int, int]
 
-_MARK = "\ue000"
-"""Stands for the content of a message whose position is wanted. No example begins with this character."""
+_CONTENT = "\ue000"
+"""The content of a message of the probe, which no template holds."""
+_TOOLS = [{"type": "function", "function": {"name": "f", "description": "", "parameters": {"type": "object"}}}]
+"""Functions of the probe: some templates write calls in another way if the conversation has `tools`."""
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 """The fields of a message that hold reasoning, as transformers reads them."""
-
-
-class LostCallsError(ValueError):
-    """The chat template leaves calls of tools out or distorts them, so that they would not be learned."""
-
-    hint = (
-        "Use a model whose chat template writes `tool_calls`, or give its folder such a template (chat_template.jinja)."
-    )
 
 
 @dataclass(frozen=True)
@@ -57,9 +52,10 @@ class ChatTemplate:
             ValueError: No answer can be learned.
         """
         text = self.render(chat.messages, chat.tools)
-        self._check_calls(chat.messages, chat.tools, text)
+        check_calls(chat.messages, text, partial(self._attempt, tools=chat.tools))
         counts: Counter[str] = Counter()
         spans = []
+        shown = self._answers_at_once(chat.messages, chat.tools, text)
         for turn, message in enumerate(chat.messages):
             if message["role"] != "assistant":
                 continue
@@ -67,7 +63,11 @@ class ChatTemplate:
             if not chat.trained[turn]:
                 counts["answers_excluded"] += 1
                 continue
-            span, problem = self._answer(chat.messages, turn, chat.tools, text)
+            if (at_once := shown.get(turn)) is not None:
+                begin, written = at_once
+                span, problem = self._if_whole(message, text[begin : written[1]], written)
+            else:
+                span, problem = self._answer(chat.messages, turn, chat.tools, text)
             if span is None:
                 counts[f"answers_{problem}"] += 1
                 continue
@@ -88,7 +88,7 @@ class ChatTemplate:
         """
         messages = [*prompt, *answer]
         text = self.render(messages, tools)
-        self._check_calls(messages, tools, text)
+        check_calls(messages, text, partial(self._attempt, tools=tools))
         question = self._attempt(prompt, tools, prompt=True)
         if question is not None and text.startswith(question):
             start = len(question)
@@ -96,7 +96,7 @@ class ChatTemplate:
             start = first[1]
         else:
             raise ValueError("the chat template does not show where the answer to the prompt begins")
-        given = self.traits.answer_start
+        given = self._traits_for(tools).answer_start
         begin = start - (len(given) if text[:start].endswith(given) else 0)
         span, _ = self._if_whole(answer[0], text[begin:], (start, len(text)))
         if span is None:
@@ -106,10 +106,10 @@ class ChatTemplate:
     def _marked_tokens(self, chat: Chat) -> list[bool] | None:
         """Return which tokens the template itself marks as learned, of its text tokenised without special tokens; None
         if it marks none."""
-        if not self.traits.marks_answers:
+        if not self._traits_for(chat.tools).marks_answers:
             return None
         encoded = self._tokenizer.apply_chat_template(
-            self._formed(chat.messages),
+            self._formed(chat.messages, chat.tools),
             tools=list(chat.tools) if chat.tools else None,
             chat_template=self._text(chat.tools),
             return_dict=True,
@@ -124,26 +124,38 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Message], tools: Sequence[Any] | None = None, *, prompt: bool = False) -> str:
         """Return the text of messages; with `prompt` also what begins an answer to them."""
-        return self._render(self._formed(messages), tools, prompt=prompt)
+        return self._render(self._formed(messages, tools), tools, prompt=prompt)
 
     @cached_property
     def traits(self) -> TemplateTraits:
-        """What a probe tells. A template that refuses a probe has none of its traits."""
+        """What a probe without `tools` tells. A template that refuses a probe has none of its traits."""
+        return self._probed(None)
+
+    @cached_property
+    def _traits_with_tools(self) -> TemplateTraits:
+        traits = self._probed(_TOOLS)
+        return traits if traits.headers else self.traits
+
+    def _traits_for(self, tools: Sequence[Any] | None) -> TemplateTraits:
+        """Return the traits for a conversation with these tools, for which tokenizers may have another template."""
+        return self._traits_with_tools if tools else self.traits
+
+    def _probed(self, tools: Sequence[Any] | None) -> TemplateTraits:
         try:
-            template = self._text(None)
+            template = self._text(tools)
         except ValueError:  # it has templates for other purposes alone
             template = ""
-        return probe_traits(template, self._raw)
+        return probe_traits(template, partial(self._raw, tools=tools))
 
     @cached_property
     def _takes_parts(self) -> bool:
         """Whether contents must be lists of parts, as for some models that see images."""
-        message = {"role": "user", "content": _MARK}
-        if _MARK in self._try([message]):
+        message = {"role": "user", "content": _CONTENT}
+        if _CONTENT in self._try([message]):
             return False
-        return _MARK in self._try([{**message, "content": [{"type": "text", "text": _MARK}]}])
+        return _CONTENT in self._try([{**message, "content": [{"type": "text", "text": _CONTENT}]}])
 
-    def _raw(self, messages: Sequence[Message], tools: Sequence[Any] | None = None, *, prompt: bool = False) -> str:
+    def _raw(self, messages: Sequence[Message], *, tools: Sequence[Any] | None = None, prompt: bool = False) -> str:
         """Return the text of messages with their arguments as they are; empty if the template refuses them."""
         if self._takes_parts:
             messages = [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in messages]
@@ -155,26 +167,31 @@ class ChatTemplate:
         except ValueError:
             return ""
 
-    def _formed(self, messages: Sequence[Message]) -> list[Message]:
+    def _formed(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> list[Message]:
         """Return messages with contents and arguments of calls in the form that the template takes."""
         if self._takes_parts:
             messages = [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in messages]
         if not any(message.get("tool_calls") for message in messages):
             return list(messages)
-        form = self.traits.arguments
+        form = self._traits_for(tools).arguments
         if form == "unknown":
             raise LostCallsError("the model's chat template does not write the arguments of `tool_calls` as JSON")
-        return [_with_arguments(message, form) for message in messages]
+        return [with_arguments(message, form) for message in messages]
 
     def _render(self, messages: Sequence[Message], tools: Sequence[Any] | None, *, prompt: bool) -> str:
         options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": prompt}
         if tools is not None:
             options["tools"] = list(tools)
         try:
-            text = self._tokenizer.apply_chat_template(list(messages), chat_template=self._text(tools), **options)
-            return str(text)
+            template = self._text(tools)
+            text = str(self._tokenizer.apply_chat_template(list(messages), chat_template=template, **options))
         except Exception as error:  # templates raise any class, jinja's own too
-            raise ValueError(f"the chat template refuses these messages: {error}") from None
+            reason = str(error) or type(error).__name__
+            raise ValueError(f"the chat template refuses these messages: {reason}") from None
+        # JSON within a text, such as arguments of a call, has escapes of its own.
+        if not is_encodable(text):
+            raise BadRecordError(*HALF_PAIR)
+        return text
 
     def _text(self, tools: Sequence[Any] | None) -> str:
         return with_fixed_date(self._tokenizer.get_chat_template(None, list(tools) if tools else None))
@@ -186,19 +203,38 @@ class ChatTemplate:
         except ValueError:
             return None
 
-    def _check_calls(self, messages: Sequence[Message], tools: Sequence[Any] | None, text: str) -> None:
-        """Raise LostCallsError: the text of these messages would be the same without one of their calls of tools."""
-        for index, message in enumerate(messages):
-            calls = list(message.get("tool_calls") or ())
-            for number in range(len(calls)):
-                others = calls[:number] + calls[number + 1 :]
-                rest = {key: value for key, value in message.items() if key != "tool_calls"}
-                changed = {**rest, "tool_calls": others} if others else rest
-                if self._attempt([*messages[:index], changed, *messages[index + 1 :]], tools) == text:
-                    raise LostCallsError(
-                        "the model's chat template leaves out the "
-                        f"`tool_calls` of message {index + 1}, so that they would not be learned"
-                    )
+    def _answers_at_once(
+        self, messages: Sequence[Message], tools: Sequence[Any] | None, text: str
+    ) -> dict[int, tuple[int, Span]]:
+        """Return where the header of each answer begins, and its span, by turns; nothing if one other text does not
+        show that of all answers. The time for a long conversation grows with its length, and not with the square."""
+        traits, mark = self._traits_for(tools), unused_mark(text)
+        header = traits.headers.get("assistant", "")
+        turns = [turn for turn, message in enumerate(messages) if message["role"] == "assistant"]
+        marked = {turn: {"role": "assistant", "content": mark} for turn in turns}
+        changed = self._attempt([marked.get(turn, message) for turn, message in enumerate(messages)], tools) or ""
+        *before, last = changed.split(mark)
+        if not header or not traits.answer_start.startswith(header) or len(before) != len(turns):
+            return {}
+        # What follows a header, such as an empty thought, may depend on the answer.
+        divided = [part.rpartition(header) for part in before]
+        parts = [start + end for start, end, _ in divided]
+        starts = aligned(text, [*parts, last]) if all(parts) else None
+        if starts is None:
+            return {}
+        result = {}
+        for turn, (*_, rest), part, start, following in zip(turns, divided, parts, starts, starts[1:], strict=False):
+            begin, is_last = start + len(part) - len(header), turn + 1 == len(messages)
+            if not is_last and not text.startswith(traits.turn_end, following):
+                return {}
+            # An answer may begin like the thought that the generation prompt opens.
+            written = common_start(text[begin:following], header + rest)
+            given = without_cut_marker(common_start(written, traits.answer_start))
+            if text.startswith(traits.answer_start, begin):
+                given = traits.answer_start
+            end = len(text) if is_last else following + len(traits.turn_end)
+            result[turn] = (begin, (begin + max(len(header), len(given)), end))
+        return result
 
     def _answer(
         self, messages: Sequence[Message], turn: int, tools: Sequence[Any] | None, text: str
@@ -209,7 +245,7 @@ class ChatTemplate:
             question = self._attempt(messages[:turn], tools, prompt=True)
             rendered = self._attempt(messages[: turn + 1], tools)
             if question and rendered and rendered.startswith(question) and text.startswith(rendered):
-                given = self.traits.answer_start
+                given = self._traits_for(tools).answer_start
                 begin = len(question) - (len(given) if question.endswith(given) else 0)
                 return self._if_whole(messages[turn], text[begin : len(rendered)], (len(question), len(rendered)))
         if (first := self._start(messages, turn, tools, text)) is None:
@@ -225,12 +261,12 @@ class ChatTemplate:
         needed = [message["content"], *(call["function"]["name"] for call in message.get("tool_calls") or ())]
         if self.traits.strips_reasoning:
             needed.append(_reasoning(message))
-        squeezed = _squeezed(written)
-        return (span, "") if all(_squeezed(part) in squeezed for part in needed) else (None, "stripped")
+        return (None, "stripped") if _missing(needed, written) else (span, "")
 
     def _start(self, messages: Sequence[Message], turn: int, tools: Sequence[Any] | None, text: str) -> Span | None:
         """Return where the header of the answer at this turn begins, and the answer itself; None if that is unknown."""
-        header = self.traits.headers.get("assistant")
+        traits = self._traits_for(tools)
+        header = traits.headers.get("assistant")
         same = self._same_before(messages, turn, tools, text)
         before = self._same_before(messages, turn - 1, tools, text) if turn else 0
         if header is None or same is None or before is None:
@@ -239,7 +275,7 @@ class ChatTemplate:
         if position < 0:
             return None
         # The generation prompt, which the model is given, is not learned.
-        given = without_cut_marker(common_start(text[position:same], self.traits.answer_start))
+        given = without_cut_marker(common_start(text[position:same], traits.answer_start))
         return position, position + max(len(header), len(given))
 
     def _end(
@@ -251,40 +287,26 @@ class ChatTemplate:
         same = self._same_before(messages, turn + 1, tools, text)
         if same is None:
             return None
-        if ending := self.traits.turn_end.strip():
+        traits = self._traits_for(tools)
+        if ending := traits.turn_end.strip():
             position = text.rfind(ending, start, same)
             if position < 0:
                 return None
-            whole = self.traits.turn_end.lstrip()
+            whole = traits.turn_end.lstrip()
             return position + len(whole if text.startswith(whole, position) else ending)
-        header = self.traits.headers.get(messages[turn + 1]["role"])
+        header = traits.headers.get(messages[turn + 1]["role"])
         return same - len(header) if header and text[:same].endswith(header) else None
 
     def _same_before(
         self, messages: Sequence[Message], turn: int, tools: Sequence[Any] | None, text: str
     ) -> int | None:
         """Return how many characters of the text do not depend on what the message at a turn holds."""
-        other = {"role": messages[turn]["role"], "content": _MARK}
+        mark = unused_mark(text)
+        other = {"role": messages[turn]["role"], "content": mark}
         if messages[turn]["role"] == "tool":
-            other = {**messages[turn], "content": _MARK}
+            other = {**messages[turn], "content": mark}
         changed = self._attempt([*messages[:turn], other, *messages[turn + 1 :]], tools)
-        return None if changed is None or _MARK not in changed else len(common_start(text, changed))
-
-
-def _with_arguments(message: Message, form: Arguments) -> Message:
-    calls = message.get("tool_calls")
-    if not calls:
-        return message
-    return {**message, "tool_calls": [_call_with_arguments(call, form) for call in calls]}
-
-
-def _call_with_arguments(call: Mapping[str, Any], form: Arguments) -> dict[str, Any]:
-    arguments = call["function"]["arguments"]
-    if form == "object" and isinstance(arguments, str):
-        arguments = json.loads(arguments)
-    elif form == "text" and not isinstance(arguments, str):
-        arguments = json.dumps(arguments, ensure_ascii=False)
-    return {**call, "function": {**call["function"], "arguments": arguments}}
+        return None if changed is None or mark not in changed else len(common_start(text, changed))
 
 
 def _squeezed(text: str) -> str:
@@ -296,4 +318,17 @@ def _reasoning(message: Message) -> str:
 
 
 def _leaves_out_reasoning(message: Message, text: str) -> bool:
-    return _squeezed(_reasoning(message)) not in _squeezed(text)
+    reasoning = _reasoning(message)
+    return _squeezed(reasoning) in _missing([reasoning, message["content"]], text)
+
+
+def _missing(parts: Sequence[str], text: str) -> list[str]:
+    """Return the parts, without white space, that a text does not have beside each other: a short thought may be a part
+    of the answer that follows it."""
+    rest, missing = _squeezed(text), []
+    for part in sorted(filter(None, map(_squeezed, parts)), key=len, reverse=True):
+        if part in rest:
+            rest = rest.replace(part, "\0", 1)
+        else:
+            missing.append(part)
+    return missing

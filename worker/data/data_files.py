@@ -185,9 +185,32 @@ def _expanded(field: str, pattern: str, roots: AllowedRoots) -> list[str]:
     return paths
 
 
+_SIGNATURES = (
+    (b"PAR1", "a Parquet file", "Set source: parquet for it."),
+    (b"ARROW1", "an Arrow file", "Set source: arrow for it."),
+    *(
+        (start, "compressed", "Decompress it.")
+        for start in (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ", b"PK\3\4")
+    ),
+    *((start, "text in UTF-16", "Convert it to UTF-8.") for start in (b"\xff\xfe", b"\xfe\xff")),
+)
+"""The first bytes of files that hold no lines of JSON, what they are, and what to do."""
+
+
+def _refuse_other_kinds(field: str, path: str, handle: BinaryIO) -> None:
+    """Raise RefusedError: the first bytes show that a file holds no lines of JSON."""
+    start = handle.read(8)
+    handle.seek(0)
+    for signature, name, hint in _SIGNATURES:
+        if start.startswith(signature):
+            raise RefusedError(f"{field}: {path} is {name}, and source `jsonl` reads lines of JSON", hint)
+
+
 def _examined(field: str, path: str, kind: RecordKind, roots: AllowedRoots) -> DataFile:
     with opened_path(field, path, roots) as handle:
         state = state_of(handle)
+        if kind == "jsonl":
+            _refuse_other_kinds(field, path, handle)
         is_array = kind == "jsonl" and array_start(handle) is not None
         return DataFile(field, path, "array" if is_array else kind, state, roots)
 

@@ -25,6 +25,7 @@ from worker.data.read_limit import SourceLimit
 from worker.data.records import BLANK, Unreadable, records_of
 from worker.data.token_rows import Segment
 from worker.data.tokenizers import Tokenizer, completed_text, whole_text
+from worker.data.unread_fields import UnreadFields
 
 _AT_ONCE = 1000
 _CHARACTERS_AT_ONCE = 2**20
@@ -57,6 +58,8 @@ class EncodedChunk:
     """What became of the examples; see `worker.data.account`."""
     bad: list[BadRecord] = field(default_factory=list)
     """In the order of their numbers."""
+    unread: Counter[str] = field(default_factory=Counter)
+    """The records with each field that the format does not read."""
 
 
 def encode_chunk(
@@ -87,6 +90,7 @@ def encode_chunk(
         encoder.records,
         encoder.counts,
         encoder.bad,
+        encoder.unread.counts,
     )
 
 
@@ -109,6 +113,7 @@ class _Encoder:
         self.records = 0
         self.counts: Counter[str] = Counter()
         self.bad: list[BadRecord] = []
+        self.unread = UnreadFields(columns_of(format, columns))
 
     def segments(self, chunk: Chunk) -> Iterator[Segment]:
         texts = self._texts(chunk)
@@ -128,7 +133,9 @@ class _Encoder:
                     raise unreadable(record, EXPECTED[self._format])
                 if self._is_detected:
                     check_unambiguous(record, self._format, self._columns)
-                yield number, self._marked(parse_example(record, self._format, self._columns))
+                marked = self._marked(parse_example(record, self._format, self._columns))
+                self.unread.add(record)
+                yield number, marked
             except ValueError as error:
                 self._reject(number, error)
                 if len(self.bad) > self._max_bad:

@@ -23,6 +23,7 @@ from worker.data.shown_examples import shown_numbers, shown_text
 from worker.data.source_account import account_of
 from worker.data.text_examples import DataAccess
 from worker.data.token_rows import Segment
+from worker.data.unread_fields import UnreadFields, unread_names
 
 Record = TypeVar("Record")
 _AT_ONCE = 1000
@@ -110,7 +111,7 @@ class RecordReader(Generic[Record]):
         columns: Mapping[str, str] = source.columns
         fields = frozenset(columns.get(field, field) for field in FORMAT_FIELDS[self._format])
         records: list[Record] = []
-        bad = BadRecords(section, limit)
+        bad, unread = BadRecords(section, limit), UnreadFields(fields)
         files = find_files(section, source, self._access.roots)
         label = columns.get("label", "label")
         names = {file.path: class_names(file, label) for file in files if label in fields}
@@ -122,6 +123,7 @@ class RecordReader(Generic[Record]):
                 if isinstance(record, Unreadable):
                     raise unreadable(record, ALL_EXPECTED[self._format])
                 records.append(self._parse(_named(record, label, names.get(position.file.path, ())), columns))
+                unread.add(record)
             except BadRecordError as error:
                 bad.add(NamedRecord.at(position, str(error), error.hint))
             if bad.read % _AT_ONCE == 0:
@@ -132,6 +134,7 @@ class RecordReader(Generic[Record]):
             "format": self._format,
             "complete": not (allowed and allowed.is_reached),
             "examples": len(records),
+            "unread_fields": unread_names(unread.counts, files, fields),
         }
         if not records:
             raise RefusedError(f"{section}: the files hold no example")

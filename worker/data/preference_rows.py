@@ -27,6 +27,7 @@ from worker.data.source_account import account_of, answer_facts, template_facts
 from worker.data.text_examples import DIRECT, DataAccess
 from worker.data.token_rows import Segment
 from worker.data.tokenizers import Tokenizer, completed_text
+from worker.data.unread_fields import UnreadFields, unread_names
 
 log = logging.getLogger(__name__)
 
@@ -152,6 +153,9 @@ class _Reader:
         self._limit = access.limit.of_source() if access.limit else None
         self.counts: Counter[str] = Counter()
         """What became of the examples; see `worker.data.account`."""
+        self._files: Sequence[DataFile] = ()
+        self._read: frozenset[str] = frozenset()
+        self._unread = UnreadFields(self._read)
         self.chats = False
         """Whether there are conversations."""
 
@@ -176,6 +180,7 @@ class _Reader:
             "complete": not (self._limit and self._limit.is_reached),
             **self.bad.facts(),
             "counts": dict(self.counts),
+            "unread_fields": unread_names(self._unread.counts, self._files, self._read),
         }
         return account_of(self._section, facts, template, length, cut=[cut], **sizes)
 
@@ -185,11 +190,15 @@ class _Reader:
 
     def parsed(self, files: Sequence[DataFile]) -> Iterator[tuple[RecordPosition, Preference]]:
         fields = {self._columns.get(field, field) for format in self._formats for field in FORMAT_FIELDS[format]}
-        records = numbered_records(files, frozenset(fields))
+        self._files, self._read = files, frozenset(fields)
+        self._unread = UnreadFields(self._read)
+        records = numbered_records(files, self._read)
         for position, record in self._limit.take(records) if self._limit else records:
             self.bad.read += 1
             try:
-                yield position, self._parse(record)
+                preference = self._parse(record)
+                self._unread.add(record)
+                yield position, preference
             except BadRecordError as error:
                 self._reject(position, error)
             self.bad.check_time()

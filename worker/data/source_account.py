@@ -12,6 +12,7 @@ from worker.data.answers import Answer
 from worker.data.cut_examples import CutExamples
 from worker.data.notices import Notice
 from worker.data.shown_examples import shown_numbers, shown_text
+from worker.data.template_traits import FIXED_DATE
 from worker.data.token_rows import Segment
 from worker.data.tokenizers import Tokenizer
 
@@ -81,6 +82,8 @@ def template_facts(tokenizer: Tokenizer) -> TemplateFacts | None:
         strips_reasoning=traits.strips_reasoning,
         arguments=traits.arguments,
         marks_answers=traits.marks_answers,
+        learned_header=traits.learned_header[:_TRAIT_CHARACTERS],
+        fixed_date=FIXED_DATE if traits.writes_date else "",
     )
 
 
@@ -129,6 +132,7 @@ _COPIED = (
     "complete",
     "examples",
     "reasons",
+    "unread_fields",
     "tokens",
     "learned_tokens",
     "longest",

@@ -15,12 +15,20 @@ _ARGUMENTS = {"first": "it's", "second": None, "third": [1, True], "fourth": {"f
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _Q1, _A1, _Q2, _A2, _S1, _T1, _R1 = (f"\ue000{name}" for name in ("q1", "a1", "q2", "a2", "s1", "t1", "r1"))
 """Contents of messages that no template holds."""
+FIXED_DATE = "26 July 2024"
 _DATE = {
     "%Y": "2024",
     "%y": "24",
     "%m": "07",
     "%d": "26",
     "%-d": "26",
+    "%e": "26",
+    "%-m": "7",
+    "%j": "208",
+    "%I": "12",
+    "%p": "AM",
+    "%F": "2024-07-26",
+    "%T": "00:00:00",
     "%B": "July",
     "%b": "Jul",
     "%A": "Friday",
@@ -29,15 +37,13 @@ _DATE = {
     "%M": "00",
     "%S": "00",
 }
-"""26 July 2024, to which templates of Llama fall back where no date is known."""
+"""The parts of `FIXED_DATE`, to which templates of Llama fall back where no date is known."""
 
 
 class Render(Protocol):
     """Returns the text of messages; with `prompt` also what begins an answer. Empty if the template refuses them."""
 
-    def __call__(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None, *, prompt: bool = False
-    ) -> str: ...
+    def __call__(self, messages: Sequence[Mapping[str, Any]], *, prompt: bool = False) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,8 @@ class TemplateTraits:
     headers: Mapping[str, str]
     """What begins a message, by its role; only roles that the template accepts."""
     answer_start: str
-    """The generation prompt: the header, and more if it opens a thought."""
+    """The generation prompt: the header, and more if it opens a thought. Empty if there is none, so that the model has
+    to write the header too."""
     turn_end: str
     """What ends an answer."""
     system_prompt: str
@@ -60,11 +67,20 @@ class TemplateTraits:
     """In which form it takes the arguments of calls, so that they are JSON in its text."""
     marks_answers: bool
     """Whether it names what is learned itself, by `{% generation %}`."""
+    writes_date: bool
+    """Whether it writes the date of the day, for which a fixed one stands."""
+
+    @property
+    def learned_header(self) -> str:
+        """The header of an answer if it is learned too, since the template has no generation prompt; else empty."""
+        return "" if self.answer_start else self.headers.get("assistant", "").strip()
 
 
 def probe_traits(template: str, render: Render) -> TemplateTraits:
     """Return the traits of a template; one that refuses the conversations of the probe has none."""
-    return _Probe(render).traits(marks_answers=bool(_GENERATION.search(template)))
+    return _Probe(render).traits(
+        marks_answers=bool(_GENERATION.search(template)), writes_date="strftime_now" in template
+    )
 
 
 def with_fixed_date(template: str) -> str:
@@ -82,20 +98,24 @@ class _Probe:
     def __init__(self, render: Render) -> None:
         self._raw = render
 
-    def traits(self, *, marks_answers: bool) -> TemplateTraits:
-        begin = self._raw([_message("user", _Q1)], prompt=True).removeprefix(self._raw([_message("user", _Q1)]))
+    def traits(self, *, marks_answers: bool, writes_date: bool) -> TemplateTraits:
+        alone, begun = self._raw([_message("user", _Q1)]), self._raw([_message("user", _Q1)], prompt=True)
+        # Some end a text in another way if no answer follows it.
+        same = alone if begun.startswith(alone) else without_cut_marker(common_start(begun, alone))
+        begin = begun[len(same) :]
         ending, _ = answer_ends(self._raw)
         headers = self._headers(ending, begin)
         header = headers.get("assistant", "")
         return TemplateTraits(
             headers=headers,
-            answer_start=begin if begin.startswith(header) else header,
+            answer_start=begin if begin.startswith(header) else header if begin else "",
             turn_end=ending,
             system_prompt=self._system_prompt(),
             opens_thought=begin.removeprefix(header).strip() if header and begin.startswith(header) else "",
             strips_reasoning=self._strips_reasoning(),
             arguments=self._arguments(),
             marks_answers=marks_answers,
+            writes_date=writes_date,
         )
 
     def _headers(self, ending: str, begin: str) -> dict[str, str]:

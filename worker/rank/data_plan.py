@@ -98,6 +98,8 @@ def account_for(request: DataRequest, report: Callable[[DataUpdate], None]) -> D
         remove_private_folders()
     if problem is None:
         problem, hint = _bad_record_problem(given, accounts)
+    elif hint is None:
+        hint = _hint_of(accounts)
     return DataUpdate(result=names.resource(DataAccounts(data=accounts, problem=problem, hint=hint)))
 
 
@@ -140,13 +142,19 @@ def _bad_record_problem(spec: TrainingSpec, accounts: list[DataAccount]) -> tupl
     limit = data.max_bad_lines if data.on_bad_line == "skip" else 0
     for account in accounts:
         if account.bad_records > limit:
-            counted = f"{account.bad_records} record{'s' * (account.bad_records > 1)} of {account.section}"
+            is_one = account.bad_records == 1
+            counted = f"{account.bad_records} record{'' if is_one else 's'} of {account.section}"
             allowed = f"more than data.max_bad_lines, which is {limit}" if limit else "which data.on_bad_line refuses"
-            hint = "Correct them, or set data.on_bad_line: skip" + (
-                " and a larger data.max_bad_lines." if limit else "."
-            )
-            return f"{counted} hold no example, {allowed}", hint
+            skip = f"set data.on_bad_line: skip{' and a larger data.max_bad_lines' * bool(limit)}"
+            hint = f"{_hint_of([account]) or 'Correct them.'} To leave them out, {skip}."
+            return f"{counted} {'holds' if is_one else 'hold'} no example, {allowed}", hint
     return None, None
+
+
+def _hint_of(accounts: list[DataAccount]) -> str | None:
+    """Return what to do about the most frequent reason for bad records; None if nothing is known."""
+    reasons = [reason for account in accounts for reason in account.reasons]
+    return max(reasons, key=lambda reason: reason.records).hint or None if reasons else None
 
 
 @contextmanager

@@ -245,3 +245,13 @@ class TestProcess:
         with pytest.raises(KeyboardInterrupt):
             read("import sys, time; sys.stdin.read(); time.sleep(60)")
         assert started[0].returncode == -signal.SIGTERM
+
+
+def test_interruption_removes_the_progress(monkeypatch, capsys):
+    def lines():
+        yield b'{"records": 7}'
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(data_plan._updates(lines(), shows_progress=True))
+    assert capsys.readouterr().err == "\rreading the data: 7 records\r\x1b[K"

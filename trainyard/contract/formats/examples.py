@@ -18,7 +18,7 @@ from trainyard.contract.formats.records import (
 from trainyard.contract.formats.training_marks import REMEDY, left_out_text, training_mark
 from trainyard.contract.spec.text_sources import FORMAT_FIELDS
 
-CODE_VERSION = 3
+CODE_VERSION = 4
 """Changes when the same record becomes another example, or none; tokens that were cached with another version are not
 used."""
 
@@ -174,7 +174,10 @@ def _sharegpt(read: Fields) -> Chat:
                 "sharegpt", f"`conversations.{number}` has no `from` and `value` that are strings{_hint(turn)}"
             )
         if role not in _SHAREGPT_ROLES:
-            raise BadRecordError(f"has a `from` that is none of {', '.join(_SHAREGPT_ROLES)}")
+            raise BadRecordError(
+                f"has a `from` that is none of {', '.join(_SHAREGPT_ROLES)}",
+                "Write one of them; the name of a speaker belongs into `value`.",
+            )
         messages.append(({"role": _SHAREGPT_ROLES[role], "content": text}, turn))
     return _conversation(messages, read, "sharegpt")
 

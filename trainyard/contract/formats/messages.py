@@ -8,7 +8,12 @@ from trainyard.contract.formats.records import BadRecordError, json_list, withou
 from trainyard.contract.formats.training_marks import DETAILS, MARKS
 
 ROLES = ("system", "user", "assistant", "tool", "developer")
-_OTHER_NAMES = {"human": "user", "gpt": "assistant", "model": "assistant", "bot": "assistant", "chatgpt": "assistant"}
+_OTHER_NAMES = {
+    "human": "user",
+    **dict.fromkeys(("gpt", "model", "bot", "chatgpt"), "assistant"),
+    **dict.fromkeys(("function", "observation", "ipython"), "tool"),
+    **{name.title(): name for name in ROLES},
+}
 """Roles of other tools and what they are here. They are refused, since a chat template may know them."""
 _NO_FIELDS = {*MARKS, DETAILS}
 """What messages say to a trainer, and chat templates do not get."""

@@ -14,7 +14,10 @@ _JOINING = ("Mn", "Mc", "Me", "Cf", "Sk")
 """Categories of Unicode whose characters belong to the one before them."""
 _JOINER = "\u200d"
 _WORD_SIGNS = "_'\u2019"
-NO_BEGINNING = "`prompt` is missing, and `chosen` and `rejected` have no common beginning that could be the prompt"
+NO_BEGINNING = (
+    "`prompt` is missing, and `chosen` and `rejected` have no common beginning that could be the prompt; if another "
+    "field has it, name that one `prompt`, or set data.columns"
+)
 
 
 @dataclass(frozen=True)

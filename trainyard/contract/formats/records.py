@@ -14,9 +14,11 @@ HALF_PAIR = (
 )
 """Problem and hint of a record with text that tokenizers cannot encode."""
 ONE_RECORD = "write each record on one line, or all of them as one JSON array"
+OTHER_TEXT = "write each record as a JSON object; CSV and plain text are not read"
 EXPECTED_OBJECT = ": expected one JSON object with "
 """What comes before the fields of a format, in messages."""
-DEFAULT_HINT = "Correct that line, or set data.format."
+DEFAULT_HINT = "Correct that line."
+_FORMAT_HINT = "Correct that line, or set data.format, or data.columns if the fields have other names."
 MAX_COUNTED = 1000
 """Bad records of a source that are counted before its reading ends."""
 NAMED = 10
@@ -30,7 +32,7 @@ class BadRecordError(ValueError):
         text = f"{problem}{EXPECTED_OBJECT}{expected}" if expected else problem
         super().__init__(f"{text}; {detail}" if detail else text)
         self.is_misfit = expected is not None
-        self.hint = hint or DEFAULT_HINT
+        self.hint = hint or (_FORMAT_HINT if self.is_misfit else DEFAULT_HINT)
 
     def with_detail(self, detail: str) -> "BadRecordError":
         """Return the error with a remedy, if it is about a record without the fields of its format."""
@@ -80,7 +82,11 @@ def json_problem(error: json.JSONDecodeError, *, is_first: bool = False) -> str:
     text = error.doc.rstrip()
     position = min(error.pos, len(text)) + 1
     problem = f"is not JSON: {error.msg.removesuffix(' at').rstrip(': ')} at character {position}"
-    is_cut = is_first and position > len(text) and text.endswith(("{", "[", ","))
+    if not is_first:
+        return problem
+    if not text.lstrip("\ufeff \t").startswith(("{", "[")):
+        return f"{problem} ({OTHER_TEXT})"
+    is_cut = position > len(text) and text.endswith(("{", "[", ","))
     return f"{problem} ({ONE_RECORD})" if is_cut else problem
 
 

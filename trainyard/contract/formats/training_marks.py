@@ -1,11 +1,11 @@
-"""Fields of messages that say whether they are learned: `weight` of OpenAI, `train` of axolotl."""
+"""Fields of messages that say whether they are learned: `weight` of OpenAI, `train` of axolotl, `loss` of ms-swift."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from trainyard.contract.formats.records import BadRecordError
 
-MARKS = {"weight": "0 or 1", "train": "true or false"}
+MARKS = {"weight": "0 or 1", "train": "true or false", "loss": "true or false"}
 """The fields, and the values that they may have, for messages. Chat templates do not get them."""
 DETAILS = "train_detail"
 """Parts of a message that are learned, which no encoder here supports."""
@@ -34,7 +34,8 @@ def training_mark(message: Mapping[str, Any], role: str, name: str) -> bool | No
     if message.get(DETAILS):
         raise BadRecordError(f"has a `{DETAILS}` of {name}; only whole messages can be learned or left out", REMEDY)
     if len(set(stated.values())) > 1:
-        raise BadRecordError(f"has a `weight` and a `train` of {name} that contradict each other")
+        fields = " and a ".join(f"`{field}`" for field in stated)
+        raise BadRecordError(f"has a {fields} of {name} that contradict each other")
     if role != "assistant" and True in stated.values():
         raise BadRecordError(
             f"asks by `{next(iter(stated))}` to learn {name}, which is of the role `{role}`; only messages of the "
@@ -46,4 +47,6 @@ def training_mark(message: Mapping[str, Any], role: str, name: str) -> bool | No
 
 def left_out_text(message: Mapping[str, Any]) -> str:
     """Return by which field a message is left out, for messages."""
-    return "weight 0" if message.get("weight") is not None else "`train: false`"
+    if message.get("weight") is not None:
+        return "weight 0"
+    return "`train: false`" if message.get("train") is not None else "`loss: false`"

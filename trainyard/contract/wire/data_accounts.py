@@ -84,10 +84,12 @@ class BadRecordReason(Resource):
     """Why records hold no example."""
 
     problem: str = Field(examples=["is not JSON"])
-    """Numbers are replaced by `N`, so that records with the same problem count as one."""
+    """Positions are replaced by `N`, so that records with the same problem count as one."""
     records: PositiveInt
     first: str = ""
     """The file and the line or row of the first of them."""
+    hint: str = ""
+    """What to do about it."""
 
 
 class TemplateFacts(Resource):
@@ -109,6 +111,10 @@ class TemplateFacts(Resource):
     """The form in which it takes the arguments of calls of tools."""
     marks_answers: bool = False
     """Whether it names what is learned itself, by `{% generation %}`."""
+    learned_header: str = ""
+    """The header of an answer, if it is learned too, since the template has no generation prompt."""
+    fixed_date: str = Field(default="", examples=["26 July 2024"])
+    """What stands for the date of the day, if the template writes that."""
 
 
 class DataAccount(Resource):
@@ -129,6 +135,8 @@ class DataAccount(Resource):
     """Records that hold no example, and are left out."""
     reasons: list[BadRecordReason] = Field(default_factory=list)
     """The most frequent reasons, at most ten."""
+    unread_fields: list[str] = Field(default_factory=list, examples=[["id", "source"]])
+    """Fields of the records that the format does not read, the most frequent first, at most 20."""
     counts: dict[str, NonNegativeInt] = Field(default_factory=dict, examples=[{"answers": 2400}])
     """Numbers by name, such as `answers`, `answers_trained` and `answers_stripped`; see docs/data.md."""
     tokens: NonNegativeInt = 0

@@ -84,6 +84,26 @@ def test_only_answers_are_learned_whatever_messages_hold(name: str) -> None:
         assert sum(mark in learned for mark in answers) == len(answers) - lost == len(marked.spans), chat
 
 
+@pytest.mark.parametrize("name", sorted(templates()))
+def test_one_text_shows_the_answers_that_several_show(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, (template, variant) = random.Random(f"several {name}"), templates()[name]
+    made = tokenizer_for(template, variant or "")
+    made.chat_template = template
+    tokenizer = HfTokenizer(made)
+    chats = [hostile_chat(rng)[0] for _ in range(10)]
+    at_once = [spans_of(tokenizer, chat) for chat in chats]
+    monkeypatch.setattr("worker.data.chat_template.aligned", lambda text, parts: None)
+    assert at_once == [spans_of(tokenizer, chat) for chat in chats]
+
+
+def spans_of(tokenizer: HfTokenizer, chat: Chat) -> object:
+    try:
+        marked = tokenizer.conversation(chat)
+    except ValueError as error:
+        return str(error)
+    return marked.text, list(marked.spans), marked.counts
+
+
 if __name__ == "__main__":
     made = {name: dict(outcomes(*pair)) for name, pair in sorted(templates().items())}
     OUTCOMES.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n")

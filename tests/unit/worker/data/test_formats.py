@@ -68,15 +68,14 @@ class TestChat:
         assert example.trained == (False, trained, False, True)
         assert example.messages[1] == ANSWER
 
-    @pytest.mark.parametrize(
-        ("train", "trained"), [(False, False), (True, True), (None, True), (0.0, False), (1, True)]
-    )
-    def test_train_of_a_message_decides_it_too(self, train, trained):
-        example = chat({**USER, "train": False}, {**ANSWER, "train": train}, {**USER, "weight": 0}, ANSWER)
+    @pytest.mark.parametrize("field", ["train", "loss"])
+    @pytest.mark.parametrize(("mark", "trained"), [(False, False), (True, True), (None, True), (0.0, False), (1, True)])
+    def test_mark_of_other_trainers_decides_it_too(self, field, mark, trained):
+        example = chat({**USER, field: False}, {**ANSWER, field: mark}, {**USER, "weight": 0}, ANSWER)
         assert example.trained == (False, trained, False, True)
         assert example.messages == [USER, ANSWER, USER, ANSWER]
 
-    @pytest.mark.parametrize("field", ["weight", "train"])
+    @pytest.mark.parametrize("field", ["weight", "train", "loss"])
     def test_message_of_another_role_cannot_be_learned(self, field):
         message = problem({"messages": [{**USER, field: 1}, ANSWER]})
         assert message == (
@@ -85,6 +84,17 @@ class TestChat:
         )
         turns = [{"from": "human", "value": "a", field: 1}, {"from": "gpt", "value": "b"}]
         assert problem({"conversations": turns}, "sharegpt") == message
+
+    @pytest.mark.parametrize(
+        ("field", "text"), [("weight", "weight 0"), ("train", "`train: false`"), ("loss", "`loss: false`")]
+    )
+    def test_field_that_leaves_all_answers_out_is_named(self, field, text):
+        expected = f"has {text} on every message of the assistant"
+        assert problem({"messages": [USER, {**ANSWER, field: False}]}) == expected
+
+    def test_marks_that_contradict_are_named(self):
+        message = problem({"messages": [USER, {**ANSWER, "train": True, "loss": False}]})
+        assert message == "has a `train` and a `loss` of message 2 that contradict each other"
 
     def test_equal_statements_agree(self):
         assert chat(USER, {**ANSWER, "weight": 0, "train": False}, ANSWER).trained == (False, False, True)

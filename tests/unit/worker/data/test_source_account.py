@@ -7,7 +7,7 @@ from pydantic import TypeAdapter
 
 from tests.support import hf
 from tests.support.chat_templates import templates, tokenizer_for
-from trainyard.contract.spec.text_data import TextFiles
+from trainyard.contract.spec.text_data import TextFiles, TextMixture
 from trainyard.contract.wire.data_accounts import DATA_ACCOUNT
 from trainyard.contract.wire.worker_events import EventData, check_event_data
 from worker.core.errors import RefusedError
@@ -99,13 +99,28 @@ class TestTexts:
         assert [reason.records for reason in account.reasons] == [3, 2, 1]
         assert account.reasons[0].first == f"{path}, line 3"
 
+    def test_reason_names_the_values_and_no_position(self):
+        reasons = BadRecordReasons()
+        for number in range(3):
+            reasons.add(f"has a `weight` of message {number} that is not 0 or 1", "a", "Remove it.")
+            reasons.add(f"`messages.{number}` has no `content`", "a")
+        first, second = reasons.facts()
+        assert (first["problem"], first["hint"]) == ("has a `weight` of message N that is not 0 or 1", "Remove it.")
+        assert (second["problem"], second["records"]) == ("`messages.N` has no `content`", 3)
+
+    def test_remedy_names_the_field_of_the_source(self, tmp_path):
+        path = write(tmp_path / "a.jsonl", {"text": "a"}, {"text": "a", "messages": [{}]})
+        sources = [{"path": path, "weight": 1, "name": "a"}]
+        (account,) = accounts(TextMixture(source="mixture", sources=sources, on_bad_line="skip"))
+        assert account.reasons[0].hint == "Set data.sources.0.format to `text` or `chat`."
+
     def test_reasons_are_bounded(self):
         reasons = BadRecordReasons()
         for number in range(3000):
             reasons.add("x" * (number % 1500), "a")
         reasons.add("is not valid: byte 7", "file, line 3")
         assert len(reasons.facts()) == 10
-        assert all(len(reason["problem"]) <= 300 for reason in reasons.facts())
+        assert all(len(reason["problem"]) <= 600 for reason in reasons.facts())
 
     def test_hostile_text_is_stored_as_it_is(self, tmp_path):
         text = "<script>\x1b[2J\u202e\0\ud800"
@@ -189,6 +204,20 @@ class TestChats:
         (account,) = accounts(TextFiles(path=write(tmp_path / "a.jsonl", {"text": "abc"})), qwen3, 500)
         assert account.template is None
         assert parts(account) == [["a", "[bc<eos>]"]]
+
+
+def test_header_and_date_of_the_template_are_stated(tmp_path):
+    template = "{{ strftime_now('%d %b %Y') }}{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<eos>{% endfor %}"
+    made = tokenizer_for(template)
+    made.chat_template = template
+    path = write(tmp_path / "a.jsonl", hf.chats(1)[0])
+    (account,) = accounts(TextFiles(path=path), HfTokenizer(made), length=512)
+    assert (account.template.learned_header, account.template.generation_start) == ("<|assistant|>", "")
+    assert account.template.fixed_date == "26 July 2024"
+    shown = "".join(part.text for part in account.shown[0].texts[0].parts)
+    assert shown.startswith("26 Jul 2024")
+    assert any("header of an answer is learned too: `<|assistant|>`" in sentence for sentence in account.summary)
+    assert any("for which 26 July 2024 stands" in sentence for sentence in account.summary)
 
 
 class TestPreferences:

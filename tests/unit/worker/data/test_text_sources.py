@@ -124,6 +124,26 @@ class TestKinds:
         (tmp_path / "data").write_bytes(content)
         assert f"{tmp_path}/data is not a" in str(refusal(TextFiles(source=source, path=str(tmp_path / "data"))))
 
+    @pytest.mark.parametrize(
+        ("start", "expected", "hint"),
+        [
+            (b"PAR1", "is a Parquet file", "source: parquet"),
+            (b"ARROW1\0\0", "is an Arrow file", "source: arrow"),
+            (b"\x1f\x8b\x08", "is compressed", "Decompress"),
+            (b"\x28\xb5\x2f\xfd", "is compressed", "Decompress"),
+            (b"PK\x03\x04", "is compressed", "Decompress"),
+            (b"\xff\xfe{\0", "is text in UTF-16", "UTF-8"),
+        ],
+    )
+    def test_what_holds_no_lines_has_its_remedy(self, tmp_path, start, expected, hint):
+        (tmp_path / "data").write_bytes(start + b'\n{"text": "a"}\n')
+        error = refusal(TextFiles(path=str(tmp_path / "data"), on_bad_line="skip"))
+        assert (expected in str(error), hint in error.hint) == (True, True)
+
+    def test_first_line_of_another_kind_of_text_has_its_remedy(self, tmp_path):
+        (tmp_path / "data").write_text("prompt,completion\na,b\n")
+        assert "CSV and plain text are not read" in str(refusal(TextFiles(path=str(tmp_path / "data"))))
+
     def test_truncated_table_is_refused(self, tmp_path):
         write_parquet(tmp_path / "whole", ROWS)
         (tmp_path / "data").write_bytes((tmp_path / "whole").read_bytes()[:-20])
@@ -271,7 +291,8 @@ class TestBadLines:
         assert str(error).count("line ") == 9
         assert str(error).count("expected one JSON object") == 1
         assert (
-            error.hint == "Correct that line, or set data.format. To leave bad lines out, set data.on_bad_line: skip."
+            error.hint == "Correct that line, or set data.format, or data.columns if the fields have other names. "
+            "To leave bad lines out, set data.on_bad_line: skip."
         )
 
     @pytest.mark.cpu_seconds(8)
@@ -307,6 +328,12 @@ class TestBadLines:
             assert f"line {(1, 2, 3)[number]} {problem}" in str(error)
             assert "Set data.format to `text` or `completion`." in error.hint
             assert load(TextFiles(path=str(tmp_path / "data"), format="text", packing=False))[0].train == len(rows)
+
+    def test_skipping_is_no_remedy_for_a_first_record_of_two_formats(self, tmp_path):
+        both = {"instruction": "a", "output": "b", "text": "c"}
+        write_jsonl(tmp_path / "data", [both, both, {**both, "output": ""}])
+        error = refusal(TextFiles(path=str(tmp_path / "data"), on_bad_line="skip"))
+        assert error.hint == "Set data.format to `text` or `alpaca`."
 
     def test_field_to_set_is_that_of_the_source(self, tmp_path):
         good, both = tmp_path / "good", tmp_path / "data.format"

@@ -51,6 +51,16 @@ class TestBadRecords:
         assert problem is None if result.problem is None else problem in result.problem
         assert (result.hint is None) == (problem is None)
 
+    def test_remedy_is_that_of_the_most_frequent_reason(self, tmp_path):
+        weighted = {"prompt": [{"role": "user", "content": "a"}], "completion": [{"role": "assistant", "content": "b"}]}
+        weighted["completion"][0]["train_detail"] = [{}]
+        result = update(write(tmp_path / "a.jsonl", GOOD, "no", weighted, weighted)).result
+        assert result.hint == "Remove the field, or that line. To leave them out, set data.on_bad_line: skip."
+
+    def test_one_record_is_no_plural(self, tmp_path):
+        problem = update(write(tmp_path / "a.jsonl", GOOD, "no")).result.problem
+        assert problem.startswith("1 record of data.path holds no example")
+
     def test_no_example_is_a_problem_with_the_account(self, tmp_path):
         result = update(write(tmp_path / "a.jsonl", "no", "no"), data={"format": "completion"}).result
         assert result.data[0].bad_records == 2
