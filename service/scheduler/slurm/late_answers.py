@@ -17,6 +17,10 @@ _SLOW_SECONDS, _SPARED_SECONDS = 5.0, 60.0
 """A program that takes this long to fail is not called again for this long."""
 
 
+class NoAnswerYetError(SchedulerUnavailableError):
+    """The answer is given at a later call."""
+
+
 @dataclass(frozen=True)
 class Answer(Generic[T]):
     """What a command has returned."""
@@ -56,7 +60,8 @@ class LateAnswers(Generic[T]):
             call: Makes the call, in another thread.
 
         Raises:
-            SchedulerUnavailableError: it failed, has not answered yet, or has just been slow to fail.
+            NoAnswerYetError: it is still running.
+            SchedulerUnavailableError: it failed, or has just been slow to fail.
         """
         if purpose not in self._calls:
             if time.monotonic() < self._due_at:
@@ -66,7 +71,7 @@ class LateAnswers(Generic[T]):
         try:
             value = running.future.result(_BRIEF_SECONDS)
         except TimeoutError:
-            raise SchedulerUnavailableError(f"{self._program}: it has not answered yet") from None
+            raise NoAnswerYetError(f"{self._program}: it has not answered yet") from None
         except SchedulerUnavailableError:
             now = time.monotonic()
             self._due_at = now + _SPARED_SECONDS if now - running.started >= _SLOW_SECONDS else now

@@ -39,7 +39,7 @@ from service.scheduler.slurm.commands import (
     owner_environment,
 )
 from service.scheduler.slurm.ends import EndEvidence
-from service.scheduler.slurm.late_answers import LateAnswers
+from service.scheduler.slurm.late_answers import LateAnswers, NoAnswerYetError
 from service.scheduler.slurm.owner_submission import recorded_answer, recorded_ids, submit_as_owner
 from service.scheduler.slurm.pending import count_ahead, describe_pending, needs_other_jobs
 from service.scheduler.slurm.sbatch_output import parse_forecast, parse_sbatch_output
@@ -294,7 +294,7 @@ class SlurmScheduler:
             self._records = answer.value or []
             self._record_names, self._records_queried_at = answer.question, answer.started
             if tag not in answer.question:
-                raise SchedulerUnavailableError("sacct: it has not answered yet")
+                raise NoAnswerYetError(f"sacct: it has not been asked about {tag} yet")
         return self._records
 
     def recorded_answer(self, folder: Path, submission: str, uid: int | None = None) -> SubmitOutcome | None:
