@@ -132,14 +132,21 @@ class SlurmAccounts:
         if os.geteuid() == 0 or now - self._sees_all_jobs_at <= _RULES_SECONDS:
             return
         rules = self._current_rules()
-        if rules.private_jobs and rules.slurm_user != _user():
-            text = self._commands.associations(_user(), COLUMNS) if rules.present else ""
-            if not is_operator(text):
-                raise SchedulerUnavailableError(
-                    f"PrivateData=jobs hides the jobs of users from the account `{_user()}`; make it an operator of "
-                    f"Slurm: sacctmgr modify user {_user()} set adminlevel=operator"
-                )
+        if rules.private_jobs and rules.slurm_user != _user() and not self._is_operator(rules):
+            raise SchedulerUnavailableError(
+                f"PrivateData=jobs hides the jobs of users from the account `{_user()}`; make it an operator of "
+                f"Slurm: sacctmgr modify user {_user()} set adminlevel=operator"
+            )
         self._sees_all_jobs_at = now
+
+    def _is_operator(self, rules: AccountingRules) -> bool:
+        """Return whether the service is an operator. What it was stays, while the accounting does not answer."""
+        try:
+            return rules.present and is_operator(self._associations())
+        except SchedulerUnavailableError:
+            if self._associations_before is None:
+                raise
+            return is_operator(self._associations_before)
 
     def canceller(self, uid: int) -> Canceller:
         """Return who cancelled a job, by the uid in the accounting's record."""

@@ -115,6 +115,26 @@ def test_a_service_that_does_not_see_all_jobs_concludes_nothing(
         accounts.require_all_jobs()
 
 
+def test_an_accounting_that_fails_later_hides_no_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, cluster = [1000.0], Cluster("jobs", "Operator")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(accounting, "_user", lambda: "trainyard")
+    monkeypatch.setattr(accounting.time, "monotonic", lambda: now[0])
+    accounts, query = SlurmAccounts(cluster), cluster.associations
+
+    def fail(user: str, columns: Sequence[str]) -> str:
+        raise SchedulerUnavailableError("sacctmgr exited with 1")
+
+    monkeypatch.setattr(cluster, "associations", fail)
+    with pytest.raises(SchedulerUnavailableError, match="sacctmgr"):
+        accounts.require_all_jobs()
+    monkeypatch.setattr(cluster, "associations", query)
+    accounts.require_all_jobs()
+    monkeypatch.setattr(cluster, "associations", fail)
+    now[0] += 3600
+    accounts.require_all_jobs()
+
+
 def test_a_slow_sacctmgr_delays_nobody_and_keeps_the_known_accounts(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, opened = Cluster("none", "None"), threading.Event()
     accounts, snapshot = SlurmAccounts(cluster), ClusterSnapshot()
