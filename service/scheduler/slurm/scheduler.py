@@ -209,9 +209,10 @@ class SlurmScheduler:
         except SchedulerUnavailableError as error:
             # The queue's answer is enough for the jobs in it; the others wait for the accounting.
             log.warning("accounting unavailable", error=str(error))
-            # What the service has cancelled needs no further evidence: an unclaimed attempt cannot start any more, and
-            # the worker of a claimed one leaves an exit record.
-            observed = {job.tag: _ABSENT for job in missing if job.is_stopping} | observed
+            # What the service has cancelled can no longer start, and its worker leaves an exit record.
+            slow = isinstance(error, NoAnswerYetError)
+            gone = [job for job in missing if job.is_stopping or (slow and self._was_absent(job))]
+            observed = {job.tag: _ABSENT for job in gone} | observed
         else:
             rows = recorded or {}
             unrecorded = set() if recorded is None else unrecorded - rows.keys()
@@ -221,6 +222,10 @@ class SlurmScheduler:
         by_others = {tag: observation for tag, observation in observed.items() if tag not in ours}
         known = observed | self._ends.collect(by_others, {tag: row.state for tag, row in rows.items()}, unrecorded)
         return {job.tag: CachedObservation(job.scheduler_id, known.get(job.tag)) for job in jobs}
+
+    def _was_absent(self, job: SubmittedJob) -> bool:
+        known = None if isinstance(self._observed, SchedulerUnavailableError) else self._observed.get(job.tag)
+        return known is not None and known.for_job(job) == _ABSENT
 
     def _recorded(
         self, jobs: Sequence[SubmittedJob], purpose: Literal["poll", "late"]

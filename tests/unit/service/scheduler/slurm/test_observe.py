@@ -290,6 +290,24 @@ def test_a_slow_accounting_delays_no_poll(
     assert {each.state for each in scheduler.observe([FIRST, SECOND]).values()} == {"ended"}
 
 
+def test_a_slow_accounting_does_not_interrupt_an_absence(
+    scheduler: SlurmScheduler, commands: FakeCommands, time: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert scheduler.observe([FIRST])["ty-1"].state == "absent"
+    monkeypatch.setattr("service.scheduler.slurm.late_answers._BRIEF_SECONDS", 0.01)
+    opened, query = threading.Event(), commands.sacct
+
+    def slow(**selection: Any) -> list[Row] | None:
+        opened.wait(30)
+        return query(**selection)
+
+    monkeypatch.setattr(commands, "sacct", slow)
+    time[0] += 5
+    observed = scheduler.observe([FIRST, SECOND])
+    assert {tag: each.state for tag, each in observed.items()} == {"ty-1": "absent"}, "of the other nothing is known"
+    opened.set()
+
+
 def test_a_job_that_the_service_cancelled_needs_no_canceller(scheduler: SlurmScheduler, commands: FakeCommands) -> None:
     commands.queue = [row(FIRST, "CANCELLED"), row(SECOND, "CANCELLED")]
     commands.without_slurmdbd = True
