@@ -60,6 +60,10 @@ TEXTS: Mapping[ConditionCode, str] = {
         "service, or at its end."
     ),
     "not_in_queue": "Running: heartbeats arrive, although the scheduler no longer lists the job.",
+    "end_unknown": (
+        "The scheduler has ended the job or no longer lists it. The service waits for the accounting of Slurm (sacct), "
+        "which states how it ended."
+    ),
     "still_running": "Slurm has ended the job, but its worker still runs. It was requested to save and stop.",
     "pause_in_queue": "Pause requested. Removing the job from the scheduler's queue.",
     "pausing": "Pause requested. The worker saves a checkpoint and stops.",

@@ -66,9 +66,13 @@ class Decision:
 NO_CHANGE = Decision()
 
 
-def decide(snapshot: JobSnapshot) -> Decision:
-    """Return the next step toward the desired state; `NO_CHANGE` where evidence is missing."""
-    decision = _next_step(snapshot)
+def decide(snapshot: JobSnapshot, *, answered: bool = False) -> Decision:
+    """Return the next step toward the desired state; `NO_CHANGE` where evidence is missing.
+
+    Args:
+        answered: Without an observation: whether the scheduler has answered, but explains the attempt's end only later.
+    """
+    decision = _end_unknown(snapshot) if answered and snapshot.observation is None else _next_step(snapshot)
     if not decision.ended:
         return decision
     return replace(decision, continuations=_continuations(snapshot, decision.status, decision.exit_reason))
@@ -103,6 +107,14 @@ def _scheduler_unreachable(snapshot: JobSnapshot) -> Decision:
     if snapshot.desired == "cancelled" and snapshot.status in ("pending", "running", "pausing"):
         return _within(snapshot, "cancelling", "cancel_pending")
     return NO_CHANGE
+
+
+def _end_unknown(snapshot: JobSnapshot) -> Decision:
+    """Conclude nothing, but replace a message that is outdated. A requeue explains the end that follows."""
+    if snapshot.desired != "run":
+        return _scheduler_unreachable(snapshot)
+    is_shown = snapshot.status in ("pending", "running") and snapshot.condition != "requeued"
+    return Decision(condition=Condition("end_unknown")) if is_shown else NO_CHANGE
 
 
 def _pause(snapshot: JobSnapshot) -> Decision:
@@ -153,6 +165,7 @@ def _pending_or_running(snapshot: JobSnapshot, observation: Observation) -> Deci
 
 _ENDED_CONDITIONS: Mapping[ConditionCode | None, str] = {
     "not_in_queue": "Running: the scheduler lists the job again.",
+    "end_unknown": "Running: the scheduler lists the job again.",
     "suspended": "Running: no longer suspended in Slurm.",
     "cleaning_up": "Running.",
     "still_running": "Running: the scheduler lists the job again.",

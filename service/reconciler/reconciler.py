@@ -258,16 +258,16 @@ class Reconciler:
 
     def _process_submitted(self, job: Job, attempt: Attempt | None, state: _TickState) -> None:
         """Process a job that the scheduler has, may have, or had."""
-        observations = state.observations
         assert attempt is not None, f"job {job.id} is {job.status} without an attempt"
+        answered, observation = state.observations is not None, (state.observations or {}).get(attempt.tag)
         if attempt.scheduler_id is None:
-            if observations is None and job.desired == "cancelled":
+            if not answered and job.desired == "cancelled":
                 self._set_condition(job, Condition("cancel_pending"))
             self._call_scheduler(lambda: self._submitter.resolve(job, attempt, state.unconfirmed))
-        elif observations is not None and attempt.tag in observations:
-            self._process_observed(job, attempt, with_job_names(observations[attempt.tag], state.job_names, job))
+        elif observation is not None:
+            self._process_observed(job, attempt, with_job_names(observation, state.job_names, job))
         else:
-            decision = decide(self._snapshots.load(job, attempt, None, None, ended=False))
+            decision = decide(self._snapshots.load(job, attempt, None, None, ended=False), answered=answered)
             if decision != NO_CHANGE:
                 self._decisions.apply(job, attempt, decision)
 

@@ -9,6 +9,7 @@ from tests.support.owners import unix_users
 from tests.support.slurm_ends import RecordedEnd, Recorder, write
 from tests.support.slurm_lab import Variant, running_lab
 from tests.support.wait import wait_until
+from trainyard.contract.layout import write_atomic
 
 
 def plain_ends(at: Recorder) -> None:
@@ -180,6 +181,40 @@ def boot(at: Recorder) -> None:
             at.lab.start_node("node1")
 
 
+def memory(at: Recorder) -> None:
+    """A script that needs more memory than its job has, ended by the kernel, which needs cgroups, and by Slurm."""
+    fill = "python3 -c 'import time; full = bytearray(400 << 20); time.sleep(60)'"
+    in_groups = ("TaskPlugin=task/cgroup", "ProctrackType=proctrack/cgroup")
+    cgroups = at.lab.root / "cgroup.conf"
+    before = cgroups.read_text() if cgroups.exists() else ""
+    cgroups.write_text("CgroupMountpoint=/sys/fs/cgroup\nConstrainRAMSpace=yes\nConstrainSwapSpace=yes\n")
+    try:
+        with at.configured("SelectTypeParameters=CR_Core_Memory", *in_groups):
+            at.observe(at.submit("out of memory in a cgroup", fill, "--mem=100"))
+            at.observe(at.submit("out of memory of a step in a cgroup", f"srun {fill}", "--mem=100"))
+    finally:
+        cgroups.write_text(before)
+    measured = ("JobAcctGatherParams=OverMemoryKill", "JobAcctGatherFrequency=task=1")
+    with at.configured("SelectTypeParameters=CR_Core_Memory", *measured):
+        at.observe(at.submit("out of memory by measurement", f"srun {fill}", "--mem=100"))
+
+
+def removed_partition(at: Recorder) -> None:
+    """slurm.conf no longer has the partition of a job that runs and of one that waits."""
+    running = at.started("partition removed", "sleep 300", "--partition=minute", "--licenses=tokens:4")
+    waiting = at.submit("partition removed before the start", "true", "--partition=minute", "--licenses=tokens:1")
+    before = at.lab.conf.read_text()
+    write_atomic(at.lab.conf, before.replace("PartitionName=minute", "PartitionName=renamed"))
+    at.lab.stop_controller()
+    at.lab.start_controller()
+    at.wait_for_nodes()
+    for record in (running, waiting):
+        at.observe(record)
+    write_atomic(at.lab.conf, before)
+    at.restart()
+    at.resume()
+
+
 def lost_state(at: Recorder) -> None:
     """The controller starts without its state."""
     record = at.started("state of the controller lost")
@@ -206,7 +241,7 @@ def refusal(at: Recorder) -> None:
 
 
 OF_USERS = [plain_ends, cancellations, signals, operators]
-OF_SITES = [preemptions, site_programs, nodes, mounts, credentials, boot]
+OF_SITES = [preemptions, site_programs, nodes, mounts, credentials, boot, memory, removed_partition]
 """`refusal` and `lost_state` follow these."""
 
 

@@ -192,10 +192,13 @@ class TimeLimit:
         the limit of the launch document.
 
         Args:
-            wall: Seconds since 1970.
+            wall: Seconds since 1970, by the clock of this node.
         """
-        end = environ.get("SLURM_JOB_END_TIME", "")
+        start, end = (environ.get(f"SLURM_JOB_{name}_TIME", "") for name in ("START", "END"))
         left = float(end) - wall if end.isdigit() else 0.0
+        if start.isdigit() and end.isdigit() and not float(start) <= wall < float(end):
+            # The clock of this node differs from that of the controller. The launcher is the first program of the job.
+            left = float(end) - float(start)
         if left <= 0.0:
             left = (launch.limit_minutes or float("inf")) * 60.0
         return cls(left, launch.lead_of(left), now=now, query=partial(slurm_seconds_left, environ))

@@ -26,13 +26,18 @@ _CANCELLED_UNANSWERED = (
 )
 
 
-def settle(outcome: Outcome, job: Job, attempt: Attempt) -> Outcome:
-    """Return what an answer of the scheduler means to the job: a refusal ends only one that has never run.
+def settle(outcome: Outcome, job: Job, attempt: Attempt, attempts: Sequence[Attempt]) -> Outcome:
+    """Return what an answer of the scheduler means to the job: a refusal ends only one that it has never accepted.
 
-    One that has run was acceptable. The site has changed since, and may change again; its user can change the request.
+    The site has changed since it accepted the job, and may change again; its user can change the request.
     A refusal that the exclusion of nodes may explain is left to the recorder, which lifts the exclusion.
+
+    Args:
+        attempt: The one that the answer is about.
+        attempts: All attempts of the job.
     """
-    if isinstance(outcome, Rejected) and job.started_at is not None and not _excluded(attempt):
+    was_accepted = job.started_at is not None or any(one.scheduler_id is not None for one in attempts)
+    if isinstance(outcome, Rejected) and was_accepted and not _excluded(attempt):
         return Postponed(outcome.message)
     return outcome
 

@@ -258,7 +258,8 @@ class Submitter:
             with self.database.read() as session:
                 jobs = JobRepository(session, self.clock())
                 job, attempt = jobs.load(result.job_pk), jobs.get_attempt(attempt_id)
-            outcome, group = settle(outcome, job, attempt), refusal_group(job)
+                outcome = settle(outcome, job, attempt, jobs.list_attempts(job))
+            group = refusal_group(job)
         if isinstance(outcome, Superseded):
             log.warning("another service has taken over the attempt", attempt=attempt_id)
         elif isinstance(outcome, NotSubmitted | Postponed):

@@ -6,12 +6,14 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 import structlog
 
 from service.scheduler.base import Canceller, SchedulerUnavailableError
 from service.scheduler.slurm.commands import SlurmCommands
+from service.scheduler.slurm.late_answers import LateAnswers, NoAnswerYetError
 from trainyard.contract.wire.cluster import AccountResource, ClusterSnapshot
 
 log = structlog.get_logger("slurm")
@@ -115,6 +117,8 @@ class SlurmAccounts:
         self._rules: AccountingRules | None = None
         self._rules_at = float("-inf")
         self._sees_all_jobs_at = float("-inf")
+        self._answers = LateAnswers[str]("sacctmgr")
+        self._associations_before: str | None = None
 
     def require_all_jobs(self) -> None:
         """Check, every ten minutes, that the jobs of all users are listed for the account of the service.
@@ -128,14 +132,21 @@ class SlurmAccounts:
         if os.geteuid() == 0 or now - self._sees_all_jobs_at <= _RULES_SECONDS:
             return
         rules = self._current_rules()
-        if rules.private_jobs and rules.slurm_user != _user():
-            text = self._commands.associations(_user(), COLUMNS) if rules.present else ""
-            if not is_operator(text):
-                raise SchedulerUnavailableError(
-                    f"PrivateData=jobs hides the jobs of users from the account `{_user()}`; make it an operator of "
-                    f"Slurm: sacctmgr modify user {_user()} set adminlevel=operator"
-                )
+        if rules.private_jobs and rules.slurm_user != _user() and not self._is_operator(rules):
+            raise SchedulerUnavailableError(
+                f"PrivateData=jobs hides the jobs of users from the account `{_user()}`; make it an operator of "
+                f"Slurm: sacctmgr modify user {_user()} set adminlevel=operator"
+            )
         self._sees_all_jobs_at = now
+
+    def _is_operator(self, rules: AccountingRules) -> bool:
+        """Return whether the service is an operator. What it was stays, while the accounting does not answer."""
+        try:
+            return rules.present and is_operator(self._associations())
+        except SchedulerUnavailableError:
+            if self._associations_before is None:
+                raise
+            return is_operator(self._associations_before)
 
     def canceller(self, uid: int) -> Canceller:
         """Return who cancelled a job, by the uid in the accounting's record."""
@@ -154,12 +165,23 @@ class SlurmAccounts:
             rules = self._current_rules()
             if not rules.present:
                 return snapshot
-            text = self._commands.associations(_user(), COLUMNS)
+            text = self._associations()
         except SchedulerUnavailableError as error:
             log.warning("accounts are unavailable", error=str(error))
             return snapshot
         enforced = enforced_fields(rules, operator=is_operator(text))
         return snapshot.model_copy(update={"accounts": parse_accounts(text, rules.cluster), "enforced": enforced})
+
+    def _associations(self) -> str:
+        """Return the output of sacctmgr; if it is slow, that of its last call."""
+        user = _user()
+        query = partial(self._commands.associations, user, COLUMNS)
+        try:
+            self._associations_before = self._answers.ask("associations", frozenset([user]), query).value
+        except NoAnswerYetError:
+            if self._associations_before is None:
+                raise
+        return self._associations_before
 
     def _current_rules(self) -> AccountingRules:
         now = time.monotonic()

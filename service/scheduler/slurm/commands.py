@@ -107,12 +107,9 @@ class SlurmCommands:
         separator = secrets.token_hex(8)
         options = ["--allocations", "--duplicates", "--noheader", "--parsable2", f"--delimiter={separator}", *users]
         done = self._call(["sacct", *options, columns, *selection])
-        message = done.stderr.decode(errors="replace").strip()
         # That there is no accounting is an answer, and no failure of a command, which an alarm counts.
-        self._check("sacct", done.returncode, message, [_NO_ACCOUNTING])
-        if done.returncode != 0:
-            return None
-        return parse_records(done.stdout.decode(errors="replace"), separator)
+        text = self._text("sacct", done, [_NO_ACCOUNTING])
+        return parse_records(text, separator) if done.returncode == 0 else None
 
     def sinfo(self) -> ClusterSnapshot:
         """Partitions and nodes, with one command."""
@@ -200,8 +197,14 @@ class SlurmCommands:
 
     def _run(self, command: list[str], *, harmless: Sequence[str] = ()) -> str:
         """Return the output. An error whose text is among the harmless ones is none."""
-        done = self._call(command)
-        self._check(command[0], done.returncode, done.stderr.decode(errors="replace").strip(), harmless)
+        return self._text(command[0], self._call(command), harmless)
+
+    def _text(self, program: str, done: "subprocess.CompletedProcess[bytes]", harmless: Sequence[str]) -> str:
+        """Return the output of a command. If it ends within a line, jobs that it lacks would look like ended ones."""
+        if done.returncode == 0 and done.stdout and not done.stdout.endswith(b"\n"):
+            self.count(program, "failed")
+            raise SchedulerUnavailableError(f"{program}: its output ends within a line, after {len(done.stdout)} bytes")
+        self._check(program, done.returncode, done.stderr.decode(errors="replace").strip(), harmless)
         return done.stdout.decode(errors="replace")
 
     def _check(self, program: str, status: int, message: str, harmless: Sequence[str]) -> None:

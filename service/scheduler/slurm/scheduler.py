@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,6 +39,7 @@ from service.scheduler.slurm.commands import (
     owner_environment,
 )
 from service.scheduler.slurm.ends import EndEvidence
+from service.scheduler.slurm.late_answers import LateAnswers, NoAnswerYetError
 from service.scheduler.slurm.owner_submission import recorded_answer, recorded_ids, submit_as_owner
 from service.scheduler.slurm.pending import count_ahead, describe_pending, needs_other_jobs
 from service.scheduler.slurm.sbatch_output import parse_forecast, parse_sbatch_output
@@ -58,13 +60,12 @@ _CANCEL_INTERVAL_SECONDS = 60.0
 _SUBMISSION_RETENTION_SECONDS = 3600.0
 _QUEUE_MAX_AGE_SECONDS = 60.0
 """How old the queue may be from which `own_entries` returns."""
-_SLOW_SECONDS, _SPARED_SECONDS = 5.0, 60.0
-"""An accounting that takes this long to fail is not queried again for this long: each query delays all jobs."""
 _MAX_NAMES = 500
 """Names in one accounting query, whose length is limited."""
 _MAX_IDS = 10_000
 """Ids in one accounting query: 90,000 bytes as an argument, of which Linux allows 128 KiB."""
 _SUBMITTED = Observation("pending", "Submitted to Slurm.")
+_ABSENT = Observation("absent", "Slurm: not listed")
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class SlurmScheduler:
         self._record_names: frozenset[str] = frozenset()
         """The names for which `_records` is the accounting's answer."""
         self._records_queried_at = float("-inf")
-        self._accounting_due_at = float("-inf")
+        self._answers: LateAnswers[list[Row] | None] = LateAnswers("sacct")
         self._last_queried_job = (0, "")
         """The last job of the previous accounting query, if there were too many for one query."""
         self._polled_at = float("-inf")
@@ -204,42 +205,45 @@ class SlurmScheduler:
         rows: dict[str, Row] = {}
         unrecorded = {job.tag for job in unclear}
         try:
-            recorded = self._recorded(queried) if queried else None
+            recorded, ids = self._recorded(queried, "poll") if queried else (None, frozenset())
         except SchedulerUnavailableError as error:
             # The queue's answer is enough for the jobs in it; the others wait for the accounting.
             log.warning("accounting unavailable", error=str(error))
+            # What the service has cancelled can no longer start, and its worker leaves an exit record.
+            slow = isinstance(error, NoAnswerYetError)
+            gone = [job for job in missing if job.is_stopping or (slow and self._was_absent(job))]
+            observed = {job.tag: _ABSENT for job in gone} | observed
         else:
             rows = recorded or {}
             unrecorded = set() if recorded is None else unrecorded - rows.keys()
-            absent = {job.tag: Observation("absent", "Slurm: not listed") for job in missing}
+            absent = {job.tag: _ABSENT for job in missing if job.scheduler_id in ids}
             observed = absent | observed | {tag: _observation(row, {}, self._clock()) for tag, row in rows.items()}
         ours = {job.tag for job in jobs if job.is_stopping and _is_unclear(observed.get(job.tag))}
         by_others = {tag: observation for tag, observation in observed.items() if tag not in ours}
         known = observed | self._ends.collect(by_others, {tag: row.state for tag, row in rows.items()}, unrecorded)
         return {job.tag: CachedObservation(job.scheduler_id, known.get(job.tag)) for job in jobs}
 
-    def _recorded(self, jobs: Sequence[SubmittedJob]) -> dict[str, Row] | None:
-        """The accounting's records of the jobs that have ended, by tag; None if the cluster has no accounting."""
-        records = self._sacct(ids=[job.scheduler_id for job in jobs])
-        if records is None:
-            return None
-        # Only the controller knows what runs: an unfinished record that it does not list is outdated.
-        return {tag: row for tag, row in _rows_of(jobs, records).items() if interpret_state(row.state)[0] == "ended"}
+    def _was_absent(self, job: SubmittedJob) -> bool:
+        known = None if isinstance(self._observed, SchedulerUnavailableError) else self._observed.get(job.tag)
+        return known is not None and known.for_job(job) == _ABSENT
 
-    def _sacct(self, *, ids: Sequence[str] = (), names: Sequence[str] = ()) -> list[Row] | None:
-        """Query the accounting, unless it has just been slow to fail."""
-        started = time.monotonic()
-        if started < self._accounting_due_at:
-            raise SchedulerUnavailableError("sacct: the accounting hangs; it is queried once a minute")
-        try:
-            return self._commands.sacct(ids=ids, names=names)
-        except SchedulerUnavailableError:
-            now = time.monotonic()
-            self._accounting_due_at = now + _SPARED_SECONDS if now - started >= _SLOW_SECONDS else now
-            raise
+    def _recorded(
+        self, jobs: Sequence[SubmittedJob], purpose: Literal["poll", "late"]
+    ) -> tuple[dict[str, Row] | None, frozenset[str]]:
+        """The accounting's records of the jobs that have ended, by tag, and the ids that it was asked about.
+
+        None: the cluster has no accounting. A late answer is as good: its jobs were over when it was asked.
+        """
+        ids = [job.scheduler_id for job in jobs]
+        answer = self._answers.ask(purpose, frozenset(ids), partial(self._commands.sacct, ids=ids))
+        if answer.value is None:
+            return None, answer.question
+        # Only the controller knows what runs: an unfinished record that it does not list is outdated.
+        rows = _rows_of(jobs, answer.value)
+        return {tag: row for tag, row in rows.items() if interpret_state(row.state)[0] == "ended"}, answer.question
 
     def recorded_ends(self, jobs: Sequence[SubmittedJob]) -> Mapping[str, Observation]:
-        rows, now = self._recorded(jobs) or {}, self._clock()
+        rows, now = self._recorded(jobs, "late")[0] or {}, self._clock()
         return {tag: self._ends.with_canceller(_observation(row, {}, now), row.state) for tag, row in rows.items()}
 
     def _next_batch(self, missing: Sequence[SubmittedJob]) -> Sequence[SubmittedJob]:
@@ -291,9 +295,11 @@ class SlurmScheduler:
         if tag not in answered:
             others = (other for other in next_tags if other not in answered)
             names = list(dict.fromkeys([tag, *others]))[:_MAX_NAMES]
-            started = time.monotonic()
-            self._records = self._sacct(names=names) or []
-            self._record_names, self._records_queried_at = frozenset(names), started
+            answer = self._answers.ask("find", frozenset(names), partial(self._commands.sacct, names=names))
+            self._records = answer.value or []
+            self._record_names, self._records_queried_at = answer.question, answer.started
+            if tag not in answer.question:
+                raise NoAnswerYetError(f"sacct: it has not been asked about {tag} yet")
         return self._records
 
     def recorded_answer(self, folder: Path, submission: str, uid: int | None = None) -> SubmitOutcome | None:

@@ -64,9 +64,10 @@ def parse_short(text: str) -> list[NodeLine]:
 
 
 def _split_columns(row: str) -> list[str]:
-    cells, start = [], 0
+    # Slurm counts bytes: a name with umlauts has fewer characters than its column.
+    line, cells, start = row.encode(), [], 0
     for width in _COLUMN_WIDTHS.values():
-        cells.append(row[start : start + width].strip())
+        cells.append(line[start : start + width].decode(errors="replace").strip())
         start += width
     return cells
 

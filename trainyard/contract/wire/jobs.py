@@ -76,6 +76,7 @@ ConditionCode = Literal[
     "cleaning_up",
     "silent",
     "not_in_queue",
+    "end_unknown",
     "still_running",
     "pause_in_queue",
     "pausing",

@@ -292,6 +292,23 @@ def test_rejection_lifts_the_node_exclusion(world: World) -> None:
     assert {"node_excluded", "node_exclusion_lifted"} <= set(kinds)
 
 
+def test_a_refusal_does_not_end_a_job_that_was_accepted_before(world: World) -> None:
+    """Slurm ends what waits in a partition that is renamed, and refuses the next attempt."""
+    job = world.submit()
+    world.tick()
+    assert world.status(job) == "pending"
+    (tag,) = world.scheduler.states
+    world.scheduler.states[tag] = Observation("ended", "Slurm: NODE_FAIL", ended_as="node_failure")
+    world.scheduler.outcome = Rejected("Batch job submission failed: Invalid partition name specified")
+    world.tick(2)
+    assert world.job(job)["attempt"]["number"] == 2
+    assert (world.status(job), world.job(job)["condition"]["code"]) == ("submitting", "refused_for_now")
+    world.scheduler.outcome = None
+    world.clock.advance(60)
+    world.tick()
+    assert world.status(job) == "pending"
+
+
 def test_failed_node_is_excluded_from_the_next_attempt(world: World) -> None:
     job = world.submit()
     worker = world.start(job)

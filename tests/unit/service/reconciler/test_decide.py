@@ -100,6 +100,16 @@ def test_a_completing_job_reports_that_slurm_is_cleaning_up() -> None:
     assert (ended.status, ended.message) == ("succeeded", "Completed all steps.")
 
 
+def test_an_end_that_nobody_explains_yet_is_shown() -> None:
+    unknown = Decision(condition=Condition("end_unknown"))
+    assert decide(snapshot(observation=None, condition="cleaning_up"), answered=True) == unknown
+    assert decide(snapshot(observation=None, condition="cleaning_up")) == NO_CHANGE, "the scheduler does not answer"
+    assert decide(snapshot(observation=None, condition="requeued"), answered=True) == NO_CHANGE, "the cause of the end"
+    assert decide(snapshot(observation=Observation("running"), condition="end_unknown")).message
+    cancelled = decide(snapshot(observation=None, desired="cancelled"), answered=True)
+    assert cancelled.condition == Condition("cancel_pending")
+
+
 def test_a_run_that_was_stopped_early_has_succeeded_and_reports_why() -> None:
     ended = decide(snapshot(exit_record=exit_record("completed", step=40, best_step=25)))
     assert (ended.status, ended.reason) == ("succeeded", "completed")

@@ -48,6 +48,12 @@ VERDICTS = {
     "node killed": ("site", "node failure (Slurm: NODE_FAIL; node1 is down: Not responding)"),
     "node does not boot": ("site", "node failure (Slurm: NODE_FAIL; node1 is down: ResumeTimeout reached)"),
     "folder of the runs not mounted": ("site", NOT_LAUNCHED),
+    "out of memory in a cgroup": ("job", "out of memory (Slurm: OUT_OF_MEMORY)"),
+    # The step alone is out of memory. A worker that outlives its ranks reports the cause.
+    "out of memory of a step in a cgroup": ("unknown", f"{UNEXPLAINED} (Slurm: FAILED, NonZeroExitCode)"),
+    "out of memory by measurement": ("unknown", f"{UNEXPLAINED} (Slurm: FAILED, NonZeroExitCode)"),
+    "partition removed": ("site", "node failure (Slurm: NODE_FAIL"),
+    "partition removed before the start": ("site", "ended by Slurm before it started (Slurm: NODE_FAIL"),
     "state of the controller lost": (
         "site",
         "removed by Slurm's controller, not by a user (Slurm: CANCELLED by slurmctld",

@@ -202,6 +202,16 @@ class TestTimeLimit:
         clock[0] = 60.0
         assert limit.passed
 
+    @pytest.mark.parametrize("skew", [-3600.0, 3600.0, 7200.0])
+    def test_a_wrong_clock_of_the_node_does_not_move_the_end(self, skew):
+        clock = [0.0]
+        reported = {"SLURM_JOB_START_TIME": "10000", "SLURM_JOB_END_TIME": "10600"}
+        limit = TimeLimit.of(document(time_limit_minutes=600), reported, 10000.0 + skew, now=lambda: clock[0])
+        clock[0] = 400.0
+        assert not limit.near
+        clock[0] = 600.0
+        assert limit.passed
+
     def test_the_scheduler_is_queried_once_before_each_end(self):
         clock, answers = [0.0], [300.0, 5.0]
         queries = []

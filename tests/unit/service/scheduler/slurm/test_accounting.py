@@ -1,13 +1,14 @@
 """Parsing of accounts and enforced fields from `scontrol show config` and `sacctmgr`."""
 
 import os
+import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
 
 import pytest
 
 from service.scheduler.base import SchedulerUnavailableError
-from service.scheduler.slurm import accounting
+from service.scheduler.slurm import accounting, late_answers
 from service.scheduler.slurm.accounting import (
     AccountingRules,
     SlurmAccounts,
@@ -17,6 +18,7 @@ from service.scheduler.slurm.accounting import (
     parse_rules,
 )
 from service.scheduler.slurm.commands import SlurmCommands
+from trainyard.contract.wire.cluster import ClusterSnapshot
 
 CONFIGURATION = """Configuration data as of 2026-01-01T00:00:00
 AccountingStorageBackupHost = (null)
@@ -111,3 +113,41 @@ def test_a_service_that_does_not_see_all_jobs_concludes_nothing(
     accounts = SlurmAccounts(Cluster(private, level))
     with pytest.raises(SchedulerUnavailableError, match="adminlevel=operator") if hidden else nullcontext():
         accounts.require_all_jobs()
+
+
+def test_an_accounting_that_fails_later_hides_no_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, cluster = [1000.0], Cluster("jobs", "Operator")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(accounting, "_user", lambda: "trainyard")
+    monkeypatch.setattr(accounting.time, "monotonic", lambda: now[0])
+    accounts, query = SlurmAccounts(cluster), cluster.associations
+
+    def fail(user: str, columns: Sequence[str]) -> str:
+        raise SchedulerUnavailableError("sacctmgr exited with 1")
+
+    monkeypatch.setattr(cluster, "associations", fail)
+    with pytest.raises(SchedulerUnavailableError, match="sacctmgr"):
+        accounts.require_all_jobs()
+    monkeypatch.setattr(cluster, "associations", query)
+    accounts.require_all_jobs()
+    monkeypatch.setattr(cluster, "associations", fail)
+    now[0] += 3600
+    accounts.require_all_jobs()
+
+
+def test_a_slow_sacctmgr_delays_nobody_and_keeps_the_known_accounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, opened = Cluster("none", "None"), threading.Event()
+    accounts, snapshot = SlurmAccounts(cluster), ClusterSnapshot()
+    query = cluster.associations
+    assert [each.name for each in accounts.add_to(snapshot).accounts or []] == ["physics"]
+    monkeypatch.setattr(late_answers, "_BRIEF_SECONDS", 0.01)
+
+    def slow(user: str, columns: Sequence[str]) -> str:
+        opened.wait(30)
+        return query(user, columns).replace("physics", "biology")
+
+    monkeypatch.setattr(cluster, "associations", slow)
+    assert [each.name for each in accounts.add_to(snapshot).accounts or []] == ["physics"]
+    opened.set()
+    monkeypatch.setattr(late_answers, "_BRIEF_SECONDS", 30)
+    assert [each.name for each in accounts.add_to(snapshot).accounts or []] == ["biology"]

@@ -67,6 +67,17 @@ def test_nodes_of_a_job_that_has_started_are_not_changed(programs: Path, message
     assert (programs / "arguments").read_text() == "update jobid=1,2 excnodelist=node[1-2],node4\n"
 
 
+@pytest.mark.parametrize("query", ["squeue", "sacct", "sinfo"])
+def test_an_output_that_is_cut_off_is_no_answer(programs: Path, query: str) -> None:
+    program(programs, query, "printf 'a|1|RUNNING\\na|2|RUNN'")
+    counted: list[tuple[str, str]] = []
+    commands = SlurmCommands(lambda name, outcome: counted.append((name, outcome)))
+    call = {"squeue": commands.squeue, "sacct": lambda: commands.sacct(ids=["1"]), "sinfo": commands.sinfo}[query]
+    with pytest.raises(SchedulerUnavailableError, match="ends within a line"):
+        call()
+    assert counted == [(query, "failed")]
+
+
 def test_an_old_release_is_queried_without_used_gpus(programs: Path) -> None:
     output = "echo 'sinfo: error: Invalid node format specification: GresUsed' >&2; exit 1"
     line = "gpu*|up|1:00|n1|idle|1|all|gpu:2|n/a"

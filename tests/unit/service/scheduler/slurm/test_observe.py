@@ -1,11 +1,13 @@
 """Observing jobs in Slurm, with cached and partial answers."""
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -249,6 +251,61 @@ def test_an_accounting_that_hangs_delays_other_jobs_once_a_minute(
     commands.past = [row(FIRST, "COMPLETED")]
     time[0] += 60
     assert scheduler.observe([FIRST, SECOND])["ty-1"].state == "ended"
+
+
+def test_a_cancelled_job_does_not_wait_for_an_accounting_that_hangs(
+    scheduler: SlurmScheduler, commands: FakeCommands
+) -> None:
+    commands.accounting = False
+    observed = scheduler.observe([replace(FIRST, is_stopping=True), SECOND])
+    assert {tag: each.state for tag, each in observed.items()} == {"ty-1": "absent"}, (
+        "nothing is concluded of the other"
+    )
+
+
+def test_a_slow_accounting_delays_no_poll(
+    scheduler: SlurmScheduler, commands: FakeCommands, time: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = "service.scheduler.slurm.late_answers._BRIEF_SECONDS"
+    monkeypatch.setattr(limit, 0.01)
+    opened, answered = threading.Event(), threading.Event()
+    query = commands.sacct
+
+    def slow(**selection: Any) -> list[Row] | None:
+        opened.wait(30)
+        answered.set()
+        return query(**selection)
+
+    monkeypatch.setattr(commands, "sacct", slow)
+    commands.queue, commands.past = [row(SECOND, "RUNNING")], [row(FIRST, "COMPLETED"), row(SECOND, "COMPLETED")]
+    assert set(scheduler.observe([FIRST, SECOND])) == {"ty-2"}
+    opened.set()
+    assert answered.wait(30)
+    commands.queue = []
+    time[0] += 5
+    monkeypatch.setattr(limit, 30)
+    observed = scheduler.observe([FIRST, SECOND])
+    assert {tag: each.state for tag, each in observed.items()} == {"ty-1": "ended"}, "the other one was not asked about"
+    time[0] += 5
+    assert {each.state for each in scheduler.observe([FIRST, SECOND]).values()} == {"ended"}
+
+
+def test_a_slow_accounting_does_not_interrupt_an_absence(
+    scheduler: SlurmScheduler, commands: FakeCommands, time: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert scheduler.observe([FIRST])["ty-1"].state == "absent"
+    monkeypatch.setattr("service.scheduler.slurm.late_answers._BRIEF_SECONDS", 0.01)
+    opened, query = threading.Event(), commands.sacct
+
+    def slow(**selection: Any) -> list[Row] | None:
+        opened.wait(30)
+        return query(**selection)
+
+    monkeypatch.setattr(commands, "sacct", slow)
+    time[0] += 5
+    observed = scheduler.observe([FIRST, SECOND])
+    assert {tag: each.state for tag, each in observed.items()} == {"ty-1": "absent"}, "of the other nothing is known"
+    opened.set()
 
 
 def test_a_job_that_the_service_cancelled_needs_no_canceller(scheduler: SlurmScheduler, commands: FakeCommands) -> None:

@@ -134,3 +134,16 @@ def test_gpus_of(gres: str, expected: dict[str, int]) -> None:
 )
 def test_minutes_of(limit: str, minutes: int | None) -> None:
     assert parse_minutes(limit) == minutes
+
+
+def test_columns_are_counted_in_bytes() -> None:
+    row = "".join(
+        cell + " " * (width - len(cell.encode()))
+        for cell, width in zip(
+            ("größe", "up", "infinite", "node1", "idle", "1-infinite", "ärzte", "gpu:2", "n/a", "gpu:0"),
+            _WIDTHS,
+            strict=True,
+        )
+    )
+    (line,) = parse_wide(row)
+    assert (line.partition, line.state, line.groups, line.gpus) == ("größe", "idle", ("ärzte",), {"": 2})

@@ -1,0 +1,97 @@
+"""Commands that may hang: the caller waits briefly, and gets the answer at a later call."""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from service.scheduler.base import SchedulerUnavailableError
+
+T = TypeVar("T")
+
+_BRIEF_SECONDS = 2.0
+"""How long a caller waits: the tick serves all jobs, and carries out cancellations."""
+_SLOW_SECONDS, _SPARED_SECONDS = 5.0, 60.0
+"""A program that takes this long to fail is not called again for this long."""
+
+
+class NoAnswerYetError(SchedulerUnavailableError):
+    """The answer is given at a later call."""
+
+
+@dataclass(frozen=True)
+class Answer(Generic[T]):
+    """What a command has returned."""
+
+    value: T
+    question: frozenset[str]
+    """What it was asked about."""
+    started: float
+    """When the command was started, in seconds of `time.monotonic`."""
+
+
+@dataclass
+class _Call(Generic[T]):
+    question: frozenset[str]
+    started: float
+    future: "Future[T]"
+
+
+class LateAnswers(Generic[T]):
+    """Calls of one program, at most one at a time for each purpose."""
+
+    def __init__(self, program: str) -> None:
+        """
+        Args:
+            program: Its name, for messages.
+        """
+        self._program = program
+        self._calls: dict[str, _Call[T]] = {}
+        self._due_at = float("-inf")
+
+    def ask(self, purpose: str, question: frozenset[str], call: Callable[[], T]) -> Answer[T]:
+        """Return the answer to a question, or to an earlier one of the same purpose that was not answered before.
+
+        Args:
+            purpose: Calls of different purposes do not take each other's answers.
+            question: What the answer is about, such as ids.
+            call: Makes the call, in another thread.
+
+        Raises:
+            NoAnswerYetError: it is still running.
+            SchedulerUnavailableError: it failed, or has just been slow to fail.
+        """
+        if purpose not in self._calls:
+            if time.monotonic() < self._due_at:
+                raise SchedulerUnavailableError(f"{self._program}: it hangs; it is called once a minute")
+            self._calls[purpose] = _begin(question, call)
+        running = self._calls[purpose]
+        try:
+            value = running.future.result(_BRIEF_SECONDS)
+        except TimeoutError:
+            raise NoAnswerYetError(f"{self._program}: it has not answered yet") from None
+        except SchedulerUnavailableError:
+            now = time.monotonic()
+            self._due_at = now + _SPARED_SECONDS if now - running.started >= _SLOW_SECONDS else now
+            raise
+        finally:
+            if running.future.done():
+                del self._calls[purpose]
+        return Answer(value, running.question, running.started)
+
+
+def _begin(question: frozenset[str], call: Callable[[], T]) -> _Call[T]:
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    begun = _Call(question, time.monotonic(), future)
+    # A call that hangs must not delay the end of the service.
+    threading.Thread(target=run, name="late-answer", daemon=True).start()
+    return begun

@@ -1,0 +1,70 @@
+"""Answers of commands that may hang."""
+
+import threading
+
+import pytest
+
+from service.scheduler.base import SchedulerUnavailableError
+from service.scheduler.slurm import late_answers
+from service.scheduler.slurm.late_answers import LateAnswers
+from tests.support.wait import wait_until
+
+ONE, TWO = frozenset({"1"}), frozenset({"2"})
+
+
+@pytest.fixture(autouse=True)
+def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(late_answers, "_BRIEF_SECONDS", 0.01)
+
+
+def test_a_slow_answer_is_given_at_a_later_call() -> None:
+    answers, opened = LateAnswers[str]("sacct"), threading.Event()
+
+    def slow() -> str:
+        opened.wait(30)
+        return "rows"
+
+    for _ in range(2):
+        with pytest.raises(SchedulerUnavailableError, match="has not answered yet"):
+            answers.ask("poll", ONE, slow)
+    opened.set()
+    wait_until(lambda: not any(each.name == "late-answer" for each in threading.enumerate()), 30, "the answer")
+    answer = answers.ask("poll", TWO, lambda: "others")
+    assert (answer.value, answer.question) == ("rows", ONE), "it is about what was asked first"
+    assert answers.ask("poll", TWO, lambda: "others").value == "others"
+
+
+def test_purposes_do_not_take_each_others_answers() -> None:
+    answers, opened = LateAnswers[str]("sacct"), threading.Event()
+    with pytest.raises(SchedulerUnavailableError):
+        answers.ask("poll", ONE, lambda: str(opened.wait(30)))
+    assert answers.ask("find", TWO, lambda: "by name").value == "by name"
+    opened.set()
+
+
+def test_an_error_is_raised_and_the_next_call_made() -> None:
+    answers = LateAnswers[str]("sacct")
+
+    def fail() -> str:
+        raise SchedulerUnavailableError("sacct exited with 1")
+
+    with pytest.raises(SchedulerUnavailableError, match="exited with 1"):
+        answers.ask("poll", ONE, fail)
+    assert answers.ask("poll", ONE, lambda: "rows").value == "rows"
+
+
+def test_a_program_that_fails_slowly_is_spared(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(late_answers.time, "monotonic", lambda: now[0])
+    answers = LateAnswers[str]("sacct")
+
+    def hang() -> str:
+        now[0] += 20
+        raise SchedulerUnavailableError("sacct: timed out")
+
+    with pytest.raises(SchedulerUnavailableError, match="timed out"):
+        answers.ask("poll", ONE, hang)
+    with pytest.raises(SchedulerUnavailableError, match="once a minute"):
+        answers.ask("late", ONE, lambda: "rows")
+    now[0] += 60
+    assert answers.ask("poll", ONE, lambda: "rows").value == "rows"
