@@ -58,3 +58,29 @@ def test_a_document_of_an_earlier_release_has_the_first_protocol() -> None:
 )
 def test_reports_of_a_later_release_are_read(model: Any, fields: dict[str, Any]) -> None:
     assert model.model_validate({**fields, "new_field": {"a": 1}}) == model.model_validate(fields)
+
+
+@pytest.mark.parametrize(
+    ("size", "launch", "processes", "is_distributed"),
+    [
+        ((1, 1), None, 1, True),
+        ((1, 4), None, 4, True),
+        ((1, 1), {"distributed": False}, 1, False),
+        ((1, 4), {"per": "node"}, 1, True),
+        ((1, 1), {"mode": "exec"}, 1, False),
+        ((1, 4), {"mode": "exec"}, 4, True),
+        ((1, 4), {"mode": "exec", "per": "job"}, 1, False),
+        ((2, 4), {"mode": "exec", "per": "node"}, 1, True),
+        ((1, 1), {"mode": "exec", "distributed": True}, 1, True),
+    ],
+)
+def test_processes_of_a_program(
+    size: tuple[int, int], launch: dict[str, Any] | None, processes: int, is_distributed: bool
+) -> None:
+    nodes, ranks = size
+    spec = {"version": 1, "task": "script", "argv": ["/a.py"], "gpus": nodes * ranks, "launch": launch}
+    resources = {"gpus_per_node": ranks}
+    made = LaunchDocument(
+        **document(nodes=nodes, ranks_per_node=ranks, spec=dump_spec(parse_spec({**spec, "resources": resources})))
+    )
+    assert (made.processes_per_node, made.is_distributed) == (processes, is_distributed)

@@ -406,10 +406,10 @@ class TestTasksWithoutTraining:
         ]
         assert params(**warning) == ["restart.signal"]
 
-    def test_arguments_for_a_resumed_start_are_for_scripts(self):
-        assert self.rejected({**self.CHECK, "resume_argv": ["--resume"]}) == [
-            "resume_argv: has no effect for task `comm_check`; it is for `script`"
-        ]
+    @pytest.mark.parametrize(("field", "value"), [("resume_argv", ["--resume"]), ("launch", {"mode": "exec"})])
+    def test_start_of_a_program_is_for_scripts(self, field, value):
+        message = f"{field}: has no effect for task `comm_check`; it is for `script`"
+        assert self.rejected({**self.CHECK, field: value}) == [message]
 
     def test_warning_comes_in_the_second_half_of_the_time(self):
         late = {"restart": {"signal": {"lead_minutes": 6}}, "resources": {"time_limit_minutes": 10}}

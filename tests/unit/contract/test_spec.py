@@ -40,6 +40,22 @@ class TestConflicts:
             ({"data": "absent"}, "data: is required for task `regression`"),
             ({"task": "custom"}, "target: is required for task `custom`"),
             ({"task": "script"}, "argv: is required for task `script`"),
+            (
+                {"task": "script", "argv": ["-c"], "launch": {"mode": "exec"}},
+                "argv: `-c` is neither a file inside the uploaded folder, nor an absolute path, nor a program",
+            ),
+            ({"task": "script", "argv": [], "launch": {"mode": "exec"}}, "argv: must begin with a program"),
+            (
+                {
+                    "task": "script",
+                    "argv": ["make"],
+                    "launch": {"mode": "exec", "per": "job"},
+                    "gpus": 4,
+                    "resources": {"gpus_per_node": 2},
+                },
+                "launch.per: is `job`, which is one process on one node, but `resources.gpus_per_node` spreads 4 GPUs "
+                "over 2 nodes; use `node`",
+            ),
             ({"target": "a:b"}, "target: is for task `custom` only"),
             ({"argv": ["x"]}, "argv: is for task `script` only"),
             ({"task": "custom", "target": "my task"}, "target: must be `module:function`, like `my_task:build`"),

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.support.wait import wait_until
+from worker.core.processes import catches
 from worker.launcher.program_stop import END_SECONDS, ProgramStop
 
 CHILD = """
@@ -46,9 +48,13 @@ def start() -> Iterator[Start]:
 
 
 def stop(
-    warning: signal.Signals | None = None, *, polls: bool = False, now: Callable[[], float] = lambda: 0.0
+    warning: signal.Signals | None = None,
+    *,
+    polls: bool = False,
+    runs_command: bool = False,
+    now: Callable[[], float] = lambda: 0.0,
 ) -> ProgramStop:
-    return ProgramStop(warning, lambda: polls, in_container=False, now=now)
+    return ProgramStop(warning, lambda: polls, in_container=False, runs_command=runs_command, now=now)
 
 
 def next_signal(child: "subprocess.Popen[str]") -> str:
@@ -126,3 +132,25 @@ signal.pause()
         assert not stopped.enforce([child.pid], "preempted", is_over=False)
         assert not stopped.interrupted
         child.kill()
+
+
+def test_only_processes_of_a_command_that_handle_a_signal_get_it(start: Start) -> None:
+    """A shell has started one that SIGTERM would end."""
+    child, made = start("SIGTERM"), stop(runs_command=True)
+    with subprocess.Popen(["sleep", "60"]) as sleeping:
+        made.request([child.pid, sleeping.pid], "user_cancelled")
+        assert next_signal(child) == "SIGTERM"
+        made.enforce([child.pid, sleeping.pid], "user_cancelled", is_over=False)
+        assert not made.interrupted
+        assert sleeping.poll() is None
+        sleeping.kill()
+
+
+def test_a_program_that_forwards_signals_cannot_save(start: Start) -> None:
+    made = stop(runs_command=True)
+    with subprocess.Popen(["timeout", "60", "sleep", "60"], start_new_session=True) as wrapper:
+        wait_until(lambda: catches(wrapper.pid, signal.SIGTERM))
+        made.request([wrapper.pid], "preempted")
+        made.enforce([wrapper.pid], "preempted", is_over=False)
+        assert made.interrupted
+        wrapper.kill()

@@ -1,12 +1,14 @@
-"""The variables of a program."""
+"""The variables and arguments of a program."""
 
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
 from worker.environment.exception_hook import RECORD
-from worker.rank.script import script_variables
+from worker.rank.script import START_COMMAND, arguments, script_variables
 
 
 def script(**changes: Any) -> TrainingSpec:
@@ -34,3 +36,24 @@ def test_a_program_knows_the_folders_of_the_jobs_before_it(tmp_path: Path) -> No
     second, first = f"job_{2:026}", f"job_{1:026}"
     variables = script_variables({}, layout, script(after=[second, f"{first}:ended"]))
     assert variables["TRAINYARD_AFTER"] == f"{tmp_path / second}:{tmp_path / first}"
+
+
+@pytest.mark.parametrize(
+    ("argv", "started"),
+    [
+        (["bash", "run.sh"], ["bash", "run.sh"]),
+        (["./a.out", "x"], ["/code/a.out", "x"]),
+        (["bin/tool"], ["/code/bin/tool"]),
+        (["/opt/tool"], ["/opt/tool"]),
+    ],
+)
+def test_a_command_is_executed_by_the_python_of_the_rank(argv: list[str], started: list[str]) -> None:
+    command = arguments(script(argv=argv, launch={"mode": "exec"}), Path("/code"))
+    assert command == ["-I", "-S", "-c", START_COMMAND, *started]
+
+
+def test_only_python_records_the_exception_of_a_command(tmp_path: Path) -> None:
+    """A shell may handle the failure of a Python program that it runs."""
+    layout = RunLayout(tmp_path / "job").attempt("1-a")
+    for argv, is_recorded in ((["python", "-X", "dev", "a.py"], True), (["bash", "run.sh"], False)):
+        assert (RECORD in script_variables({}, layout, script(argv=argv, launch={"mode": "exec"}))) == is_recorded

@@ -1,0 +1,51 @@
+"""How a process of the ranks' Python becomes a command."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from worker.rank.script import START_COMMAND
+
+
+def start(*command: str, path: str = os.defpath) -> "subprocess.CompletedProcess[str]":
+    program = [sys.executable, "-I", "-S", "-c", START_COMMAND, *command]
+    return subprocess.run(program, env={"PATH": path}, capture_output=True, text=True)
+
+
+def test_python_is_the_interpreter_of_the_process() -> None:
+    done = start("python3", "-c", "import sys; print(sys.executable, sys.argv[1:])", "a b", "")
+    assert done.stdout == f"{sys.executable} ['a b', '']\n", done.stderr
+
+
+def test_folder_of_the_interpreter_is_the_first_of_the_search_path() -> None:
+    folder = str(Path(sys.executable).parent)
+    assert start("sh", "-c", "echo $PATH", path=f"/bin:{folder}:/usr/bin").stdout == f"{folder}:/bin:/usr/bin\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "status", "message"),
+    [
+        ("#!/bin/sh\nexit 5\n", 0o755, 5, ""),
+        ("#!/bin/sh\n", 0o644, 126, "cannot be executed: Permission denied"),
+        ("#!/no/interpreter\n", 0o755, 127, "names an interpreter in its first line that is not on this node"),
+        (None, 0, 127, "is not on this node"),
+    ],
+)
+def test_status_is_that_of_a_shell(tmp_path: Path, text: str | None, mode: int, status: int, message: str) -> None:
+    program = tmp_path / "run"
+    if text is not None:
+        program.write_text(text)
+        program.chmod(mode)
+    done = start(str(program))
+    assert (done.returncode, message in done.stderr) == (status, True), done.stderr
+
+
+def test_program_that_is_not_on_the_search_path_is_named_last() -> None:
+    done = start("no-such-program")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (
+        127,
+        "'no-such-program' is not on the search path of this node",
+    )
