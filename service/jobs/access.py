@@ -113,7 +113,7 @@ def _load(database: Database, principal: Principal, job_id: str, now: datetime) 
     spec = parse_spec(job.spec)
     per_node = ranks_per_node(spec)
     nodes = spec.gpus // per_node
-    return _Running(job, attempt, nodes, nodes * (1 if spec.strategy == "dp" else per_node))
+    return _Running(job, attempt, nodes, nodes * (1 if spec.has_one_process_per_node else per_node))
 
 
 def _read_placement(files: UntrustedFiles, folder: AttemptLayout, node: int, ranks: int) -> NodeRanks | None:

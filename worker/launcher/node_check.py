@@ -25,7 +25,7 @@ def node_problem(launch: LaunchDocument, environ: Mapping[str, str], library: st
             file.write(_BLOCK)
     except OSError as error:
         return f"its temporary folder {tempfile.gettempdir()} cannot be written: {error.strerror or error}"
-    return _gpu_problem(launch.processes_per_node, environ, library) if launch.accelerator == "cuda" else None
+    return _gpu_problem(launch.ranks_per_node, environ, library) if launch.accelerator == "cuda" else None
 
 
 def _gpu_problem(needed: int, environ: Mapping[str, str], library: str) -> str | None:

@@ -172,6 +172,11 @@ class TrainingSpec(Strict):
         """Whether the program is any command, not a Python file or module."""
         return self.launch is not None and self.launch.mode == "exec"
 
+    @property
+    def has_one_process_per_node(self) -> bool:
+        """Whether a node has one process for all of its GPUs, not one for each."""
+        return self.strategy == "dp" or (self.launch is not None and self.launch.per != "rank")
+
     @model_validator(mode="after")
     def _consistent(self) -> "TrainingSpec":
         problems = _conflicts(self)

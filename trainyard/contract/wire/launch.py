@@ -128,8 +128,7 @@ class LaunchDocument(Document):
     def processes_per_node(self) -> int:
         """Number of processes that torchrun starts on each node: one for each rank, but one for `dp`, and for a program
         that is started once per node or job."""
-        start = self.spec.launch
-        return 1 if self.spec.strategy == "dp" or (start and start.per != "rank") else self.ranks_per_node
+        return 1 if self.spec.has_one_process_per_node else self.ranks_per_node
 
     @property
     def is_distributed(self) -> bool:
