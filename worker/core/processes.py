@@ -102,6 +102,24 @@ def start_time(pid: int) -> int | None:
     return int(fields[19]) if fields else None
 
 
+def is_connected_to(pid: int, port: int) -> bool:
+    """Return whether a process has a TCP connection to a port of any host."""
+    remote = f":{port:04X}"
+    sockets = set()
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            rows = (_PROC / str(pid) / "net" / table).read_text().splitlines()[1:]
+            sockets |= {fields[9] for row in rows if (fields := row.split())[2].endswith(remote)}
+    if not sockets:
+        return False
+    with contextlib.suppress(OSError):
+        for entry in (_PROC / str(pid) / "fd").iterdir():
+            with contextlib.suppress(OSError):
+                if os.readlink(entry).removeprefix("socket:[").removesuffix("]") in sockets:
+                    return True
+    return False
+
+
 def name_of(pid: int) -> str:
     """Return the name of a process, at most 15 characters; empty if it has ended."""
     try:

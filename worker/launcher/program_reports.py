@@ -13,6 +13,7 @@ from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import Point
 from worker.launcher.exit_record import last_execution
 from worker.launcher.nodes import Node
+from worker.launcher.rank_meeting import EVENT, RankMeeting
 from worker.launcher.spool_follower import SpoolFollower
 from worker.reporting.service_client import ServiceClient
 from worker.trackers.answers import TrackerRequest
@@ -71,6 +72,7 @@ class ProgramReports:
         )
         self._remainder = RunFileRemainder.find(layout) if node.is_first else None
         self._listener = TrackerListener(self._handle, self._state_refusal)
+        self._meeting = RankMeeting.of(launch, node, self._warn_of_ranks)
         self._spools = [SpoolFollower(layout, connect, node.index)]
         if node.is_first:
             self._spools.append(SpoolFollower(layout, connect, None))
@@ -91,6 +93,12 @@ class ProgramReports:
         api = self._wandb if self._wandb.serves(request.path) else self._mlflow
         return api.handle(request)
 
+    def _warn_of_ranks(self, message: str) -> None:
+        try:
+            self._journal.warn(max(self._execution, self._first), EVENT, message)
+        except OSError as error:
+            log.warning("%s (an event with it cannot be written: %s)", message, error)
+
     def append(self, execution: int, points: Sequence[Point]) -> None:
         """Append points that no tracker reported; they are sent with those of the program.
 
@@ -110,6 +118,8 @@ class ProgramReports:
         """Notice an in-place restart and new records. Called periodically."""
         execution = last_execution(self._layout, self._first)
         self._event_files.begin(execution)
+        if self._meeting:
+            self._meeting.poll()
         self._read_run_files(execution)
         for spool in self._spools:
             if execution != self._execution:
@@ -138,6 +148,8 @@ class ProgramReports:
     def close(self, timeout: float) -> None:
         """Stop serving, and send the rest of each spool for about `timeout` seconds at most."""
         self._listener.close()
+        if self._meeting:
+            self._meeting.close()
         self._read_run_files(0)
         self.follow()
         self._event_files.close(_LAST_EVENTS_SECONDS)

@@ -231,6 +231,15 @@ class Journal:
         with self._lock:
             self._state(self._execution(execution), execution, kind, message)
 
+    def warn(self, execution: int, kind: str, message: str) -> None:
+        """Add a warning of this type to the job's events.
+
+        Raises:
+            OSError: It could not be written.
+        """
+        with self._lock:
+            self._event(self._execution(execution), execution, kind, "warning", message, {})
+
     def alert(self, execution: int, level: EventLevel, title: str, text: str) -> None:
         """Add an alert of the program to the job's events, which webhooks deliver.
 
