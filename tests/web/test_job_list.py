@@ -363,6 +363,7 @@ def test_jobs_that_an_action_leaves_out_are_counted(visit: Visit, site: tuple[Wo
 def test_the_long_title_of_a_member_leaves_the_actions_at_the_right(visit: Visit) -> None:
     page = visit.go("/jobs?columns=name&search=rates&where=exists%20sweep")
     page.locator("tr.job .name > a").first.click()
+    expect(page.locator("#member + span")).to_be_attached()
     page.evaluate(
         "document.querySelector('#member + span').textContent = 'optimizer.lr=0.03 batch.size=64 seed=1 '.repeat(3)"
     )
