@@ -9,6 +9,7 @@ from playwright.sync_api import Page, expect
 
 from tests.support.browser import Visit
 from tests.support.receiver import Receiver, receiver
+from tests.support.wait import wait_until
 from trainyard.client import Client
 
 pytestmark = [pytest.mark.web]
@@ -30,7 +31,7 @@ def copied_secret(page: Page) -> str:
     expect(page.get_by_label("Secret")).not_to_have_value("")
     secret = page.get_by_label("Secret").input_value()
     page.get_by_role("button", name="Copy").click()
-    assert page.evaluate("navigator.clipboard.readText()") == secret
+    wait_until(lambda: page.evaluate("navigator.clipboard.readText()") == secret)
     page.get_by_role("button", name="Done").click()
     return secret
 
