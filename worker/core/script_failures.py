@@ -89,7 +89,7 @@ def error_of(end: RankExit, tail: str) -> ProgramError | None:
 
 
 def _recorded(exception: Mapping[str, Any]) -> ProgramError:
-    """Return the exception that the hook has described; see `worker.environment.exception_hook`."""
+    """Return the exception that the hook has described; see `worker.environment.program_hook`."""
     described = [exception, *exception.get("causes", ()), *exception.get("parts", ())]
     related = [(str(name), str(one.get("message", ""))) for one in described for name in one.get("bases", ())]
     message = "\n".join([str(exception.get("message", "")), *map(str, exception.get("notes", ()))])

@@ -17,7 +17,7 @@ def provide_hook(folder: Path) -> None:
     """Make Python record the exception that ends a program, wherever the folder is on its search path."""
     folder.mkdir(parents=True, exist_ok=True)
     fresh = folder / ".sitecustomize.new"
-    fresh.write_text((package_folder("worker") / "environment" / "exception_hook.py").read_text())
+    fresh.write_text((package_folder("worker") / "environment" / "program_hook.py").read_text())
     os.replace(fresh, folder / "sitecustomize.py")
 
 

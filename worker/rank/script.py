@@ -21,13 +21,11 @@ from trainyard.progress_file import interval
 from trainyard.script import CHECKPOINTS, FOLDER, PROGRESS_INTERVAL, RESUMED
 from worker.core.first_failure import describe_restart
 from worker.environment import start_command
-from worker.environment.exception_hook import ERROR_FILE, RECORD
+from worker.environment.program_hook import ERROR_FILE, RECORD
 from worker.environment.rank_command import RankCommand, execute
 from worker.environment.select import rank_environment
 from worker.environment.start_command import PYTHON_NAME
 from worker.trackers.variables import tracker_variables
-
-START_COMMAND = inspect.getsource(start_command)
 
 ARTIFACTS = "TRAINYARD_ARTIFACT_DIR"
 """The environment variable with the path of the job's folder of artifacts."""
@@ -82,7 +80,7 @@ def arguments(spec: TrainingSpec, folder: Path) -> list[str]:
     if runs_uploaded_file((first,), runs_command=spec.runs_command):
         first = str(folder / first)
     # Without the site's modules, the hook of exceptions is left to the command, which may be Python itself.
-    start = ["-I", "-S", "-c", START_COMMAND] if spec.runs_command else []
+    start = ["-I", "-S", "-c", inspect.getsource(start_command)] if spec.runs_command else []
     return [*start, first, *rest]
 
 

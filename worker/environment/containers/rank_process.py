@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from worker.core.processes import WRAPPED_VARIABLE
 from worker.environment.containers.variables import container_variables, runtime_variables
-from worker.environment.exception_hook import ERROR_FILE
+from worker.environment.program_hook import ERROR_FILE
 
 PYTHON = "python3"
 """The interpreter of an image."""

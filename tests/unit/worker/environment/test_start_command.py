@@ -1,5 +1,6 @@
 """How a process of the ranks' Python becomes a command."""
 
+import inspect
 import os
 import subprocess
 import sys
@@ -7,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from worker.rank.script import START_COMMAND
+from worker.environment import start_command
 
 
 def start(*command: str, path: str = os.defpath) -> "subprocess.CompletedProcess[str]":
-    program = [sys.executable, "-I", "-S", "-c", START_COMMAND, *command]
+    program = [sys.executable, "-I", "-S", "-c", inspect.getsource(start_command), *command]
     return subprocess.run(program, env={"PATH": path}, capture_output=True, text=True)
 
 

@@ -1,5 +1,6 @@
 """The variables and arguments of a program."""
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,9 @@ import pytest
 
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
-from worker.environment.exception_hook import RECORD
-from worker.rank.script import START_COMMAND, arguments, script_variables
+from worker.environment import start_command
+from worker.environment.program_hook import RECORD
+from worker.rank.script import arguments, script_variables
 
 
 def script(**changes: Any) -> TrainingSpec:
@@ -49,7 +51,7 @@ def test_a_program_knows_the_folders_of_the_jobs_before_it(tmp_path: Path) -> No
 )
 def test_a_command_is_executed_by_the_python_of_the_rank(argv: list[str], started: list[str]) -> None:
     command = arguments(script(argv=argv, launch={"mode": "exec"}), Path("/code"))
-    assert command == ["-I", "-S", "-c", START_COMMAND, *started]
+    assert command == ["-I", "-S", "-c", inspect.getsource(start_command), *started]
 
 
 def test_only_python_records_the_exception_of_a_command(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""Records the exception that ends a user's program, for the launcher. Python runs it as `sitecustomize` at its start.
+"""What Python does for the launcher in a user's program. It runs a copy of this file as `sitecustomize` at its start.
 
-A copy runs in the Python of the program, which may be an older one without our packages: it needs the standard library
-alone. The record is the error file of torchrun, in the form of `@record`, with more in `trainyard`.
+It records the exception that ends a rank, lets SIGTERM end workers, and writes the rest of event files. The program's
+Python may be an older one without our packages, so the file needs the standard library alone. The record is the error
+file of torchrun, in the form of `@record`, with more in `trainyard`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ RECORD = "TRAINYARD_RECORD_EXCEPTION"
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _CHILDREN = (b"--multiprocessing-fork", b"from multiprocess")
 """Parts of the command of a process that `multiprocessing`, or the package `multiprocess`, has started."""
+_EVENT_FILES = "tensorboard.summary.writer.event_file_writer"
+_FLUSH_SECONDS = 5
+"""A writer whose disk does not answer must not keep the program from its end."""
 _MAX_TEXT = 60_000
 _MAX_PARTS = 20
 
@@ -36,7 +40,7 @@ def let_children_end() -> None:
     """Let SIGTERM end the processes that the program starts, as its pools of workers do.
 
     A rank ignores the signal until the program handles it, and every child would inherit that: the end of
-    `with multiprocessing.Pool()` would wait forever.
+    `with multiprocessing.Pool()` would wait forever. It still does for a worker that has not begun to run Python then.
     """
     import signal
 
@@ -49,6 +53,35 @@ def let_children_end() -> None:
         command = file.read()
     if any(mark in command for mark in _CHILDREN):
         end_by_signal()
+
+
+def write_event_files() -> None:
+    """Write what TensorBoard's writers still hold when the process ends. They have no exit handler of their own."""
+    atexit.register(_flush_writers, os.getpid())
+
+
+def _flush_writers(pid: int) -> None:
+    module = sys.modules.get(_EVENT_FILES)
+    if module is None or os.getpid() != pid:
+        return
+    import gc
+    import signal
+
+    def give_up(number: int, frame: object) -> None:
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(_FLUSH_SECONDS)
+    try:
+        # `isinstance` would run code of proxies.
+        for writer in [one for one in gc.get_objects() if issubclass(type(one), module.EventFileWriter)]:
+            try:
+                writer.flush()
+            except (OSError, ValueError, RuntimeError) as error:
+                if isinstance(error, TimeoutError):
+                    return
+    finally:
+        signal.alarm(0)
 
 
 def import_hidden(name: str, folder: str) -> None:
@@ -130,7 +163,7 @@ def _record(path: str, state: dict[str, Any]) -> None:
 
 
 if __name__ == "sitecustomize":
-    for prepare in (install, let_children_end):
+    for prepare in (install, let_children_end, write_event_files):
         try:
             prepare()
         except Exception:

@@ -1,4 +1,4 @@
-"""What the hook in a program's Python records of its end."""
+"""What the hook in a program's Python records of its end, and does at it."""
 
 import json
 import os
@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-from worker.environment.exception_hook import RECORD
 from worker.environment.packages import provide_hook
+from worker.environment.program_hook import RECORD
 
 BAD = "class Bad(Exception): pass\n"
 
@@ -112,7 +113,9 @@ def square(number):
     return number * number
 
 if __name__ == "__main__":
-    with multiprocessing.get_context(sys.argv[1]).Pool(2) as pool:
+    context = multiprocessing.get_context(sys.argv[1])
+    all_run = context.Barrier(2)
+    with context.Pool(2, all_run.wait) as pool:
         assert pool.map(square, [1, 2, 3]) == [1, 4, 9]
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
 """
@@ -129,6 +132,35 @@ def test_pools_end_although_the_rank_ignores_their_signal(tmp_path: Path, method
         check=True,
         timeout=60,
     )
+
+
+WRITER = """
+import os, sys, time
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+writer = EventFileWriter("runs")
+for step in range(8):
+    writer.add_event(Event(step=step, wall_time=1.0))
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "status"), [("", 0), ("raise KeyboardInterrupt", -signal.SIGINT), ("sys.exit(3)", 3), ("writer.close()", 0)]
+)
+def test_events_that_a_writer_holds_at_the_end_are_written(tmp_path: Path, end: str, status: int) -> None:
+    provide_hook(tmp_path / "hook")
+    command = [sys.executable, "-c", WRITER + end]
+    ended = subprocess.run(command, env={"PYTHONPATH": str(tmp_path / "hook")}, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    assert ended.returncode == status
+    (path,) = (tmp_path / "runs").iterdir()
+    assert [event.step for event in EventFileLoader(str(path)).Load() if not event.file_version] == list(range(8))
+
+
+def test_a_writer_that_hangs_does_not_keep_the_program_from_its_end(tmp_path: Path) -> None:
+    provide_hook(tmp_path / "hook")
+    command = [sys.executable, "-c", WRITER + "writer.flush = lambda: time.sleep(600)"]
+    assert subprocess.run(command, env={"PYTHONPATH": str(tmp_path / "hook")}, cwd=tmp_path, timeout=60).returncode == 0
 
 
 def test_hidden_module_of_the_site_runs(run: Any) -> None:
