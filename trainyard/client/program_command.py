@@ -15,6 +15,7 @@ import yaml
 from trainyard.client.errors import InvalidRequestError
 from trainyard.client.program_launchers import LAUNCHER_NAMES, read_launcher
 from trainyard.client.program_python import PYTHON_NAME
+from trainyard.client.program_wrappers import program_position
 
 Per = Literal["rank", "node", "job"]
 
@@ -38,7 +39,7 @@ class Program:
     """Whether the launcher would start as many processes as it finds GPUs, so that their number must be given."""
 
 
-_ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.*)", re.DOTALL)
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 """The variables that a spec can have; `env` sets others."""
 _SHELL_TEXT = re.compile(r"[\s;|&<>$`]")
@@ -55,20 +56,14 @@ _LAUNCHER_MODULES: dict[str, tuple[str, ...]] = {
     "accelerate.commands.launch": ("accelerate", "launch"),
     "deepspeed.launcher.runner": ("deepspeed",),
 }
-_WRAPPERS = frozenset(
-    {
-        *("uv", "poetry", "pdm", "hatch", "pipenv", "rye", "pixi", "conda", "mamba", "micromamba"),
-        *("env", "nice", "ionice", "nohup", "stdbuf", "timeout", "numactl", "taskset", "xvfb-run", "nsys", "perf"),
-    }
-)
-"""Programs that start another one. They stay before it."""
 _MPI = frozenset({"mpirun", "mpiexec", "horovodrun"})
 _OVERSUBSCRIBE = (
     "OMPI_MCA_rmaps_base_oversubscribe=true",
     "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe",
 )
 """Open MPI, releases 4 and 5, counts the tasks of Slurm as its slots, and a job has one task for each node."""
-_COUNTS = ("nproc_per_node", "num_processes", "num_gpus", "np", "n", "nproc")
+_COUNTS = ("nproc_per_node", "num_processes", "num_gpus")
+_COUNTS_OF_MPI = ("np", "n")
 _COUNT_OPTION = re.compile(r"--?(?P<name>[a-z][a-z_-]*)(?:=(?P<value>.*))?")
 _REFUSED = {
     "srun": "Trainyard starts the processes; give their number: trainyard run --gpus 4 -- python train.py",
@@ -99,10 +94,7 @@ def parse_command(command: Sequence[str]) -> Program:
         raise InvalidRequestError(_EXAMPLE)
     if len(parts) == 1 and _SHELL_TEXT.search(parts[0]):
         raise InvalidRequestError(f"this is a line of a shell; use: trainyard run -- bash -c {parts[0]!r}")
-    wrapper, inner = _split_wrapper(parts)
-    program = _resolve(inner) if inner else Program(tuple(wrapper), is_command=True, per="job")
-    if wrapper and inner:
-        program = _as_command(program, wrapper, inner)
+    program = _resolve(parts)
     other = [f"{name}={value}" for name, value in variables.items() if not _VARIABLE.fullmatch(name)]
     if other:
         argv = program.argv if program.is_command else ("python", *program.argv)
@@ -122,36 +114,23 @@ def _without_assignments(parts: list[str]) -> tuple[list[str], dict[str, str]]:
     return parts[end:], dict(word.split("=", 1) for word in parts[start:end])
 
 
-def _split_wrapper(parts: list[str]) -> tuple[list[str], list[str]]:
-    """Return the wrappers of a program, such as `uv run --with rich`, and the program; none if it is not recognised."""
-    if PurePosixPath(parts[0]).name not in _WRAPPERS:
-        return [], parts
-    for position, word in enumerate(parts[1:], 1):
-        name = PurePosixPath(word).name
-        if (
-            PYTHON_NAME.fullmatch(name)
-            or name in LAUNCHER_NAMES | _MPI | _REFUSED.keys()
-            or (word.endswith(".py") and not word.startswith("-"))
-        ):
-            # `uv run --python python3.12 train.py`
-            follows_option = parts[position - 1] in ("--python", "-p") and position + 1 < len(parts)
-            if not follows_option:
-                return parts[:position], parts[position:]
-    return parts, []
-
-
-def _as_command(program: Program, wrapper: Sequence[str], inner: Sequence[str]) -> Program:
-    """Return a program with its wrappers, which start it."""
-    if program.is_command:
-        return replace(program, argv=(*wrapper, *program.argv))
-    is_launcher = PurePosixPath(inner[0]).name in LAUNCHER_NAMES or _launcher_of_module(inner) is not None
-    argv = ("python", *program.argv) if is_launcher else tuple(inner)
-    return replace(
-        program, argv=(*wrapper, *argv), is_command=True, variables={} if not is_launcher else program.variables
-    )
+def _wrapped(wrapper: Sequence[str], inner: list[str]) -> Program:
+    """Return a program with its wrapper, which starts it. A launcher in between is replaced all the same."""
+    if not inner:
+        return Program(tuple(wrapper), is_command=True, per="job")
+    # `uv run -m pkg.train`
+    program = Program(tuple(inner)) if inner[0].startswith("-") else _resolve(inner)
+    argv = program.argv
+    if not program.is_command:
+        argv = ("python", *argv) if program.distributed else tuple(inner)
+    # The options of Python stay in the command.
+    variables = program.variables if program.distributed else {}
+    return replace(program, argv=(*wrapper, *argv), is_command=True, variables=variables)
 
 
 def _resolve(parts: list[str]) -> Program:
+    if position := program_position(parts):
+        return _wrapped(parts[:position], parts[position:])
     name = PurePosixPath(parts[0]).name
     if PYTHON_NAME.fullmatch(name):
         return _python_program(parts)
@@ -171,7 +150,7 @@ def _count(name: str, arguments: Sequence[str]) -> int | None:
     """Return the number of processes that a command starts by itself, if one of its options has it."""
     for position, word in enumerate(arguments):
         match = _COUNT_OPTION.fullmatch(word)
-        known = _COUNTS if name in _MPI else _COUNTS[:3]
+        known = _COUNTS_OF_MPI if name in _MPI else _COUNTS
         if match and match["name"].replace("-", "_") in known:
             value = match["value"] or next(iter(arguments[position + 1 : position + 2]), "")
             return int(value) if re.fullmatch(r"[1-9]\d{0,5}", value) else None

@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -218,9 +219,9 @@ def read_program(command: Sequence[str], folder: Path) -> tuple[Program, str | N
 
 def _require_script(argv: Sequence[str], folder: Path) -> None:
     """Refuse a file that is named like a program of the search path, and a shell whose script the folder lacks."""
-    if (folder / argv[0]).is_file():
+    if (folder / argv[0]).is_file() and shutil.which(argv[0]) is None:
         message = f"{argv[0]!r} is a file of the folder, as which its name is ./{argv[0]}"
         raise InvalidRequestError(message, param="command")
     script = next(iter(argv[1:2]), "-")
-    if argv[0] in _SHELLS and not script.startswith("-") and not (folder / script).is_file():
+    if argv[0] in _SHELLS and not script.startswith(("-", "/")) and not (folder / script).is_file():
         raise InvalidRequestError(f"there is no file {script!r} in {str(folder.absolute())!r}", param="code")

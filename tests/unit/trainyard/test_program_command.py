@@ -100,7 +100,15 @@ def test_launchers_that_pass_the_rank_as_an_argument_still_do(command: str, star
         *("bash run.sh 1", "./run.sh", "make train", "./a.out", "/opt/x/prog", "bash -c 'python a.py && python b.py'"),
         *("axolotl train c.yml", "llamafactory-cli train c.yaml", "yolo train data=c", "papermill in.ipynb out.ipynb"),
         *("jupyter nbconvert --execute nb.ipynb", "wandb agent e/p/id", "Rscript train.R", "accelerate test"),
-        *("poetry run train-cli", "pixi run train", "env -i A=1 ./a.out"),
+        *(
+            "poetry run train-cli",
+            "pixi run train",
+            "env -i A=1 ./a.out",
+            "uv run mypy .",
+            "conda run -n python3 tool cd",
+        ),
+        *("uv run tool train.py", "uv run --isolated tool train.py", "nohup bash run.sh train.py", "nohup", "uv run"),
+        *("timeout -k 5 3h bash run.sh python train.py", "uv run --with torch tool --engine accelerate launch"),
     ],
 )
 def test_any_other_command_is_started_once(command: str) -> None:
@@ -113,6 +121,12 @@ def test_any_other_command_is_started_once(command: str) -> None:
         *("uv run train.py --lr 1", "uv run --with rich python train.py", "uv run --python python3.12 train.py"),
         *("poetry run python -m pkg.train", "conda run -n env python train.py", "env -u X python train.py"),
         *("nohup python train.py", "timeout 3h python train.py", "nsys profile -o x python train.py"),
+        *("uv run -m pkg.train", "uv run -q --with=rich -- python train.py", "nohup uv run train.py"),
+        *(
+            "taskset -c 0-3 python train.py",
+            "numactl -N 0 -m 0 python -u train.py",
+            "nice -n 10 env -u X python train.py",
+        ),
     ],
 )
 def test_wrapped_python_program_is_started_for_each_gpu(command: str) -> None:
