@@ -19,30 +19,30 @@ _POLL_SECONDS = 1.0
 class RankMeeting:
     """The ranks of one node. A process group of torch connects each of them to the store at `MASTER_PORT`.
 
-    Ranks that some have joined wait for each other, which the watchdog and the time limit end.
+    If only some have connected, they wait for the others; that is a stall, for which `health.stall_timeout_minutes` is.
     """
 
-    def __init__(self, ranks: int, state: Callable[[str], None], *, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, ranks: int, warn: Callable[[str], None], *, now: Callable[[], float] = time.monotonic) -> None:
         """
         Args:
             ranks: Number of all ranks.
-            state: Called once at most, with the warning.
+            warn: Called once at most, with the warning.
         """
         self._ranks = ranks
-        self._state = state
+        self._warn = warn
         self._now = now
         self._started: float | None = None
         self._polled = float("-inf")
         self._is_decided = False
 
     @classmethod
-    def of(cls, launch: LaunchDocument, node: Node, state: Callable[[str], None]) -> "RankMeeting | None":
-        """Return that of a program; None where ranks need not meet, or another node watches them."""
+    def of(cls, launch: LaunchDocument, node: Node, warn: Callable[[str], None]) -> "RankMeeting | None":
+        """Return the one of a program; None where ranks need not meet, or another node watches them."""
         ranks = launch.nodes * launch.processes_per_node
-        return cls(ranks, state) if ranks > 1 and launch.is_distributed and node.is_first else None
+        return cls(ranks, warn) if ranks > 1 and launch.is_distributed and node.is_first else None
 
     def poll(self) -> None:
-        """Look for a connection of a rank to the store, and state that there was none when it is late."""
+        """Look for a connection of a rank to the store, and warn if there has been none for long."""
         now = self._now()
         if self._is_decided or now - self._polled < _POLL_SECONDS:
             return
@@ -63,10 +63,11 @@ class RankMeeting:
 
     def _decide(self, when: str) -> None:
         self._is_decided = True
-        self._state(
+        self._warn(
             f"{self._ranks} ranks have not met {when}: none has connected to the others through torch.distributed. "
-            "Each works by itself, so a program that trains a model trains copies of it. If that is intended, set "
-            "launch.distributed to false; else the program has to use the variables RANK and WORLD_SIZE"
+            "Each works by itself, so a program that trains a model trains copies of it. To train one model, let the "
+            "program use all devices (torch.distributed.init_process_group, or devices and nodes of its trainer), or "
+            "start it once (--per job, launch.per: job)"
         )
 
 
