@@ -8,6 +8,7 @@ from operator import attrgetter
 from pathlib import Path
 from threading import Lock
 
+from service.checkpoints.program_output import ProgramOutput
 from service.checkpoints.safe_files import list_files
 from service.core.untrusted_files import UntrustedFiles
 from trainyard.contract.wire.files import FileResource
@@ -16,7 +17,7 @@ _SECONDS = 60.0
 _MAX_LISTINGS = 8
 """Listings that are held. Each has at most `MAX_LISTED` files."""
 
-_Key = tuple[UntrustedFiles, Path, bool]
+_Key = tuple[UntrustedFiles, Path, bool, ProgramOutput | None]
 
 
 class FileListings:
@@ -28,17 +29,28 @@ class FileListings:
         self._listings: OrderedDict[_Key, tuple[float, list[FileResource]]] = OrderedDict()
 
     def page(
-        self, files: UntrustedFiles, root: Path, *, hidden: bool, limit: int, after: str | None
+        self,
+        files: UntrustedFiles,
+        root: Path,
+        *,
+        hidden: bool,
+        limit: int,
+        after: str | None,
+        output: ProgramOutput | None = None,
     ) -> tuple[list[FileResource], bool]:
         """Return one page of the regular files below a folder, by path, and whether more follow.
 
         Args:
             after: The last path of the previous page. Without it the folders are read anew.
+            output: Files of a program that are listed too.
         """
-        key = (files, root, hidden)
+        key = (files, root, hidden, output)
         listed = self._find(key) if after is not None else None
         if listed is None:
             listed = list_files(files, root, hidden=hidden)
+            if output is not None:
+                by_path = {file.path: file for file in [*listed, *output.list(files)]}
+                listed = sorted(by_path.values(), key=attrgetter("path"))
             self._store(key, listed if len(listed) > limit else None)
         start = 0 if after is None else bisect_right(listed, after, key=attrgetter("path"))
         return listed[start : start + limit], len(listed) > start + limit

@@ -2,6 +2,7 @@
 
 import os
 import stat
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
@@ -9,6 +10,7 @@ from urllib.parse import unquote
 
 from service.core.untrusted_files import IrregularFileError, UntrustedFiles
 from trainyard.contract.base import MAX_TIME, MIN_TIME
+from trainyard.contract.output_paths import is_output
 from trainyard.contract.wire.files import FileResource
 
 MAX_LISTED = 10_000
@@ -23,21 +25,30 @@ _MAX_PATH = 1024
 
 
 def list_files(
-    files: UntrustedFiles, root: Path, *, hidden: bool, irregular: list[str] | None = None
+    files: UntrustedFiles,
+    root: Path,
+    *,
+    hidden: bool,
+    irregular: list[str] | None = None,
+    below: Sequence[str] | None = None,
 ) -> list[FileResource]:
     """Return the regular files below a folder, by path.
 
     Args:
         hidden: Include files and folders whose names begin with a dot.
+        below: Lists only these paths, and what is below them; None: everything.
         irregular: Receives the paths of links, special files and what belongs to another account, which are left out.
     """
 
     def enter(path: str) -> bool:
-        return len(path) <= _MAX_PATH and (hidden or not _is_hidden(path))
+        is_near = below is None or is_output(path, below) or any(one.startswith(f"{path}/") for one in below)
+        return is_near and len(path) <= _MAX_PATH and (hidden or not _is_hidden(path))
 
     listed: list[FileResource] = []
     for path, status in files.walk(root, limit=_MAX_ENTRIES, enter=enter):
         is_owned, is_plain = files.is_owned(status), is_plain_path(path)
+        if below is not None and not is_output(path, below):
+            continue
         if (_is_hidden(path) and not hidden) or (stat.S_ISDIR(status.st_mode) and is_owned and len(path) <= _MAX_PATH):
             continue
         if stat.S_ISREG(status.st_mode) and is_owned and is_plain:

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 import structlog
 from pydantic import ValidationError
 
+from service.checkpoints.program_output import newest_checkpoint
 from service.core.clock import Clock
 from service.core.settings import Settings
 from service.core.untrusted_files import UntrustedFiles, files_of_job
@@ -26,7 +27,6 @@ from trainyard.contract.wire.reports import FinishRecord
 
 log = structlog.get_logger("reconciler")
 
-_MAX_CHECKPOINT_ENTRIES = 1000
 _FORGET_ABSENCE = timedelta(hours=1)
 """Absent attempts are looked at each second or so; the others have ended."""
 _RECENT_HEARTBEAT = timedelta(seconds=30)
@@ -154,17 +154,14 @@ class SnapshotLoader:
     def _progressed(self, job: Job, attempt: Attempt) -> bool:
         """Return whether an attempt, which is over, has brought its job on.
 
-        A program need not report steps. It has progressed if it wrote to its checkpoint folder or ran for long; without
+        A program need not report steps. It has progressed if it wrote a checkpoint or ran for long; without
         steps and checkpoints nobody knows, and a job does not end for that.
         """
         if newest_step(job) != attempt.checkpoint_step:
             return True
         if job.spec["task"] != "script" or attempt.claimed_at is None:
             return False
-        files = files_of_job(self.settings, job.unix_uid)
-        folder = RunLayout(files.base / job.id).checkpoints
-        entries = files.walk(folder, limit=_MAX_CHECKPOINT_ENTRIES, enter=lambda _: True)
-        newest = max((status.st_mtime for _, status in entries), default=None)
+        newest = newest_checkpoint(*self.files(job, attempt), job.spec)
         if newest is None and newest_step(job) is None:
             return True
         written = newest is not None and newest >= attempt.claimed_at.timestamp()

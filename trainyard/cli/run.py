@@ -67,6 +67,10 @@ ResumeOption = Annotated[
     str | None,
     typer.Option(metavar="ARGUMENTS", help="Added when it resumes: '--resume {checkpoint_dir}/last.pt'."),
 ]
+KeepOption = Annotated[
+    list[str] | None,
+    typer.Option("--keep", metavar="PATH", help="The program writes this file or folder; its next attempt finds it."),
+]
 SignalOption = Annotated[
     str | None,
     typer.Option(metavar="NAME[@TIME]", help="The program's warning, this long before the time limit: SIGUSR1@2m."),
@@ -93,6 +97,7 @@ def run(
     container: ContainerOption = None,
     retries: RetriesOption = None,
     resume_flag: ResumeOption = None,
+    keep: KeepOption = None,
     signal: SignalOption = None,
     after: AfterOption = None,
     detach: DetachOption = False,
@@ -121,6 +126,7 @@ def run(
         container=container,
         retries=retries,
         resume_flag=resume_flag,
+        keep=keep or (),
         signal=signal,
         after=after or (),
     )

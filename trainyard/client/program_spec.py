@@ -54,6 +54,8 @@ class ProgramOptions:
     retries: int | None = None
     resume_flag: str | None = None
     """Arguments for a start that resumes, as a shell would split them; `{checkpoint_dir}` becomes the folder's path."""
+    keep: Sequence[str] = ()
+    """Files and folders that the program writes by relative paths, for its next attempt and as artifacts."""
     after: Sequence[str] = ()
     """Jobs that must succeed before it starts; with `:ended`, they may end in any way."""
     signal: str | None = None
@@ -90,6 +92,7 @@ def program_spec(
             "task": "script",
             "argv": list(program.argv),
             "resume_argv": _split(options.resume_flag) if options.resume_flag else None,
+            "keep": list(options.keep) or None,
             "launch": _launch(program, size["gpus"]) or None,
             "after": list(options.after) or None,
             "gpus": size.pop("gpus"),

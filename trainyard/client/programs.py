@@ -39,6 +39,7 @@ class ProgramKeywords(TypedDict, total=False):
     container: str | None
     retries: int | None
     resume_flag: str | None
+    keep: Sequence[str]
     after: Sequence[str]
     signal: str | None
 
@@ -68,6 +69,8 @@ def run(command: str | Sequence[str], *, client: Client | None = None, **options
         container: container image for the ranks.
         retries: retries after errors; default: 2.
         resume_flag: arguments for a start that resumes, such as `--resume {checkpoint_dir}/last.ckpt`.
+        keep: files and folders that the program writes by relative paths: its next attempt finds them, and they are
+            artifacts. The usual ones, such as `out` and `lightning_logs`, need not be named.
         after: jobs that must succeed before it starts; with `:ended` after its id or name, one may end in any way.
         signal: the signal that warns the program, and how long before the time limit: `SIGUSR1@2m`.
 

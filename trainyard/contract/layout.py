@@ -75,8 +75,13 @@ class AttemptLayout:
 
     @property
     def code(self) -> Path:
-        """The user's code, unpacked for this attempt by node 0."""
+        """The user's code, unpacked for this attempt by node 0; the working directory of programs."""
         return self.root / "code"
+
+    @property
+    def output(self) -> Path:
+        """Which of the program's files came from an earlier attempt, as JSON; written once `code` is complete."""
+        return self.root / "output.json"
 
     @property
     def packages(self) -> Path:
@@ -167,6 +172,18 @@ class AttemptLayout:
     def finish(self, execution: int) -> Path:
         return self.root / f"finish-{execution:06d}.json"
 
+    def earlier(self) -> "list[AttemptLayout]":
+        """Return the attempts before this one, the newest first."""
+        others = (AttemptLayout(path) for path in self.root.parent.glob("*"))
+        earlier = [other for other in others if other.number < self.number]
+        return sorted(earlier, key=lambda other: (other.number, other.root.stat().st_mtime), reverse=True)
+
+    @property
+    def number(self) -> int:
+        """The attempt's number in its job; 0 if the name has none."""
+        number = self.root.name.partition("-")[0]
+        return int(number) if number.isascii() and number.isdigit() else 0
+
 
 @dataclass(frozen=True)
 class RunLayout:
@@ -240,6 +257,11 @@ class RunLayout:
     def artifacts(self) -> Path:
         """Traces and tables. Every file below this folder can be downloaded."""
         return self.root / "artifacts"
+
+    @property
+    def output(self) -> Path:
+        """A link to the working directory of a program's newest attempt, for programs of later jobs."""
+        return self.root / "output"
 
     @property
     def profiles(self) -> Path:

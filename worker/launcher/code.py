@@ -13,6 +13,7 @@ from trainyard.contract.spec.user_code import MAX_CODE_BYTES, code_archive, runs
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import FinishRecord
 from worker.core.full_disk import DISK_ERRORS
+from worker.core.program_output import take_output
 from worker.launcher.exit_record import not_started, rejected
 
 log = logging.getLogger(__name__)
@@ -44,30 +45,44 @@ class _Archive(io.BufferedReader):
 
 
 def prepare_code(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> FinishRecord | None:
-    """Unpack the spec's code into the attempt's folder, which all nodes see.
+    """Make the working directory, which all nodes see: the spec's code, and what earlier attempts of a program wrote.
+
+    A launcher that the scheduler starts again for this attempt leaves the directory as the program left it.
 
     Returns:
         The exit record if that failed; it is already written.
     """
-    if launch.spec.code is None:
+    if layout.output.is_file():
         return None
     try:
-        runs = RunLayout(layout.root.parent.parent).root.parent
-        unpack(code_archive(runs, launch.spec.code), launch.spec.code, layout.code)
-        argv = launch.spec.argv
-        if (
-            argv
-            and runs_uploaded_file(argv, runs_command=launch.spec.runs_command)
-            and not (layout.code / argv[0]).is_file()
-        ):
-            raise CodeError(f"argv: there is no file `{argv[0]}` in the uploaded folder")
+        _unpack_code(layout, launch)
     except (CodeError, OSError) as error:
         if isinstance(error, OSError) and error.errno in DISK_ERRORS:
             log.error("the code cannot be unpacked: %s", error)
             return not_started(layout, execution, str(error), type_=type(error).__name__, reason="disk_full")
         log.error("the code cannot be used: %s", error)
         return rejected(layout, execution, str(error), type_="CodeError")
+    if launch.spec.task != "script":
+        return None
+    try:
+        take_output(layout, launch.spec.keep)
+    except OSError as error:
+        message = f"what the program wrote cannot be moved from the attempt before: {error}"
+        log.error("%s", message)
+        return not_started(layout, execution, message, type_=type(error).__name__)
     return None
+
+
+def _unpack_code(layout: AttemptLayout, launch: LaunchDocument) -> None:
+    spec = launch.spec
+    if spec.code is None:
+        layout.code.mkdir(exist_ok=True)
+        return
+    runs = RunLayout(layout.root.parent.parent).root.parent
+    unpack(code_archive(runs, spec.code), spec.code, layout.code)
+    argv = spec.argv
+    if argv and runs_uploaded_file(argv, runs_command=spec.runs_command) and not (layout.code / argv[0]).is_file():
+        raise CodeError(f"argv: there is no file `{argv[0]}` in the uploaded folder")
 
 
 def unpack(archive: Path, digest: str, folder: Path, *, limit: int = MAX_CODE_BYTES) -> None:

@@ -22,6 +22,7 @@ from trainyard.process_start import speed_up_imports
 from trainyard.script import RESUMED
 from worker.core.full_disk import ended_by_full_disk
 from worker.core.processes import PARENT_VARIABLE, RANK_VARIABLE, STORE_VARIABLE, count_oom_kills
+from worker.core.program_output import has_output
 from worker.core.rank_exits import RankExit, rank_exits_file, read_rank_exits
 from worker.core.script_failures import are_final, read_tail, signature_of, with_tails
 from worker.environment.containers.init_process import temporary_variable
@@ -128,7 +129,7 @@ def before_start(layout: AttemptLayout, node: int, ranks: list[int], log_sizes: 
         log = layout.rank_log(rank)
         log_sizes[rank] = log.stat().st_size if log.is_file() else 0
     folder = RunLayout(layout.root.parent.parent).checkpoints
-    return {RESUMED: str(int(folder.is_dir() and any(folder.iterdir())))}
+    return {RESUMED: str(int((folder.is_dir() and any(folder.iterdir())) or has_output(layout)))}
 
 
 def record_placement(layout: AttemptLayout, node: int, ranks: list[int]) -> None:

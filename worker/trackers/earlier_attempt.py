@@ -5,8 +5,9 @@ A program that resumes logs what follows the checkpoint again; what came before 
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
-from trainyard.contract.layout import AttemptLayout, RunLayout
+from trainyard.contract.layout import AttemptLayout
 from worker.trackers.history import newest_checkpoint
 from worker.trackers.journal import TrackedValue
 from worker.trackers.steps import MetricHistory
@@ -19,13 +20,22 @@ class EarlierAttempt:
     layout: AttemptLayout
     saved_at: float
     """When the newest checkpoint was written, in seconds since 1970."""
+    code: Path
+    """The working directory of this attempt."""
 
     @classmethod
     def find(cls, layout: AttemptLayout) -> "EarlierAttempt | None":
         """Return it, if there is one and a checkpoint. Called before the program starts."""
-        earlier = earlier_attempts(layout)
-        saved_at = newest_checkpoint(RunLayout(layout.root.parent.parent).checkpoints)
-        return cls(earlier[0], saved_at) if earlier and saved_at is not None else None
+        earlier = layout.earlier()
+        saved_at = newest_checkpoint(layout)
+        return cls(earlier[0], saved_at, layout.code) if earlier and saved_at is not None else None
+
+    def path_now(self, path: str) -> Path:
+        """Return where a file of that attempt is now: this attempt has got what its program wrote."""
+        moved = Path(path)
+        if not moved.exists() and moved.is_relative_to(self.layout.code):
+            return self.code / moved.relative_to(self.layout.code)
+        return moved
 
     def unread(
         self, values: Iterable[TrackedValue], known: Callable[[TrackedValue], MetricHistory | None]
@@ -48,15 +58,3 @@ class EarlierAttempt:
             and known.latest_at < value.time.timestamp() <= self.saved_at
             and value.step > known.latest_step
         )
-
-
-def earlier_attempts(layout: AttemptLayout) -> list[AttemptLayout]:
-    """Return the attempts before an attempt, the newest first."""
-    attempts = RunLayout(layout.root.parent.parent).attempts.glob("*-*")
-    earlier = [one for path in attempts if _number(one := AttemptLayout(path)) < _number(layout)]
-    return sorted(earlier, key=lambda one: (_number(one), one.root.stat().st_mtime), reverse=True)
-
-
-def _number(layout: AttemptLayout) -> int:
-    number = layout.root.name.partition("-")[0]
-    return int(number) if number.isascii() and number.isdigit() else 0

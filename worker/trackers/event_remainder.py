@@ -23,6 +23,8 @@ class EventRemainder:
 
     folders: list[Path]
     attempt: EarlierAttempt
+    submitted_at: float
+    """When that attempt was submitted, in seconds since 1970. Its folders have files of earlier attempts too."""
 
     @classmethod
     def find(cls, layout: AttemptLayout) -> "EventRemainder | None":
@@ -30,16 +32,18 @@ class EventRemainder:
         earlier = EarlierAttempt.find(layout)
         if earlier is None:
             return None
-        previous = earlier.layout
         checkpoints = RunLayout(layout.root.parent.parent).checkpoints
-        return cls([previous.code if previous.code.is_dir() else previous.root, checkpoints], earlier)
+        launch = earlier.layout.launch
+        submitted_at = launch.stat().st_mtime if launch.exists() else 0.0
+        return cls([earlier.layout.code, layout.code, checkpoints], earlier, submitted_at)
 
     def values(self, known: Callable[[TrackedValue], MetricHistory | None]) -> Iterator[TrackedValue]:
         """Yield the scalars that follow the last point of their metric and precede the checkpoint."""
         return self.attempt.unread(self._scalars(), known)
 
     def _scalars(self) -> Iterator[TrackedValue]:
-        files = [(begun_at(one.path), len(one.path.parts), one.path) for one in event_paths(self.folders)]
+        paths = [(begun_at(one.path), len(one.path.parts), one.path) for one in event_paths(self.folders)]
+        files = [one for one in paths if one[0] >= self.submitted_at]
         runs, folders = EventRuns(), {path.parent for _, _, path in files}
         for _, _, path in sorted(files):
             try:

@@ -11,6 +11,7 @@ from pathlib import Path
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.stored_name import SYSTEM_PREFIXES
 from trainyard.contract.wire.spool import SpoolCorruptError, parse_spool
+from worker.core.program_output import newest_output
 from worker.trackers.event_folders import EVENT_FILE_MARK
 from worker.trackers.steps import MetricHistory
 
@@ -22,7 +23,7 @@ _SPOOL = re.compile(r"execution-(\d{6})(?:\.node-\d+)?\.jsonl")
 
 def read_history(layout: AttemptLayout, execution: int) -> dict[str, MetricHistory]:
     """Return what executions before this one logged, by metric."""
-    written_at = newest_checkpoint(RunLayout(layout.root.parent.parent).checkpoints)
+    written_at = newest_checkpoint(layout)
     known: dict[str, MetricHistory] = {}
     for path in _spools(layout, execution):
         for name, one in _read_spool(path, written_at).items():
@@ -30,11 +31,16 @@ def read_history(layout: AttemptLayout, execution: int) -> dict[str, MetricHisto
     return known
 
 
-def newest_checkpoint(folder: Path) -> float | None:
-    """Return when the newest file below a folder was written, in seconds since 1970; None if there is no file.
+def newest_checkpoint(layout: AttemptLayout) -> float | None:
+    """Return when the newest file of a program's checkpoints was written, in seconds since 1970; None if there is none.
 
     Event files do not count: a program may write them to its checkpoint folder.
     """
+    times = (_newest_file(RunLayout(layout.root.parent.parent).checkpoints), newest_output(layout))
+    return max((time for time in times if time is not None), default=None)
+
+
+def _newest_file(folder: Path) -> float | None:
     newest: float | None = None
     counted = 0
     for parent, _, names in os.walk(folder):

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from trainyard.contract.layout import AttemptLayout
 from worker.trackers import wandb_file
-from worker.trackers.earlier_attempt import EarlierAttempt, earlier_attempts
+from worker.trackers.earlier_attempt import EarlierAttempt
 from worker.trackers.journal import TrackedValue
 from worker.trackers.steps import MetricHistory
 from worker.trackers.wandb_file import Document, RunFile
@@ -55,7 +55,7 @@ class NotedFiles:
 
     def ended_run(self, run_id: str, rank: int) -> EndedRun | None:
         """Return the run of an id as the newest of the earlier attempts has left it."""
-        for attempt in earlier_attempts(self._layout):
+        for attempt in self._layout.earlier():
             newest: EndedRun | None = None
             for path in attempt.all_run_files():
                 for text in path.read_bytes().splitlines():
@@ -87,11 +87,12 @@ class RunFileRemainder:
         for path in self.attempt.layout.all_run_files():
             for text in path.read_bytes().splitlines():
                 with contextlib.suppress(OSError, ValueError, TypeError):
-                    yield from _values_of(NotedFile(**json.loads(text)))
+                    noted = NotedFile(**json.loads(text))
+                    yield from _values_of(noted, str(self.attempt.path_now(noted.path)))
 
 
-def _values_of(noted: NotedFile) -> Iterator[TrackedValue]:
-    with contextlib.closing(RunFile(noted.path, noted.path)) as file:
+def _values_of(noted: NotedFile, path: str) -> Iterator[TrackedValue]:
+    with contextlib.closing(RunFile(path, path)) as file:
         records = list(file.unread())
     definitions = [wandb_file.parse_definition(message) for kind, message, _ in records if kind == wandb_file.METRIC]
     history = RunHistory(noted.resumes_at, StepMetrics.parse(definitions))

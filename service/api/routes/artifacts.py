@@ -1,13 +1,18 @@
 """Routes of artifacts: list and download."""
 
+from datetime import datetime
+
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from service.api.dependencies import AppStateDep, JobId, NowDep, UserDep
+from service.api.dependencies import AppState, AppStateDep, JobId, NowDep, UserDep
 from service.api.file_responses import AfterFile, ConditionsDep, FileLimit, FilePath, download_route, file_response
 from service.api.json_body import SlotRoute
+from service.checkpoints.program_output import ProgramOutput
+from service.core.untrusted_files import UntrustedFiles
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import page_of
+from trainyard.contract.layout import RunLayout
 from trainyard.contract.wire.files import ArtifactResource, FileResource
 from trainyard.contract.wire.pages import Page
 
@@ -24,10 +29,10 @@ def list_all(
     after: AfterFile = None,
 ) -> Page[ArtifactResource]:
     """List the files that the job wrote beside its checkpoints and export, by path."""
-    with app_state.database.read() as session:
-        files = app_state.files_of(JobRepository(session, now).get(job_id))
-    root = app_state.run_layout(job_id).artifacts
-    listed, has_more = app_state.file_listings.page(files, root, hidden=False, limit=limit, after=after)
+    files, run, output = _folders(app_state, now, job_id)
+    listed, has_more = app_state.file_listings.page(
+        files, run.artifacts, hidden=False, limit=limit, after=after, output=output
+    )
     return page_of(listed, has_more, _artifact, lambda file: file.path)
 
 
@@ -45,6 +50,17 @@ def download(
     conditions: ConditionsDep,
 ) -> Response:
     """Download a file, or a range of its bytes."""
+    files, run, output = _folders(app_state, now, job_id)
+    below = output.path_below(path) if output else None
+    if output and below:
+        return file_response(files, output.folder, below, conditions, code="artifact_not_found")
+    return file_response(files, run.artifacts, path, conditions, code="artifact_not_found")
+
+
+def _folders(app_state: AppState, now: datetime, job_id: str) -> tuple[UntrustedFiles, RunLayout, ProgramOutput | None]:
+    """Return access to the job's files, its folder, and what its program wrote in the working directory."""
     with app_state.database.read() as session:
-        files = app_state.files_of(JobRepository(session, now).get(job_id))
-    return file_response(files, app_state.run_layout(job_id).artifacts, path, conditions, code="artifact_not_found")
+        job = JobRepository(session, now).get(job_id)
+        files, spec = app_state.files_of(job), job.spec
+    run = app_state.run_layout(job_id)
+    return files, run, ProgramOutput.find(files, run, spec)

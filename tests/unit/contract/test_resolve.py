@@ -406,10 +406,23 @@ class TestTasksWithoutTraining:
         ]
         assert params(**warning) == ["restart.signal"]
 
-    @pytest.mark.parametrize(("field", "value"), [("resume_argv", ["--resume"]), ("launch", {"mode": "exec"})])
+    @pytest.mark.parametrize(
+        ("field", "value"), [("resume_argv", ["--resume"]), ("launch", {"mode": "exec"}), ("keep", ["out"])]
+    )
     def test_start_of_a_program_is_for_scripts(self, field, value):
         message = f"{field}: has no effect for task `comm_check`; it is for `script`"
         assert self.rejected({**self.CHECK, field: value}) == [message]
+
+    def test_output_is_in_the_working_directory(self):
+        kept = parse_spec({**self.SCRIPT, "keep": ["./out/", "a//b", "c.pt"]}).keep
+        assert kept == ("out", "a/b", "c.pt")
+        for path, message in {
+            "/x": "relative",
+            ".": "name a file",
+            "a/../../b": "lead out",
+            "a/*.pt": "pattern",
+        }.items():
+            assert message in self.rejected({**self.SCRIPT, "keep": [path]})[0]
 
     def test_warning_comes_in_the_second_half_of_the_time(self):
         late = {"restart": {"signal": {"lead_minutes": 6}}, "resources": {"time_limit_minutes": 10}}

@@ -29,6 +29,7 @@ def test_options_become_fields(dry_run):
     spec = dry_run(
         *("--gpus", "8", "--nodes", "2", "--partition", "gpu", "--time", "4h", "--venv", "/opt/env", "--retries", "0"),
         *("--signal", "USR1@2m", "--resume-flag", "--resume '{checkpoint_dir}/a b'"),
+        *("--keep", "./out/", "--keep", "state.pt"),
         *("--secret", "HF_TOKEN", "--env", "WANDB_PROJECT=a=b", "--", "python", "train.py", "--lr", "3e-4"),
     )
     assert spec == {
@@ -37,6 +38,7 @@ def test_options_become_fields(dry_run):
         "task": "script",
         "argv": ["train.py", "--lr", "3e-4"],
         "resume_argv": ["--resume", "{checkpoint_dir}/a b"],
+        "keep": ["./out/", "state.pt"],
         "gpus": 8,
         "resources": {"gpus_per_node": 4, "partition": "gpu", "time_limit_minutes": 240},
         "environment": {"venv": "/opt/env", "variables": {"WANDB_PROJECT": "a=b"}, "secrets": ["HF_TOKEN"]},

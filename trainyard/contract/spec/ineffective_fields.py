@@ -54,7 +54,12 @@ SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
 def ineffective_fields(spec: TrainingSpec) -> list[Problem]:
     """Return a problem for every field that differs from its default but has no effect in this spec."""
     problems = [*(_ineffective_in_training(spec) if spec.task in LOOP_TASKS else _ineffective_without_training(spec))]
-    of_scripts = {"restart.signal": spec.restart.signal, "resume_argv": spec.resume_argv or None, "launch": spec.launch}
+    of_scripts = {
+        "restart.signal": spec.restart.signal,
+        "resume_argv": spec.resume_argv or None,
+        "keep": spec.keep or None,
+        "launch": spec.launch,
+    }
     for field, value in of_scripts.items():
         if spec.task != "script" and value is not None:
             problems.append((field, f"has no effect for task `{spec.task}`; it is for `script`"))

@@ -35,7 +35,7 @@ from trainyard.contract.spec.sections import (
     Restart,
 )
 from trainyard.contract.spec.text_data import TextData, text_data_problems
-from trainyard.contract.spec.user_code import Argument, CodeDigest, code_problems
+from trainyard.contract.spec.user_code import Argument, CodeDigest, OutputPath, code_problems
 
 Task = Literal[
     "causal_lm",
@@ -105,8 +105,11 @@ class TrainingSpec(Strict):
     """Your program and its arguments; task `script` only. The program is a file of the uploaded folder, an absolute
     path, or `-m` and a module."""
     resume_argv: Annotated[tuple[Argument, ...], Field(max_length=256)] = ()
-    """Arguments that follow those of `argv` when the ranks start and the checkpoint folder has files; task `script`
-    only. `{checkpoint_dir}` in them becomes the path of that folder."""
+    """Arguments that follow those of `argv` when the ranks start and the checkpoint folder or what `keep` names has
+    files that the program wrote; task `script` only. `{checkpoint_dir}` in them becomes the path of that folder."""
+    keep: Annotated[tuple[OutputPath, ...], Field(max_length=20)] = ()
+    """Files and folders in the working directory that the program writes, in addition to the usual ones such as `out`
+    and `lightning_logs`: the next attempt finds them, and they are artifacts; task `script` only."""
     launch: Launch | None = None
     """Absent: a Python program, one process for each GPU; task `script` only."""
     code: CodeDigest | None = None

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
-from pydantic import StringConstraints
+from pydantic import AfterValidator, StringConstraints
 
 from trainyard.contract.problems import Problem
 from trainyard.contract.validation_messages import DIGEST_PATTERN
@@ -18,6 +18,24 @@ CODE_TASKS = frozenset({"custom", "script"})
 
 CodeDigest = Annotated[str, StringConstraints(pattern=DIGEST_PATTERN)]
 Argument = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
+
+
+def _plain_output_path(path: str) -> str:
+    """Return a path without `./` and a trailing slash."""
+    parts = PurePosixPath(path).parts
+    if path.startswith("/"):
+        raise ValueError("must be relative to the working directory; a program finds an absolute path again by itself")
+    if not parts:
+        raise ValueError("must name a file or a folder in the working directory")
+    if ".." in parts:
+        raise ValueError("must not lead out of the working directory with `..`")
+    if not path.isprintable() or not {"*", "?", "\\"}.isdisjoint(path):
+        raise ValueError("must be a path, not a pattern, and without control characters; name the folder")
+    return "/".join(parts)
+
+
+OutputPath = Annotated[str, StringConstraints(max_length=1024), AfterValidator(_plain_output_path)]
+"""A path relative to the working directory of a program, without `./` and a trailing slash."""
 
 _TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 

@@ -205,3 +205,36 @@ def test_paths_that_lead_out_of_the_folder_are_not_audited(world: World, job: st
         assert world.client.get(f"/v1/jobs/{job}/artifacts/{path}").status_code == 404
     entries = world.client.get("/v1/audit").json()["data"]
     assert not [entry for entry in entries if entry["action"] == "download_artifact"]
+
+
+@pytest.fixture
+def program(world: World) -> str:
+    """A program whose second attempt has what the first wrote, and whose third has not started."""
+    program = {"version": 1, "task": "script", "argv": ["/opt/train.py"], "keep": ["mine/state.pt"]}
+    job = str(world.client.post("/v1/jobs", json=program).json()["id"])
+    run = world.app_state.run_layout(job)
+    for number, names in (
+        (1, ["out/old"]),
+        (2, ["out/a.pt", "out/.hidden", "mine/state.pt", "mine/other", "train.py"]),
+    ):
+        layout = run.attempt(f"{number}-x")
+        for name in names:
+            (layout.code / name).parent.mkdir(parents=True, exist_ok=True)
+            (layout.code / name).write_text(name)
+        layout.output.write_text("{}")
+    run.attempt("3-x").root.mkdir()
+    run.artifacts.mkdir()
+    (run.artifacts / "table.json").write_text("{}")
+    return job
+
+
+def test_output_of_a_program_is_listed_and_downloaded(world: World, program: str) -> None:
+    url = f"/v1/jobs/{program}/artifacts"
+    listed = [file["path"] for file in world.client.get(url).json()["data"]]
+    assert listed == ["output/mine/state.pt", "output/out/a.pt", "table.json"]
+    assert [world.client.get(f"{url}/{path}").text for path in listed[:2]] == ["mine/state.pt", "out/a.pt"]
+
+
+@pytest.mark.parametrize("path", ["train.py", "mine/other", "out/old", "out", "out/../train.py", "../token"])
+def test_only_output_of_the_working_directory_is_downloaded(world: World, program: str, path: str) -> None:
+    assert world.client.get(f"/v1/jobs/{program}/artifacts/{quote(f'output/{path}', safe='')}").status_code == 404

@@ -165,8 +165,8 @@ def test_full_disk_is_no_fault_of_the_archive(tmp_path, monkeypatch):
 
 def test_too_many_members_are_rejected(tmp_path, monkeypatch):
     monkeypatch.setattr("worker.launcher.code._MAX_MEMBERS", 10)
-    assert rejected_reason(tmp_path, header() * 10 + b"\0" * 1024) is None
-    assert "more than 10 files" in rejected_reason(tmp_path, header() * 11 + b"\0" * 1024)
+    assert rejected_reason(tmp_path / "few", header() * 10 + b"\0" * 1024) is None
+    assert "more than 10 files" in rejected_reason(tmp_path / "many", header() * 11 + b"\0" * 1024)
 
 
 @pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 150))])
@@ -201,8 +201,13 @@ def test_mutated_archives_are_accepted_or_rejected(tmp_path, seed):
             if draw.random() < 0.8 and block + 512 <= len(data):
                 data[block + 148 : block + 156] = b" " * 8
                 data[block + 148 : block + 156] = b"%06o\0 " % sum(data[block : block + 512])
-        rejected_reason(tmp_path, bytes(data) + b"\0" * 1024)
         attempt = RunLayout(tmp_path / "runs" / "job_1").attempt("1")
+        attempt.output.unlink(missing_ok=True)
+        rejected_reason(tmp_path, bytes(data) + b"\0" * 1024)
         outside = [path for path in tmp_path.rglob("*") if not path.is_dir() and attempt.code not in path.parents]
-        assert {path.name for path in outside} <= {"finish-000001.json", *(path.name for path in archives(tmp_path))}
+        assert {path.name for path in outside} <= {
+            "finish-000001.json",
+            "output.json",
+            *(path.name for path in archives(tmp_path)),
+        }
         assert not any(path.is_symlink() or not (path.is_file() or path.is_dir()) for path in attempt.code.rglob("*"))

@@ -11,6 +11,7 @@ from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.stored_name import metric_name
 from trainyard.contract.wire.reports import UNKNOWN_STEP, MetricsBatch
 from trainyard.contract.wire.spool import parse_spool
+from worker.core.program_output import take_output
 from worker.trackers.event_remainder import EventRemainder
 from worker.trackers.journal import Journal, TrackedValue
 
@@ -129,3 +130,15 @@ def test_damaged_files_are_passed_over(attempts: list[AttemptLayout]) -> None:
     (attempts[0].code / "events.out.tfevents.1.host.2.0").write_bytes(b"no record" * 9)
     save(attempts[0], 20)
     assert made_up(attempts[1]) == [("loss", 4, 1.0)]
+
+
+def test_moved_files_are_read_but_not_of_older_attempts(attempts: list[AttemptLayout]) -> None:
+    take_output(attempts[0], ())
+    write(attempts[0], range(1, 8), folder="runs/first")
+    attempts[1].launch.write_text("")
+    take_output(attempts[1], ())
+    write(attempts[1], range(5, 13), folder="runs/second", late=100.0)
+    store(attempts[1], 2, range(5, 9), late=100.0)
+    save(attempts[1], 111.5)
+    take_output(attempts[2], ())
+    assert made_up(attempts[2], 3) == [("loss", step, step / 4) for step in (9, 10, 11)]

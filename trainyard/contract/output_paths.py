@@ -1,0 +1,43 @@
+"""The files and folders in a program's working directory that its next attempt gets, and that are artifacts."""
+
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+
+OUTPUT_ARTIFACTS = "output"
+"""The name in a job's artifacts below which they are listed."""
+
+USUAL_OUTPUT = (
+    "checkpoints",
+    "lightning_logs",
+    "logs",
+    "multirun",
+    "out",
+    "output",
+    "outputs",
+    "results",
+    "runs",
+    "trainer_output",
+    "wandb",
+)
+"""Folders into which common programs and libraries write by default."""
+
+_CHECKPOINTS = frozenset(
+    {".bin", ".ckpt", ".h5", ".joblib", ".keras", ".msgpack", ".npy", ".npz", ".pickle", ".pkl", ".pt", ".pth"}
+    | {".safetensors", ".distcp", ".tar"}
+)
+
+
+def output_paths(keep: Iterable[str]) -> tuple[str, ...]:
+    """Return the paths that a spec names and the usual ones, without what is below another of them."""
+    paths = sorted({*keep, *USUAL_OUTPUT})
+    return tuple(path for path in paths if not is_output(path, (other for other in paths if other != path)))
+
+
+def is_output(path: str, paths: Iterable[str]) -> bool:
+    """Return whether a path in the working directory is one of these or below one."""
+    return any(path == one or path.startswith(f"{one}/") for one in paths)
+
+
+def is_checkpoint_file(name: str) -> bool:
+    """Return whether a file holds parameters or a state, by its name. Logs, which grow between checkpoints, do not."""
+    return PurePosixPath(name).suffix in _CHECKPOINTS
