@@ -14,8 +14,9 @@ from service.core.ids import new_checkpoint_id
 from service.core.sentences import begin_with_capital
 from service.db.engine import Database
 from service.db.models import Attempt, Checkpoint, Event, Job
+from service.jobs.editing import EDITED
 from service.jobs.outbox import enqueue_alert
-from service.jobs.parameters import Reported, merge
+from service.jobs.parameters import ProgramNames, Reported, merge
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import shown_metrics
 from service.jobs.service import pending_profile
@@ -23,6 +24,8 @@ from service.jobs.table.values import reported_values
 from service.media.repository import MediaRepository
 from service.scheduler.backends import names_entries
 from trainyard.contract.base import sanitize
+from trainyard.contract.spec.training_spec import UNTITLED
+from trainyard.contract.spec.user_code import GIT_REPOSITORY, program_name
 from trainyard.contract.wire.media import MAX_JOB_MEDIA, MAX_MEDIA_KEYS, MediaReport
 from trainyard.contract.wire.reports import (
     MAX_PARAMETER_CHARS,
@@ -189,6 +192,7 @@ class AttemptService:
                 jobs.add_event(job, PARAMETERS_DROPPED, message, level="warning", data={"attempt": attempt.number})
             if repr(merged) != repr(before):  # 1 == True
                 job.parameters, job.updated_at = merged.to_json(), self._now
+                _take_names(jobs, job, ProgramNames.first_reported(before, merged))
                 attempts.save_parameters(job.id, before.parameters, merged.parameters)
                 jobs.save_values(job, reported_values(before), reported_values(merged))
         self._count("parameters", len(report.parameters))
@@ -251,3 +255,16 @@ def _update_checkpoint(row: Checkpoint, report: CheckpointReport, sequence: int,
     row.created_at = report.time
     row.deleted_at, row.removing = None, False
     row.sequence = sequence
+
+
+def _take_names(jobs: JobRepository, job: Job, names: ProgramNames) -> None:
+    """Name a job as its program calls itself, where nobody has chosen a name or a project."""
+    done = []
+    if names.name and job.spec["task"] == "script" and job.name in {UNTITLED, program_name(job.spec["argv"])}:
+        done.append(f"renamed from {job.name!r} to {names.name!r}")
+        job.name = names.name
+    if names.project and job.project in {None, job.labels.get(GIT_REPOSITORY)}:
+        done.append(f"moved to project {names.project!r}")
+        job.project = names.project
+    if done:
+        jobs.add_event(job, EDITED, f"{'; '.join(done)} by its program")

@@ -1,4 +1,4 @@
-"""What a user changes of a job without touching its run: name, tags, notes, and whether it is archived."""
+"""What a user changes of a job without touching its run: name, project, tags, notes, and whether it is archived."""
 
 from collections.abc import Mapping
 
@@ -26,6 +26,9 @@ def edit(changes: JobChanges) -> JobAction:
         if changes.name is not None and changes.name != job.name:
             done.append(f"renamed from {job.name!r} to {changes.name!r}")
             job.name = changes.name
+        if changes.project is not None and changes.project != (job.project or ""):
+            done.append(f"moved to project {changes.project!r}" if changes.project else "taken out of its project")
+            job.project = changes.project or None
         if changes.archived is not None and changes.archived != (job.archived_at is not None):
             if changes.archived and job.status not in TERMINAL:
                 message = f"job {job.id} has status {job.status}; only a job that has ended can be archived"

@@ -38,6 +38,7 @@ class JobFilter:
     search: str | None = None
     """A part of the name, ignoring case, or the id."""
     created_by: str | None = None
+    project: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     parameters: Mapping[str, str] = field(default_factory=dict)
     """Reported parameters; values are compared as `index_text` returns them."""
@@ -111,6 +112,7 @@ def filtered_query(session: Session, job_filter: JobFilter) -> tuple[sa.Select[A
     for column, value in (
         (Job.name, job_filter.name),
         (Job.created_by, job_filter.created_by),
+        (Job.project, job_filter.project),
         (Job.sweep_id, job_filter.sweep),
     ):
         if value is not None:

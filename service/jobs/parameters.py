@@ -1,10 +1,12 @@
 """The parameters, tags and notes that the program of a job reported. Pure functions on the column `jobs.parameters`."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from trainyard.contract.base import HIDDEN_CHARACTERS, MAX_DISPLAY_NAME
 from trainyard.contract.parameter_text import Scalar
 from trainyard.contract.wire.reports import MAX_PARAMETER_CHARS, MAX_PARAMETER_TEXT, MAX_PARAMETERS, ParametersReport
 from trainyard.contract.wire.views import MAX_NOTES
@@ -12,6 +14,8 @@ from trainyard.contract.wire.views import MAX_NOTES
 Entry = tuple[int, Any]
 """The execution that reported a value, and the value as JSON."""
 
+RUN_TAG, PROJECT_TAG = "run", "project"
+"""The tags in which trackers report the names of the run and of its project."""
 MAX_LISTED = 64
 MAX_LISTED_TEXT = 200
 
@@ -60,6 +64,28 @@ class Reported:
             return {name: value[:length] if isinstance(value, str) else value for name, (_, value) in first}
 
         return Shown(cut(self.parameters), cut(self.tags), self.notes[1][:notes_length] or None if self.notes else None)
+
+
+@dataclass(frozen=True)
+class ProgramNames:
+    """How a program calls itself to its tracker, as names of jobs may be."""
+
+    name: str | None
+    project: str | None
+
+    @classmethod
+    def first_reported(cls, before: Reported, after: Reported) -> "ProgramNames":
+        """Return what a report has named for the first time."""
+
+        def new(tag: str) -> str | None:
+            return None if tag in before.tags or tag not in after.tags else _as_display_name(str(after.tags[tag][1]))
+
+        return cls(new(RUN_TAG), new(PROJECT_TAG))
+
+
+def _as_display_name(text: str) -> str | None:
+    """Return a text without characters that names of jobs cannot have, cut to their length; None if none is left."""
+    return re.sub(HIDDEN_CHARACTERS, "", text).strip()[:MAX_DISPLAY_NAME].strip() or None
 
 
 def merge(reported: Reported, report: ParametersReport) -> tuple[Reported, int]:

@@ -68,6 +68,7 @@ def job_resource(
     return JobResource(
         id=job.id,
         name=job.name,
+        project=job.project,
         status=job.status,
         status_reason=job.status_reason,
         status_message=job.status_message,

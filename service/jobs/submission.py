@@ -127,6 +127,7 @@ def new_job(
     return Job(
         id=job_id or new_job_id(now),
         name=spec.name,
+        project=spec.project,
         status="queued",
         status_message=MSG_QUEUED,
         spec=dump_spec(spec),

@@ -21,6 +21,9 @@ def tag(
         list[str] | None, typer.Option("--add", metavar="TAG[=TEXT]", help="Add a tag; can be repeated.")
     ] = None,
     remove: Annotated[list[str] | None, typer.Option("--remove", metavar="TAG", help="Remove a tag.")] = None,
+    project: Annotated[
+        str | None, typer.Option(help="Move the jobs to this project; an empty text takes them out of theirs.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Add tags to jobs, or remove them.
@@ -32,13 +35,21 @@ def tag(
         name, _, value = text.partition("=")
         tags[name] = value
     tags |= dict.fromkeys(remove or ())
-    if not tags:
-        raise UsageError("give --add or --remove, like: trainyard tag last --add baseline")
-    _each(ctx, job_ids, lambda client, job: client.edit(job.id, tags=tags), _tags, as_json=as_json)
+    if not tags and project is None:
+        raise UsageError("give --add, --remove or --project, like: trainyard tag last --add baseline")
+    _each(
+        ctx,
+        job_ids,
+        lambda client, job: client.edit(job.id, project=project, tags=tags or None),
+        _tags,
+        as_json=as_json,
+    )
 
 
 def _tags(job: JobResource) -> str:
-    return f"tags: {', '.join(f'{name}={text}' if text else name for name, text in sorted(job.tags.items())) or 'none'}"
+    tags = ", ".join(f"{name}={text}" if text else name for name, text in sorted(job.tags.items()))
+    project = f"project {job.project}, " if job.project else ""
+    return f"{project}tags: {tags or 'none'}"
 
 
 def note(

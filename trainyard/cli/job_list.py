@@ -60,6 +60,7 @@ ByOption = Annotated[str | None, typer.Option(metavar="USER", help="Only jobs of
 SearchOption = Annotated[
     str | None, typer.Option(metavar="TEXT", help="Only jobs whose name contains this, or with this id.")
 ]
+ProjectOption = Annotated[str | None, typer.Option(help="Only jobs of this project.")]
 LabelsOption = Annotated[
     list[str] | None,
     typer.Option("--metadata", metavar="KEY=VALUE", help="Only jobs with this label; can be repeated."),
@@ -81,6 +82,7 @@ def list_jobs(
     status: StatusOption = None,
     name: NameOption = None,
     by: ByOption = None,
+    project: ProjectOption = None,
     search: SearchOption = None,
     sweep: SweepOption = None,
     since: SinceOption = None,
@@ -104,11 +106,10 @@ def list_jobs(
     filters |= {"archived": None if archived == "no" else archived, "limit": None if everything else limit}
     keys = [key for text in columns or () for key in split_keys(text)]
     with make_client(ctx) as client:
-        if view is not None:
-            where, sort, keys = _from_view(client, view, where, sort, keys)
+        where, sort, keys = _from_view(client, view, where, sort, keys)
         shown = keys or (list(_DEFAULT_COLUMNS) if as_csv else [])
         detail = find_sweep(client, sweep) if sweep else None
-        filters["sweep"] = detail.id if detail else None
+        filters |= {"project": project, "sweep": detail.id if detail else None}
         jobs = (handle.resource for handle in client.jobs(where=where, sort=sort, columns=shown, **filters))
         if as_json:
             print_json_lines(jobs)
@@ -134,9 +135,11 @@ def _check(status: list[str] | None, archived: str, forms: Sequence[bool]) -> No
 
 
 def _from_view(
-    client: Client, name: str, where: str | None, sort: str | None, keys: list[str]
+    client: Client, name: str | None, where: str | None, sort: str | None, keys: list[str]
 ) -> tuple[str | None, str | None, list[str]]:
     """Return query, order and columns: those that are given, else those of the view."""
+    if name is None:
+        return where, sort, keys
     view = client.view(name)
     return where or view.where or None, sort or view.sort or None, keys or list(view.columns)
 

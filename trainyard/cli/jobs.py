@@ -82,6 +82,8 @@ def _facts(job: JobResource) -> Iterator[tuple[str, str]]:
         yield "commit", commit
     if (runtime := runtime_seconds(job.started_at, job.finished_at, datetime.now(UTC))) is not None:
         yield "runtime", format_duration(runtime)
+    if job.project:
+        yield "project", job.project
     if job.progress is not None:
         yield "step", job.progress.step_text(" of ")
         if job.progress.phase not in (None, "training"):

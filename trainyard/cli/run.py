@@ -2,6 +2,7 @@
 
 import codecs
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,6 +46,7 @@ PerOption = Annotated[
 PartitionOption = Annotated[str | None, typer.Option(help="Slurm partition; default: the cluster's.")]
 TimeOption = Annotated[str | None, typer.Option(metavar="TIME", help="Time limit: 90m, 4h, 2d or 1-12:00.")]
 NameOption = Annotated[str | None, typer.Option(help="Display name of the job; default: the program's.")]
+ProjectOption = Annotated[str | None, typer.Option(help="Project of the job; default: the git repository's name.")]
 IncludeOption = Annotated[
     list[str] | None,
     typer.Option("--include", metavar="PATH", help="Upload this too, although git ignores it; can be repeated."),
@@ -88,6 +90,7 @@ def run(
     partition: PartitionOption = None,
     time: TimeOption = None,
     name: NameOption = None,
+    project: ProjectOption = None,
     code: FolderOption = Path(),
     include: IncludeOption = None,
     env: VariableOption = None,
@@ -110,26 +113,11 @@ def run(
 
     Example: trainyard run --gpus 4 -- python train.py --lr 3e-4
     """
-    options = ProgramOptions(
-        gpus=gpus,
-        nodes=nodes,
-        per=per,
-        partition=partition,
-        time=time,
-        name=name,
-        code=code,
-        include=include or (),
-        env=_variables(env or []),
-        secrets=secret or (),
-        venv=venv,
-        active_venv=not no_venv,
-        container=container,
-        retries=retries,
-        resume_flag=resume_flag,
-        keep=keep or (),
-        signal=signal,
-        after=after or (),
-    )
+    options = ProgramOptions(gpus=gpus, nodes=nodes, per=per, partition=partition, time=time, name=name)
+    options = replace(options, project=project, code=code, include=include or (), env=_variables(env or []))
+    options = replace(options, secrets=secret or (), venv=venv, active_venv=not no_venv, container=container)
+    options = replace(options, retries=retries, resume_flag=resume_flag, keep=keep or (), signal=signal)
+    options = replace(options, after=after or ())
     raise typer.Exit(_run(ctx, command or [], options, detach=detach, dry_run=dry_run, as_json=as_json))
 
 

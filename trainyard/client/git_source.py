@@ -4,6 +4,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainyard.contract.spec.user_code import GIT_REPOSITORY
+
 _SECONDS = 30
 _MAX_DIFF_BYTES = 1024 * 1024
 DIFF_FILE = ".trainyard/uncommitted.diff"
@@ -21,13 +23,16 @@ class GitSource:
     branch: str
     diff: bytes
     """The changes of tracked files since the commit, at most 1 MiB of them."""
+    repository: str = ""
+    """Name of the folder that has the repository."""
     ignored: tuple[str, ...] = ()
     """What git ignores; a folder that it ignores as a whole ends in a slash."""
 
     @property
     def labels(self) -> dict[str, str]:
         """Labels for the job's `metadata`."""
-        labels = {"git_commit": self.commit, "git_branch": self.branch, "git_dirty": "yes" if self.diff else "no"}
+        labels = {GIT_REPOSITORY: self.repository}
+        labels |= {"git_commit": self.commit, "git_branch": self.branch, "git_dirty": "yes" if self.diff else "no"}
         return {name: value for name, value in labels.items() if value}
 
 
@@ -38,6 +43,7 @@ def read_git(folder: Path) -> GitSource | None:
         return None
     commit = _git(folder, "rev-parse", "--verify", "--quiet", "HEAD") or b""
     branch = _git(folder, "rev-parse", "--abbrev-ref", "HEAD") or b""
+    top = _git(folder, "rev-parse", "--show-toplevel") or b""
     options = ("--no-ext-diff", "--no-color", "--relative", "--submodule=diff")
     diff = _git(folder, "diff", *options, "HEAD") if commit else b""
     return GitSource(
@@ -45,6 +51,7 @@ def read_git(folder: Path) -> GitSource | None:
         commit=commit.decode().strip(),
         branch=_label(branch) if commit else "",
         diff=(diff or b"")[:_MAX_DIFF_BYTES],
+        repository=_label(top.strip().rpartition(b"/")[2]),
         ignored=_ignored(folder),
     )
 

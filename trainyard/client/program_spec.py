@@ -6,7 +6,7 @@ import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, get_args
 
 from trainyard.client.errors import InvalidRequestError
@@ -14,15 +14,15 @@ from trainyard.client.git_source import GitSource
 from trainyard.client.left_out import program_path
 from trainyard.client.program_command import Per, Program, parse_command, with_config
 from trainyard.client.program_python import ProgramPython
+from trainyard.contract.base import MAX_DISPLAY_NAME
 from trainyard.contract.spec.sections import WarningSignal
-from trainyard.contract.spec.user_code import expected_code_files
+from trainyard.contract.spec.user_code import expected_code_files, program_name
 
 _TIME = re.compile(
     r"(?:(?P<days>\d{1,3})-)?(?P<hours>\d{1,3}):(?P<minutes>\d{2})(?::\d{2})?|(?P<number>\d{1,6})(?P<unit>[mhd])"
 )
 _UNIT_MINUTES = {"m": 1, "h": 60, "d": 24 * 60}
 _SIGNAL = re.compile(r"(?P<name>[A-Za-z0-9]+)(?:@(?P<number>\d{1,6})(?P<unit>[smh]?))?")
-_SOURCES = frozenset({".py", ".sh", ".bash", ".ipynb", ".lua", ".jl", ".r", ".R"})
 _SHELLS = frozenset({"sh", "bash", "zsh", "dash", "ksh", "fish"})
 _UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
@@ -40,6 +40,8 @@ class ProgramOptions:
     time: str | None = None
     """`90m`, `4h`, `2d` or `1-12:00`."""
     name: str | None = None
+    project: str | None = None
+    """None: the name of the git repository that has the folder."""
     code: str | Path = Path()
     """The folder to upload."""
     include: Sequence[str | Path] = ()
@@ -88,7 +90,8 @@ def program_spec(
     return _without_empty(
         {
             "version": 1,
-            "name": options.name or _display_name(program),
+            "name": options.name or program_name(program.argv),
+            "project": options.project or (source.repository[:MAX_DISPLAY_NAME] or None if source else None),
             "task": "script",
             "argv": list(program.argv),
             "resume_argv": _split(options.resume_flag) if options.resume_flag else None,
@@ -182,16 +185,6 @@ def _size(program: Program, gpus: int | None, nodes: int | None) -> dict[str, in
 
 def _without_empty(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None and value != {}}
-
-
-def _display_name(program: Program) -> str:
-    """Return the name of the module or file that the program is or names first, else of the command."""
-    first, *others = program.argv
-    if first == "-m":
-        return others[0][:120]
-    paths = [PurePosixPath(one) for one in (first, *others) if not one.startswith("-")]
-    path = next((path for path in paths if path.suffix in _SOURCES), paths[0])
-    return (path.stem or path.name)[:120]
 
 
 def read_program(command: Sequence[str], folder: Path) -> tuple[Program, str | None]:

@@ -30,6 +30,7 @@ class ProgramKeywords(TypedDict, total=False):
     partition: str | None
     time: str | None
     name: str | None
+    project: str | None
     code: str | Path
     include: Sequence[str | Path]
     env: Mapping[str, str]
@@ -60,6 +61,7 @@ def run(command: str | Sequence[str], *, client: Client | None = None, **options
         partition: Slurm partition.
         time: time limit, such as `90m`, `4h`, `2d` or `1-12:00`.
         name: display name of the job; default: the program's.
+        project: project of the job; default: the name of the git repository that has the folder.
         code: the folder to upload; default: the current one.
         include: files and folders in it that are uploaded although git ignores them.
         env: environment variables.

@@ -75,9 +75,12 @@ Path = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r
 
 CONTROL_FREE_PATTERN = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
 
-_DISPLAY_PATTERN = r"^[^\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]*$"
+_HIDDEN = r"\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff"
+HIDDEN_CHARACTERS = rf"[{_HIDDEN}]"
+_DISPLAY_PATTERN = rf"^[^{_HIDDEN}]*$"
 
-DisplayName = Annotated[str, StringConstraints(min_length=1, max_length=120, pattern=_DISPLAY_PATTERN)]
+MAX_DISPLAY_NAME = 120
+DisplayName = Annotated[str, StringConstraints(min_length=1, max_length=MAX_DISPLAY_NAME, pattern=_DISPLAY_PATTERN)]
 """Text on one line, for display; it is never passed to the scheduler. Characters that change the direction of writing,
 or are invisible, could make it look like another name."""
 

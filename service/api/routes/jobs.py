@@ -163,6 +163,7 @@ def list_jobs(
         str | None, Query(max_length=120, description="A part of the name, ignoring case, or the id.")
     ] = None,
     created_by: CreatedByQuery = None,
+    project: Annotated[str | None, Query(max_length=120, description="Only jobs of this project.")] = None,
     created_after: Annotated[QueryTimestamp | None, Query(description="At this time or later, RFC 3339.")] = None,
     created_before: Annotated[QueryTimestamp | None, Query(description="Before this time.")] = None,
     sweep: Annotated[str | None, Query(max_length=40, description="Only members of this sweep.")] = None,
@@ -172,12 +173,13 @@ def list_jobs(
     archived: Annotated[Literal["no", "only", "all"], Query(description="Whether archived jobs are listed.")] = "no",
     brief: Annotated[bool, Query(description="Leave out specs, metrics, parameters and notes.")] = False,
 ) -> Page[JobResource]:
-    """List jobs, newest first or by `sort`, filtered by a query, status, name, creator, time, sweep, labels, ..."""
+    """List jobs, newest first or by `sort`, filtered by a query, status, name, project, creator, time, labels, ..."""
     job_filter = JobFilter(
         statuses=tuple(status or ()),
         name=name,
         search=search,
         created_by=created_by,
+        project=project,
         metadata=metadata_filter(request),
         parameters=parameters_filter(request),
         created_after=created_after,

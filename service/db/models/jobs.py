@@ -18,6 +18,7 @@ class Job(Base):
     __table_args__ = (
         Index(None, "status", "id"),
         Index(None, "name", "id"),
+        Index(None, "project", "id"),
         Index(None, "created_by", "id"),
         Index(None, "created_by", "disk_bytes"),
         Index(None, "created_by", "status"),
@@ -52,6 +53,7 @@ class Job(Base):
     id: Mapped[str] = mapped_column(PublicId, unique=True)
     """Public id; sorts by time of creation."""
     name: Mapped[str] = mapped_column(String(120))
+    project: Mapped[str | None] = mapped_column(String(120))
     status: Mapped[str] = mapped_column(String(16))
     status_reason: Mapped[str | None] = mapped_column(String(32))
     status_message: Mapped[str] = mapped_column(Text, default="")

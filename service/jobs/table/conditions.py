@@ -38,10 +38,11 @@ _COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
     ">": lambda left, right: left > right,
     ">=": lambda left, right: left >= right,
 }
-_TEXT_COLUMNS = frozenset({"id", "name", "status", "reason", "user", "sweep"})
+_TEXT_COLUMNS = frozenset({"id", "name", "project", "status", "reason", "user", "sweep"})
 _ATTRIBUTES: Mapping[ColumnName, str] = {
     "id": "id",
     "name": "name",
+    "project": "project",
     "status": "status",
     "reason": "status_reason",
     "user": "created_by",
@@ -63,7 +64,7 @@ _KNOWN_AS: Mapping[str, JobStatus] = {
 }
 """What other trackers and schedulers call a status."""
 
-INDEXED_COLUMNS = frozenset({"id", "name", "status", "user", "sweep"})
+INDEXED_COLUMNS = frozenset({"id", "name", "project", "status", "user", "sweep"})
 
 
 def is_equality(node: Comparison | Membership | Exists) -> bool:

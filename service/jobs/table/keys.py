@@ -10,11 +10,22 @@ from trainyard.contract.evaluation_metric import is_higher_better
 from trainyard.contract.job_query import Key, QueryError, in_backticks
 
 ColumnName = Literal[
-    "id", "name", "status", "reason", "user", "sweep", "created", "started", "finished", "runtime", "archived"
+    "id",
+    "name",
+    "project",
+    "status",
+    "reason",
+    "user",
+    "sweep",
+    "created",
+    "started",
+    "finished",
+    "runtime",
+    "archived",
 ]
 
 COLUMNS: Mapping[str, ColumnName] = {
-    **{name: name for name in ("id", "name", "status", "reason", "user", "sweep")},
+    **{name: name for name in ("id", "name", "project", "status", "reason", "user", "sweep")},
     **{name: name for name in ("created", "started", "finished", "runtime", "archived")},
     "created_by": "user",
     "owner": "user",
@@ -28,6 +39,7 @@ COLUMNS: Mapping[str, ColumnName] = {
 """The columns of jobs by the names that queries use."""
 DESCRIBED: Mapping[ColumnName | Literal["tag"], str] = {
     "name": "Name of the job",
+    "project": "Project to which it belongs",
     "status": "Status, such as succeeded",
     "user": "Who submitted it",
     "tag": "One of its tags",

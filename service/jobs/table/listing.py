@@ -165,7 +165,8 @@ def _filter_nodes(job_filter: JobFilter) -> Iterator[Node]:
     """Yield the conditions of a filter as those of a query."""
     if job_filter.statuses:
         yield Membership(Key("status"), job_filter.statuses)
-    for name, value in (("name", job_filter.name), ("user", job_filter.created_by), ("sweep_id", job_filter.sweep)):
+    columns = {"name": job_filter.name, "user": job_filter.created_by, "project": job_filter.project}
+    for name, value in {**columns, "sweep_id": job_filter.sweep}.items():
         if value is not None:
             yield Comparison(Key(name), "=", value)
     if job_filter.search is not None:
@@ -238,7 +239,8 @@ def _value(job: Job, key: ResolvedKey, stored: Mapping[tuple[int, int], StoredVa
         return None if value is None else value.text if value.number is None else _plain(value.number)
     if key.name == "runtime":
         return None if job.runtime is None else job.runtime / 1e6
-    texts = {"id": job.id, "name": job.name, "status": job.status, "reason": job.status_reason, "user": job.created_by}
+    texts = {"id": job.id, "name": job.name, "project": job.project, "status": job.status}
+    texts |= {"reason": job.status_reason, "user": job.created_by}
     texts |= {"sweep": job.sweep_id, "archived": job.archived_at is not None}  # type: ignore[dict-item]
     times = {"created": job.created_at, "started": job.started_at, "finished": job.finished_at}
     time = times.get(key.name)

@@ -44,7 +44,7 @@ STATUS_GROUPS: tuple[tuple[str, tuple[JobStatus, ...]], ...] = (
 
 _ROW_FIELDS = {
     *("id", "name", "status", "status_message", "created_by", "created_at", "started_at", "finished_at", "progress"),
-    *("sweep_id", "tags", "notes", "archived", "values"),
+    *("project", "sweep_id", "tags", "notes", "archived", "values"),
 }
 BUILT_IN_COLUMNS = frozenset(
     {"status", "name", "progress", "loss", "gpus", "strategy", "owner", "age", "tags", "notes", "runtime"}
@@ -82,6 +82,7 @@ def requested_table(
     status: Annotated[list[JobStatus] | None, Query()] = None,
     search: Annotated[str, Query(max_length=120)] = "",
     created_by: Annotated[str | None, Query(max_length=128)] = None,
+    project: Annotated[str | None, Query(max_length=120)] = None,
     sweep: Annotated[str | None, Query(max_length=40)] = None,
     where: Annotated[str, Query(max_length=MAX_QUERY)] = "",
     sort: Annotated[str, Query(max_length=MAX_KEY + 1)] = "",
@@ -100,6 +101,7 @@ def requested_table(
             statuses=tuple(status or ()),
             search=search or None,
             created_by=created_by or None,
+            project=project or None,
             sweep=sweep or None,
             metadata=metadata_filter(request),
             parameters=parameters_filter(request),

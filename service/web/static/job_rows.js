@@ -51,7 +51,7 @@ export const embeddedRow = (job) => ({ ...job, ...derivedFields(job) });
 export function rowFields(job) {
   const { gpus, strategy, precision, lora_rank } = job.spec;
   return {
-    id: job.id, name: job.name, status: job.status, status_message: job.status_message, created_by: job.created_by,
+    id: job.id, name: job.name, project: job.project, status: job.status, status_message: job.status_message, created_by: job.created_by,
     created_at: job.created_at, started_at: job.started_at, finished_at: job.finished_at, progress: job.progress, sweep_id: job.sweep_id,
     tags: job.tags, notes: job.notes, archived: job.archived, ...derivedFields(job),
     spec: { gpus, strategy, precision, lora_rank }, metrics: { [LOSS]: lossOf(job) }, loss_metric: job.loss_metric,

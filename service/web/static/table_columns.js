@@ -70,6 +70,7 @@ const BUILT_IN = {
   },
   gpus: text(data?.accelerator === "cpu" ? "Processes" : "GPUs", "gpus", data?.accelerator === "cpu" ? 96 : 78, (job) => String(job.spec.gpus ?? 1), { valueOf: (job) => job.spec.gpus ?? 1, right: true }),
   strategy: text("Strategy", "strategy", 126, (job) => strategyLabel(job.spec), { valueOf: (job) => strategyLabel(job.spec) }),
+  project: text("Project", "project", 120, (job) => job.project ?? "", { valueOf: (job) => job.project }),
   owner: text("Owner", "user", 92, (job) => job.created_by, { valueOf: (job) => job.created_by }),
   age: {
     label: "Age", sort: "-created", width: 92, right: true, valueOf: () => null,

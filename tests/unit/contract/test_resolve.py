@@ -414,8 +414,8 @@ class TestTasksWithoutTraining:
         assert self.rejected({**self.CHECK, field: value}) == [message]
 
     def test_output_is_in_the_working_directory(self):
-        kept = parse_spec({**self.SCRIPT, "keep": ["./out/", "a//b", "c.pt"]}).keep
-        assert kept == ("out", "a/b", "c.pt")
+        named = parse_spec({**self.SCRIPT, "keep": ["./out/", "a//b", "c.pt"]}).keep
+        assert named == ("out", "a/b", "c.pt")
         for path, message in {
             "/x": "relative",
             ".": "name a file",

@@ -232,7 +232,8 @@ class TestJobs:
             "values": None,
             "advice": [],
             **dict.fromkeys((*empty, "last_checkpoint_step", "error", "failure_summary", "origin")),
-            **dict.fromkeys(("condition", "disk_bytes", "sweep_id", "notes", "loss_metric", "evaluation_metric")),
+            **dict.fromkeys(("condition", "disk_bytes", "sweep_id", "notes", "project")),
+            **dict.fromkeys(("loss_metric", "evaluation_metric")),
         }
 
     def test_show_prints_the_users_line_and_fixes(self, service, run):

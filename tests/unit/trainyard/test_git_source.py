@@ -96,7 +96,10 @@ def test_repository_without_a_commit_has_files_alone(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     source = read_git(tmp_path)
     assert source is not None
-    assert (source.files, source.labels) == (frozenset({"train.py"}), {"git_dirty": "no"})
+    assert (source.files, source.labels) == (
+        frozenset({"train.py"}),
+        {"git_repository": tmp_path.name, "git_dirty": "no"},
+    )
 
 
 def test_other_folders_have_no_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,7 +83,15 @@ class TestEdit:
         done = run("tag", "a1", "--add", "baseline", "--add", "stage=prod", "--remove", "old")
         assert json.loads(service.requests[-1].content) == {"tags": {"baseline": "", "stage": "prod", "old": None}}
         assert done.stdout == "job a1: tags: baseline, stage=prod\n"
-        assert "give --add or --remove" in run("tag", "a1").stderr
+        assert "give --add, --remove or --project" in run("tag", "a1").stderr
+
+    def test_jobs_are_moved_to_a_project(self, service, run):
+        service.on("GET", "/v1/jobs/a1", job("a1")).on("PATCH", "/v1/jobs/a1", {**job("a1"), "project": "digits"})
+        assert "project digits, tags: none" in run("tag", "a1", "--project", "digits").stdout
+        assert json.loads(service.requests[-1].content) == {"project": "digits"}
+        service.on("GET", "/v1/jobs", page())
+        run("list", "--project", "digits")
+        assert service.requests[-1].url.params["project"] == "digits"
 
     def test_notes_are_written_and_printed(self, service, run, tmp_path):
         noted = {**job("a1"), "notes": "one\n\x1b[31mtwo"}

@@ -82,12 +82,15 @@ class AsyncJobHandle:
         self,
         *,
         name: str | None = None,
+        project: str | None = None,
         tags: Mapping[str, str | None] | Sequence[str] | None = None,
         notes: str | None = None,
         archived: bool | None = None,
     ) -> JobResource:
         """Rename, tag or archive the job, or write its notes; see `AsyncClient.edit`."""
-        changed = await self._client.edit(self.id, name=name, tags=tags, notes=notes, archived=archived)
+        changed = await self._client.edit(
+            self.id, name=name, project=project, tags=tags, notes=notes, archived=archived
+        )
         return self._update(changed)
 
     async def metrics(

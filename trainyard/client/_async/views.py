@@ -18,6 +18,7 @@ class AsyncViewCalls(AsyncTransport):
         job_id: str,
         *,
         name: str | None = None,
+        project: str | None = None,
         tags: Mapping[str, str | None] | Sequence[str] | None = None,
         notes: str | None = None,
         archived: bool | None = None,
@@ -25,12 +26,13 @@ class AsyncViewCalls(AsyncTransport):
         """Rename, tag or archive a job, or write its notes. What is None stays.
 
         Args:
+            project: the project to which it belongs from now on; an empty text: none.
             tags: tags to add, each with a text, or with None to remove; or a list of tags to add.
             notes: Markdown; an empty text removes the notes.
         """
         if tags is not None and not isinstance(tags, Mapping):
             tags = dict.fromkeys(tags, "")
-        fields: dict[str, Any] = without_none(name=name, tags=tags, notes=notes, archived=archived)
+        fields: dict[str, Any] = without_none(name=name, project=project, tags=tags, notes=notes, archived=archived)
         content = JobChanges(**fields).model_dump_json(exclude_unset=True).encode()
         request = Request("PATCH", job_path(job_id), model(JobResource), headers=JSON, content=content)
         return await self._send(request)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_IGNORED_FIELDS = frozenset({"name", "metadata"})
+_IGNORED_FIELDS = frozenset({"name", "project", "metadata"})
 
 
 def flatten(spec: Any, path: str = "") -> dict[str, Any]:

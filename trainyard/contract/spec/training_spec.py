@@ -54,6 +54,8 @@ Backend = Literal["auto", "nccl", "gloo", "mpi"]
 MAX_LABELS = 16
 """Labels in `metadata`."""
 
+UNTITLED = "untitled"
+
 LOOP_TASKS = frozenset(
     {"causal_lm", "sequence_classification", "text_embedding", "image_classification", "regression", "custom"}
 )
@@ -74,8 +76,10 @@ class TrainingSpec(Strict):
     )
 
     version: Literal[1] = 1
-    name: DisplayName = "untitled"
+    name: DisplayName = UNTITLED
     """Display name; it is not passed to the scheduler."""
+    project: DisplayName | None = None
+    """Groups jobs in lists. Absent: the first project that a program names to W&B, if there is one."""
     task: Task
     """What to run: a builtin task (`causal_lm`, `sequence_classification`, `text_embedding`, `image_classification`,
     `regression`), your own task in Trainyard's loop (`custom`), your own program under torchrun (`script`), or a test

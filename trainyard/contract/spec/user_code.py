@@ -7,11 +7,15 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, StringConstraints
 
+from trainyard.contract.base import MAX_DISPLAY_NAME
 from trainyard.contract.problems import Problem
 from trainyard.contract.validation_messages import DIGEST_PATTERN
 
 MAX_CODE_BYTES = 50 * 2**20
 """Maximum size of an archive, an uncompressed tar, so that unpacking cannot exceed it."""
+
+GIT_REPOSITORY = "git_repository"
+"""The label in `metadata` with the name of the repository that has the code."""
 
 CODE_TASKS = frozenset({"custom", "script"})
 """Tasks that run a user's code with the rights of the service's account."""
@@ -37,6 +41,8 @@ def _plain_output_path(path: str) -> str:
 OutputPath = Annotated[str, StringConstraints(max_length=1024), AfterValidator(_plain_output_path)]
 """A path relative to the working directory of a program, without `./` and a trailing slash."""
 
+_SOURCES = frozenset({".py", ".sh", ".bash", ".ipynb", ".lua", ".jl", ".r", ".R"})
+
 _TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
@@ -49,6 +55,17 @@ def module_paths(module: str) -> tuple[str, str]:
     """Return the two possible files of a module, relative to a folder of the search path."""
     path = module.replace(".", "/")
     return f"{path}.py", f"{path}/__init__.py"
+
+
+def program_name(argv: Sequence[str]) -> str:
+    """Return the name of a job without one: of the module or file that the program is or names first, else of the
+    command."""
+    first, *others = argv
+    if first == "-m" and others:
+        return others[0][:MAX_DISPLAY_NAME]
+    paths = [PurePosixPath(one) for one in argv if not one.startswith("-")] or [PurePosixPath(first)]
+    path = next((path for path in paths if path.suffix in _SOURCES), paths[0])
+    return (path.stem or path.name)[:MAX_DISPLAY_NAME]
 
 
 def expected_code_files(document: Mapping[str, Any]) -> tuple[str, ...]:

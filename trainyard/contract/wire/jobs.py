@@ -178,6 +178,8 @@ class JobResource(Resource):
     object: Literal["job"] = "job"
     id: str = Field(examples=[EXAMPLE_JOB])
     name: str = Field(examples=["digits-ddp"])
+    project: str | None = Field(default=None, examples=["digits"])
+    """Groups jobs in lists: from the spec, or what the program named to W&B."""
     status: JobStatus = Field(examples=["running"])
     status_reason: StatusReason | None = None
     status_message: str = Field(examples=["runs on node1, node2"])

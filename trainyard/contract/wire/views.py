@@ -30,6 +30,8 @@ class JobChanges(Strict):
     """The body of `PATCH /v1/jobs/{id}`. Fields that are left out stay as they are."""
 
     name: DisplayName | None = None
+    project: DisplayName | Literal[""] | None = None
+    """An empty text takes the job out of its project."""
     tags: EditedTags | None = Field(default=None, examples=[{"baseline": ""}])
     """Tags to add, each with a text that may be empty, or with null to remove. Other tags stay."""
     notes: NotesText | None = Field(default=None, examples=["**Best.**"])

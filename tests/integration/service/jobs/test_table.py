@@ -152,7 +152,7 @@ def test_errors_name_the_column_and_the_nearest_key(runs: World) -> None:
 def test_error_of_a_sort_states_by_what_jobs_can_be_sorted(runs: World) -> None:
     for sort in ("step", "-progress", "notes", "-tags", "zzz"):
         error = refused(runs, sort=sort)
-        begin = f"jobs cannot be sorted by `{sort.removeprefix('-')}`; sort by name, status, "
+        begin = f"jobs cannot be sorted by `{sort.removeprefix('-')}`; sort by name, project, status, "
         assert error["message"].startswith(begin), sort
         assert "progress, notes and tags have no order" in error["message"]
         assert (error["param"], error["code"]) == ("sort", "unknown_key")

@@ -101,6 +101,7 @@ CASES = [
 ]
 
 
+@pytest.mark.cpu_seconds(5)
 @pytest.mark.parametrize(("model", "task", "changes"), CASES)
 def test_planned_memory_is_the_measured_one(folder, model, task, changes):
     spec = spec_of(folder, model, task, **changes)
