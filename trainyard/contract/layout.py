@@ -74,6 +74,11 @@ class AttemptLayout:
         return self.root / "stalled"
 
     @property
+    def unused(self) -> Path:
+        """Written by a node to end the attempt on all nodes, because its program leaves ranks or GPUs unused."""
+        return self.root / "unused.json"
+
+    @property
     def code(self) -> Path:
         """The user's code, unpacked for this attempt by node 0; the working directory of programs."""
         return self.root / "code"

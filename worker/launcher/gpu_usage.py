@@ -43,6 +43,7 @@ class GpuUsage:
         nvml = self._nvml
         readers: tuple[Callable[[], Mapping[str, float]], ...] = (
             lambda: {"utilization_percent": nvml.nvmlDeviceGetUtilizationRates(handle).gpu},
+            lambda: {"processes": len(nvml.nvmlDeviceGetComputeRunningProcesses(handle))},
             lambda: _memory(nvml.nvmlDeviceGetMemoryInfo(handle)),
             lambda: {"power_watts": nvml.nvmlDeviceGetPowerUsage(handle) / 1000},
             lambda: {"temperature_celsius": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)},

@@ -5,16 +5,18 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.launch import LaunchDocument
-from trainyard.contract.wire.reports import Point
+from trainyard.contract.wire.reports import Failure, Point
 from worker.launcher.exit_record import last_execution
 from worker.launcher.nodes import Node
 from worker.launcher.rank_meeting import EVENT, RankMeeting
 from worker.launcher.spool_follower import SpoolFollower
+from worker.launcher.unused import GPUS_EVENT, Unused, describe_gpus
 from worker.reporting.service_client import ServiceClient
 from worker.trackers.answers import TrackerRequest
 from worker.trackers.artifacts import ArtifactFolder
@@ -72,7 +74,9 @@ class ProgramReports:
         )
         self._remainder = RunFileRemainder.find(layout) if node.is_first else None
         self._listener = TrackerListener(self._handle, self._state_refusal)
-        self._meeting = RankMeeting.of(launch, node, self._warn_of_ranks)
+        self._unused = Unused(layout, launch.spec, self._warn)
+        self._describe_gpus = partial(describe_gpus, node=node.index, nodes=node.count)
+        self._meeting = RankMeeting.of(launch, node, partial(self._unused.state, EVENT))
         self._spools = [SpoolFollower(layout, connect, node.index)]
         if node.is_first:
             self._spools.append(SpoolFollower(layout, connect, None))
@@ -93,11 +97,20 @@ class ProgramReports:
         api = self._wandb if self._wandb.serves(request.path) else self._mlflow
         return api.handle(request)
 
-    def _warn_of_ranks(self, message: str) -> None:
+    def _warn(self, event: str, message: str) -> None:
         try:
-            self._journal.warn(max(self._execution, self._first), EVENT, message)
+            self._journal.warn(max(self._execution, self._first), event, message)
         except OSError as error:
             log.warning("%s (an event with it cannot be written: %s)", message, error)
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why the job ends although its program runs; None if it does not."""
+        return self._unused.failure
+
+    def state_unused_gpus(self, unused: list[int], count: int) -> None:
+        """State that no process has opened these GPUs of the node, which has `count`."""
+        self._unused.state(GPUS_EVENT, self._describe_gpus(unused, count))
 
     def append(self, execution: int, points: Sequence[Point]) -> None:
         """Append points that no tracker reported; they are sent with those of the program.

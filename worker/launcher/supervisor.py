@@ -189,7 +189,7 @@ class Supervisor:
         minutes = launch.spec.health.stall_timeout_minutes
         # Not every rank of a script need write progress.
         expected = node.count * launch.processes_per_node if launch.spec.task in LOOP_TASKS else 0
-        execution = partial(exit_record.last_execution, layout, self._first_execution)
+        execution = self._execution = partial(exit_record.last_execution, layout, self._first_execution)
         self._program_stop = ProgramStop.of(launch, lambda: layout.polls(execution()).exists())
         self._watchdog = watchdog.Watchdog(layout, expected, minutes * 60.0, execution) if minutes is not None else None
         fence = RunFence(RunLayout(layout.root.parent.parent), launch.attempt_id)
@@ -212,8 +212,7 @@ class Supervisor:
         """Return when torchrun has ended and the service, if it can be reached, has the exit record."""
         layout, node = self._layout, self._node.index
         spool = self._reports or NodeSpool(layout, node, self._connect)
-        execution = partial(exit_record.last_execution, layout, self._first_execution)
-        system = read_system(layout, node, self._process.pid, execution, spool.append)
+        system = read_system(layout, node, self._process.pid, self._execution, spool)
         try:
             self._heartbeat.start()
             self._log_shipper.start()
@@ -322,6 +321,9 @@ class Supervisor:
                 self._kill(reason)
         elif grace:
             self._kill("user_cancelled")
+        elif self._reports and (failure := self._reports.failure):
+            self._failure = failure
+            self._kill("error")
         elif self._watchdog:
             self._check_stall(self._watchdog)
 

@@ -24,6 +24,7 @@ from trainyard.progress_file import read_progress
 from worker.launcher.gpu_usage import GpuUsage
 from worker.launcher.node_usage import NodeUsage
 from worker.launcher.spool_follower import SpoolFollower
+from worker.launcher.unused import UnusedGpus
 from worker.reporting.service_client import ServiceClient
 from worker.reporting.spool_file import SpoolFile
 
@@ -32,8 +33,15 @@ log = logging.getLogger(__name__)
 SECONDS = 10.0
 """Between two readings, and before the first."""
 
-Append = Callable[[int, Sequence[Point]], None]
-"""Appends points to the node's spool of an execution."""
+
+class Reports(Protocol):
+    """Where readings go."""
+
+    def append(self, execution: int, points: Sequence[Point]) -> None:
+        """Append points to the node's spool of an execution. Raises OSError: They could not be written."""
+
+    def state_unused_gpus(self, unused: list[int], count: int) -> None:
+        """State that no process has opened these of the node's GPUs."""
 
 
 class Usage(Protocol):
@@ -103,7 +111,7 @@ class SystemReports:
         execution: Callable[[], int],
         usage: Usage,
         gpus: Callable[[], Gpus],
-        append: Append,
+        reports: Reports,
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -117,11 +125,12 @@ class SystemReports:
         self._usage = usage
         self._connect_gpus = gpus
         self._gpus: Gpus | None = None
-        self._append = append
+        self._reports = reports
         self._now = now
         self._last: dict[int, int] = {}
         """The step of the last reading of each execution."""
         self._idle = IdleGpus()
+        self._unused = UnusedGpus()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="system-reports", daemon=True)
 
@@ -150,13 +159,16 @@ class SystemReports:
         gpus = self._gpus.read()
         if gpus:
             usage[IDLE_GPUS] = self._idle.count(gpus, self._now().timestamp())
+            if unused := self._unused.find(gpus, self._now().timestamp()):
+                self._reports.state_unused_gpus(unused, len(gpus))
         values = metrics_of(self._node, usage, ranks, gpus)
         execution = self._execution()
         steps = [record.step for record in read_progress(self._layout.progress, execution).values()]
         step = self._last[execution] = next_step(self._last.get(execution), max(steps, default=0))
         at = self._now()
         try:
-            self._append(execution, [Point(key=key, step=step, value=value, time=at) for key, value in values.items()])
+            points = [Point(key=key, step=step, value=value, time=at) for key, value in values.items()]
+            self._reports.append(execution, points)
         except OSError as error:
             log.info("a reading of the usage is left out: %s", error)
 
@@ -190,6 +202,9 @@ class NodeSpool:
             self._records += 1
             self._follower.wake()
 
+    def state_unused_gpus(self, unused: list[int], count: int) -> None:
+        """Do nothing: the ranks of a built-in task use their GPUs, or fail."""
+
     def _begin(self, execution: int) -> None:
         if self._file:
             self._file.close()
@@ -206,10 +221,10 @@ class NodeSpool:
 
 
 def read_system(
-    layout: AttemptLayout, node: int, torchrun: int, execution: Callable[[], int], append: Append
+    layout: AttemptLayout, node: int, torchrun: int, execution: Callable[[], int], reports: Reports
 ) -> SystemReports:
     """Return the reports of this node."""
     usage = NodeUsage(torchrun, RunLayout(layout.root.parent.parent).root)
     return SystemReports(
-        layout, node, execution, usage, lambda: GpuUsage(os.environ.get("CUDA_VISIBLE_DEVICES")), append
+        layout, node, execution, usage, lambda: GpuUsage(os.environ.get("CUDA_VISIBLE_DEVICES")), reports
     )

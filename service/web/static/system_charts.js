@@ -13,6 +13,7 @@ const QUANTITIES = new Map(Object.entries({
   power_watts: ["GPU power", { unit: "W" }],
   temperature_celsius: ["GPU temperature", { unit: "°C" }],
   sm_clock_mhz: ["SM clock", { unit: "MHz" }],
+  processes: ["Processes on GPUs", {}],
   throttled_power: ["Throttled by power", {}],
   throttled_thermal: ["Throttled by heat", {}],
   throttled_hardware: ["Throttled by hardware", {}],

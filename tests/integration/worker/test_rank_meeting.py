@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.worker.harness import FakeService, Run, finish_of, store_code
+from tests.integration.worker.harness import FakeService, Run, finish_of, launch, store_code
 from worker.launcher.rank_meeting import EVENT
 
 PROGRAM = """
@@ -17,6 +17,28 @@ time.sleep(35)
 if sys.argv[1] == "together":
     dist.destroy_process_group()
 """
+
+
+SHORT_PATIENCE = (
+    "-c",
+    "import sys; from worker.launcher import rank_meeting, supervisor; "
+    "rank_meeting.PATIENCE_SECONDS = 2; supervisor.run(sys.argv[1])",
+)
+
+
+@pytest.mark.cpu_seconds(8)
+def test_ranks_that_never_meet_end_the_job_where_the_spec_asks_for_it(tmp_path: Path) -> None:
+    code = store_code(tmp_path, "import time\n\ntime.sleep(60)")
+    document = {"task": "script", "argv": ["train.py"], "code": code, "gpus": 2, "health": {"on_unused": "stop"}}
+    with FakeService() as service:
+        run = Run(tmp_path / "job", service.url, document, template="script_line", max_restarts=1)
+        attempt = run.prepare()
+        run.process = launch(attempt, program=SHORT_PATIENCE)
+        run.wait(50)
+    record = finish_of(attempt, 1)
+    assert record.failure is not None
+    assert (record.reason, record.failure.type, record.failure.final) == ("error", "RanksNeverMet", True)
+    assert record.failure.message.startswith("2 ranks have not met")
 
 
 @pytest.mark.slow

@@ -60,12 +60,14 @@ def write_progress(layout: AttemptLayout, execution: int, step: int) -> None:
 def test_readings_follow_the_progress_of_the_execution(layout: AttemptLayout) -> None:
     appended: list[tuple[int, int]] = []
 
-    def append(execution: int, points: Sequence[Point]) -> None:
-        appended.append((execution, points[0].step))
-        raise OSError("the disk is full")  # leaves the reading out, and nothing else
+    class FullDisk(NodeSpool):
+        def append(self, execution: int, points: Sequence[Point]) -> None:
+            appended.append((execution, points[0].step))
+            raise OSError("the disk is full")  # leaves the reading out, and nothing else
 
+    spool = FullDisk(layout, 0, lambda: cast(ServiceClient, Unreachable()))
     executions = iter((1, 1, 2))
-    reports = SystemReports(layout, 0, lambda: next(executions), FixedUsage(), FixedGpus, append, now=lambda: NOW)
+    reports = SystemReports(layout, 0, lambda: next(executions), FixedUsage(), FixedGpus, spool, now=lambda: NOW)
     reports.report()
     write_progress(layout, 1, 12)
     reports.report()

@@ -79,6 +79,7 @@ class Nvml(ModuleType):
             "nvmlDeviceGetHandleByIndex": int,
             "nvmlDeviceGetHandleByUUID": lambda uuid: {"GPU-b": 1}[uuid],
             "nvmlDeviceGetUtilizationRates": lambda _: SimpleNamespace(gpu=97, memory=10),
+            "nvmlDeviceGetComputeRunningProcesses": lambda _: [SimpleNamespace(pid=1)],
             "nvmlDeviceGetMemoryInfo": lambda _: SimpleNamespace(used=5, total=80, free=75),
             "nvmlDeviceGetPowerUsage": lambda _: 650_500,
             "nvmlDeviceGetTemperature": lambda _device, _sensor: 61,
@@ -96,7 +97,7 @@ def test_gpus_are_numbered_as_in_the_job() -> None:
     first, second = usage.read().values()
     assert second == {
         "utilization_percent": 97, "memory_used_bytes": 5, "memory_total_bytes": 80, "power_watts": 650.5,
-        "temperature_celsius": 61, "sm_clock_mhz": 1980, "throttled_power": 1, "throttled_thermal": 1,
+        "temperature_celsius": 61, "processes": 1, "sm_clock_mhz": 1980, "throttled_power": 1, "throttled_thermal": 1,
         "throttled_hardware": 0, "throttled_sync": 0, "ecc_corrected_errors": 3, "ecc_uncorrected_errors": 1,
     }  # fmt: skip
     assert set(second) - set(first) == {"ecc_corrected_errors", "ecc_uncorrected_errors"}
