@@ -27,7 +27,7 @@ SHORT_PATIENCE = (
 
 
 @pytest.mark.cpu_seconds(8)
-def test_ranks_that_never_meet_end_the_job_where_the_spec_asks_for_it(tmp_path: Path) -> None:
+def test_ranks_that_never_meet_end_a_job_whose_spec_demands_it(tmp_path: Path) -> None:
     code = store_code(tmp_path, "import time\n\ntime.sleep(60)")
     document = {"task": "script", "argv": ["train.py"], "code": code, "gpus": 2, "health": {"on_unused": "stop"}}
     with FakeService() as service:

@@ -16,7 +16,7 @@ def spec(**health: Any) -> TrainingSpec:
     return parse_spec({"version": 1, "task": "script", "argv": ["/opt/train.py"], "health": health})
 
 
-def test_only_a_spec_that_asks_for_it_ends_the_job(tmp_path: Path) -> None:
+def test_only_a_spec_with_stop_ends_the_job(tmp_path: Path) -> None:
     warned: list[tuple[str, str]] = []
     for health, type_ in (({}, None), ({"on_unused": "stop"}, "GpusNeverUsed")):
         unused = Unused(AttemptLayout(tmp_path), spec(**health), lambda *warning: warned.append(warning))
