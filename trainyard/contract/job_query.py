@@ -180,6 +180,12 @@ def in_backticks(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
+def quoted(text: str) -> str:
+    """Return a text as a value of a query."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
 def split_keys(text: str) -> list[str]:
     """Return the keys in a text with commas between them. A key in backticks may have commas."""
     return [key.strip() for key in _KEY_IN_LIST.findall(text) if key.strip()]

@@ -19,7 +19,7 @@ from service.sweeps import service as sweeps
 from service.web.dependencies import PagesDep, VisitorDep
 from service.web.pages.spec_text import spec_yaml
 from service.web.security import PAGE_HEADERS
-from trainyard.contract.job_query import MAX_KEY, MAX_QUERY
+from trainyard.contract.job_query import MAX_KEY, MAX_QUERY, quoted
 from trainyard.contract.wire.jobs import JobResource, JobStatus
 from trainyard.contract.wire.pages import Page
 from trainyard.contract.wire.sweeps import format_values
@@ -82,7 +82,6 @@ def requested_table(
     status: Annotated[list[JobStatus] | None, Query()] = None,
     search: Annotated[str, Query(max_length=120)] = "",
     created_by: Annotated[str | None, Query(max_length=128)] = None,
-    project: Annotated[str | None, Query(max_length=120)] = None,
     sweep: Annotated[str | None, Query(max_length=40)] = None,
     where: Annotated[str, Query(max_length=MAX_QUERY)] = "",
     sort: Annotated[str, Query(max_length=MAX_KEY + 1)] = "",
@@ -101,7 +100,6 @@ def requested_table(
             statuses=tuple(status or ()),
             search=search or None,
             created_by=created_by or None,
-            project=project or None,
             sweep=sweep or None,
             metadata=metadata_filter(request),
             parameters=parameters_filter(request),
@@ -163,6 +161,7 @@ def show_job(app_state: AppStateDep, pages: PagesDep, visitor: VisitorDep, now: 
         visitor,
         section="/jobs",
         job=job,
+        project_query=f"project = {quoted(job.project)}" if job.project else None,
         member=member and {"number": member[0], "values": format_values(member[1])},
         ranks=range(int(job.spec.get("gpus") or 1)),
         spec=spec_yaml(job.spec),

@@ -3,7 +3,7 @@
 
 /** The columns of a view that names none: after the loss, the metric of the evaluations if there is one. */
 export const defaultColumns = (evaluation) => ["status", "name", "progress", "loss", ...(evaluation ? [evaluation] : []), "gpus", "strategy", "owner", "age"];
-const FILTERS = ["status", "search", "project", "created_by", "sweep", "archived"];
+const FILTERS = ["status", "search", "created_by", "sweep", "archived"];
 const MAX_COLUMNS = 60;
 /** Selected jobs that the address has. */
 export const MAX_SELECTED = 20;

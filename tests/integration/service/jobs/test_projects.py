@@ -1,6 +1,9 @@
 """Projects group jobs, and jobs get the names that their programs use, where nobody has chosen others."""
 
+import html
+import re
 from typing import Any
+from urllib.parse import unquote_plus
 
 import pytest
 
@@ -83,3 +86,14 @@ def test_names_that_a_user_has_changed_stay(world: World) -> None:
     send(worker, tags={"run": "second", "project": "letters"})
     assert names(world, job) == ("best", None)
     assert listed(world, name="best") == [job]
+
+
+def test_page_of_a_job_leads_to_the_jobs_of_its_project(world: World) -> None:
+    name = 'a "b" \\ <c>'
+    job, _ = submit(world, project=name), submit(world)
+    browser = world.new_client(None)
+    browser.post("/sign-in", data={"token": world.token}, headers={"Origin": "http://localhost"})
+    link = re.search(r'project <a href="/jobs\?where=([^"]*)">([^<]*)</a>', browser.get(f"/jobs/{job}").text)
+    assert link is not None
+    assert html.unescape(link[2]) == name
+    assert listed(world, where=unquote_plus(link[1])) == [job]
