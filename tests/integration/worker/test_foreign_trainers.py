@@ -35,16 +35,10 @@ def offline():
 
 
 def answers():
-    """Return answers with labels. The last ones of all batches are equal: TRL pairs the prompt of a batch's first
-    example with the answer of its last one, whatever is before the batch."""
-    return [
-        {
-            "prompt": pair["prompt"],
-            "completion": "unknown" if number % BATCH == BATCH - 1 else pair["chosen" if number % 3 else "rejected"],
-            "label": number % 3 > 0,
-        }
-        for number, pair in enumerate(hf.preferences(STEPS * BATCH))
-    ]
+    """Return answers with labels."""
+    pairs = enumerate(hf.preferences(50))
+    kinds = ("rejected", "chosen", "chosen")
+    return [{"prompt": pair["prompt"], "completion": pair[kinds[n % 3]], "label": n % 3 > 0} for n, pair in pairs]
 
 
 class Cases:
