@@ -49,6 +49,17 @@ class TestTexts:
         assert (account.records, account.examples, account.rows, account.format) == (2, 2, 1, "completion")
         assert parts(account) == [["ab", "[cd\u2400]"]]
 
+    def test_empty_answers_are_counted(self, tmp_path):
+        answers = ("", " \n", "b")
+        path = write(tmp_path / "a.jsonl", *({"prompt": "a", "completion": answer} for answer in answers))
+        (account,) = accounts(TextFiles(path=path))
+        assert (account.counts, account.empty) == ({"answers_empty": 2}, 0)
+        assert any("empty answers" in sentence and ": 2;" in sentence for sentence in account.summary)
+
+    def test_empty_texts_without_a_token_to_learn_are_no_answers(self, tmp_path):
+        (account,) = accounts(TextFiles(path=write(tmp_path / "a.jsonl", {"text": ""}, {"text": "b"})))
+        assert (account.counts, account.empty) == ({}, 1)
+
     def test_learned_tokens_are_those_of_the_rows(self, tmp_path):
         path = write(tmp_path / "a.jsonl", *({"prompt": "p" * n, "completion": "c" * n} for n in range(1, 9)))
         made = []
@@ -200,6 +211,14 @@ class TestChats:
         assert account.template.strips_reasoning
         assert "an answer ends with `<|im_end|>`; the tokenizer's end token is `<eos>`" in account.summary
 
+    def test_empty_answers_are_counted(self, tmp_path, qwen3):
+        call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}
+        thought = {"role": "assistant", "content": "", "reasoning_content": "Why?"}
+        turns = [{"role": "assistant", "content": " "}, call, {"role": "tool", "content": ""}, thought]
+        path = write(tmp_path / "a.jsonl", {"messages": [{"role": "user", "content": "a"}, *turns]})
+        (account,) = accounts(TextFiles(path=path), qwen3, 500)
+        assert account.counts["answers_empty"] == 1
+
     def test_texts_have_no_template(self, tmp_path, qwen3):
         (account,) = accounts(TextFiles(path=write(tmp_path / "a.jsonl", {"text": "abc"})), qwen3, 500)
         assert account.template is None
@@ -236,6 +255,10 @@ class TestPreferences:
         assert account.learned_tokens == 3 * (2 + 3) + 2 + 2
         assert [text.name for text in account.shown[0].texts] == ["chosen", "rejected"]
         assert parts(account) == [["ab", "[c\u2400]"], ["ab", "[de\u2400]"]]
+
+    def test_empty_answers_are_counted(self, tmp_path):
+        pairs = [{"prompt": "ab", "chosen": "c", "rejected": ""}, {"prompt": "a", "chosen": "c", "rejected": "d"}]
+        assert self.load(tmp_path, pairs, ["preference"]).counts == {"answers_empty": 1}
 
     def test_answers_with_a_label(self, tmp_path):
         answers = [{"prompt": "ab", "completion": str(number), "label": bool(number)} for number in range(2)]
