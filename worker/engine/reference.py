@@ -106,8 +106,7 @@ def fill_reference(
         )
     # The longest first, so that rows of about the same length are in one batch, and too little memory shows at once.
     order = missing[np.argsort(-examples.lengths(pairs)[missing], kind="stable")]
-    at_once = size * shape[1]
-    part = at_once * ranks.world * _BATCHES_STORED
+    part = (at_once := size * shape[1]) * ranks.world * _BATCHES_STORED
     model.module.eval()
     for start in range(0, len(order), part):
         some = order[start : start + part]
@@ -117,8 +116,8 @@ def fill_reference(
     model.release()
     model.module.train()
     if len(order):
-        message = f"the reference's log-probabilities of {len(order)} answers are computed"
-        reporter.event("reference_computed", message, data={"answers": len(order)})
+        data = {"answers": len(order)}
+        reporter.event("reference_computed", f"the reference has read {len(order)} answers", data=data)
     log.info("the reference's log-probabilities: mean %.4f", float(values.mean()))
     examples.set_reference(values, pairs)
 
