@@ -1,6 +1,5 @@
 """The reference's log-probabilities: stored in parts, and read again by later executions."""
 
-
 import numpy as np
 import pytest
 import torch
