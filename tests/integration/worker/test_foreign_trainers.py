@@ -359,7 +359,7 @@ class TestTrl:
             train_dataset=rows,
             processing_class=cases.tokenizer(),
         )
-        assert_equal_losses(own, case, losses, rel=1e-4)
+        assert_equal_losses(own, case, losses, rel=1e-4, falling=case == "kto")
         assert_equal_values(own, case, model, rel=1e-3)
         assert max(series(own, case, "train/kl").values()) > 0, "a divergence of zero would hide how it is computed"
 
