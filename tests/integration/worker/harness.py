@@ -353,9 +353,16 @@ def series(result: list[Any], case: str, key: str = "train/loss") -> dict[int, f
 
 
 def run_layout(
-    world: int, cases: dict[str, Any], folder: Path, seconds: float = 150, environ: Environ = None
+    world: int,
+    cases: dict[str, Any],
+    folder: Path,
+    seconds: float = 150,
+    environ: Environ = None,
+    *,
+    killed: bool = False,
 ) -> list[Any]:
-    """Run the cases on `world` processes; return one result per rank.
+    """Run the cases on `world` processes; return one result per rank. With `killed`, the last case kills the
+    processes, so that there is no result.
 
     The processes are forks of one server, so that torch is imported once. Those with an environment of their own, such
     as on GPUs, are new interpreters.
@@ -380,9 +387,10 @@ def run_layout(
     finally:
         for rank in ranks:
             rank.kill()
+            rank.join(10)
     logs = "\n".join(f"{log.name}: {log.read_text()[-3000:]}" for log in sorted(folder.glob("*.log")))
-    assert [rank.exitcode for rank in ranks] == [0] * world, logs
-    return [ranks_module.read_results(folder, rank) for rank in range(world)]
+    assert [rank.exitcode for rank in ranks] == [-signal.SIGKILL if killed else 0] * world, logs
+    return [] if killed else [ranks_module.read_results(folder, rank) for rank in range(world)]
 
 
 def _wait_for_all(ranks: Sequence[BaseProcess], limit: float) -> None:
