@@ -48,7 +48,7 @@ def _records(account: DataAccount) -> Iterator[str]:
         yield f"left out, since they hold no example: {_number(account.bad_records, 'record')}"
     if account.unread_fields:
         names = ", ".join(f"`{name}`" for name in account.unread_fields)
-        yield f"fields that format {account.format} does not read: {names}"
+        yield f"fields of the records that the model does not see: {names}"
     for reason in account.reasons:
         yield f"{_number(reason.records, 'record')}, first {reason.first}: {reason.problem.removeprefix(': ')}"
 

@@ -1,5 +1,6 @@
 """Answers to other prompts, with which KTO compares the answers of a batch."""
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -34,7 +35,8 @@ class PromptsAndAnswers:
         """Numbers that are equal where the prompts are, shape (examples,)."""
         numbers: dict[bytes, int] = {}
         texts = (self.prompts.text(example).tobytes() for example in range(len(self)))
-        return np.array([numbers.setdefault(text, len(numbers)) for text in texts], dtype=np.int64)
+        digests = (hashlib.blake2b(text, digest_size=16).digest() for text in texts)
+        return np.array([numbers.setdefault(digest, len(numbers)) for digest in digests], dtype=np.int64)
 
     def pairs_in(self, batch: Indices) -> Pairs:
         """Return for each example of a global batch its prompt and the answer to another one: shape (n,).

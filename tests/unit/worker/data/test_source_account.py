@@ -125,6 +125,15 @@ class TestTexts:
         (account,) = accounts(TextMixture(source="mixture", sources=sources, on_bad_line="skip"))
         assert account.reasons[0].hint == "Set data.sources.0.format to `text` or `chat`."
 
+    def test_remedy_of_the_first_line_is_that_of_all(self, tmp_path):
+        path = tmp_path / "a.jsonl"
+        path.write_text('No JSON.\nNo JSON either.\n{"text": "abc"}\n')
+        data = TextFiles(path=str(path), format="text", on_bad_line="skip", max_bad_lines=9)
+        (account,) = accounts(data)
+        assert [(reason.records, reason.hint) for reason in account.reasons] == [
+            (2, "Write each record as a JSON object; CSV and plain text are not read.")
+        ]
+
     def test_reasons_are_bounded(self):
         reasons = BadRecordReasons()
         for number in range(3000):

@@ -28,7 +28,7 @@ def test_values_of_lines_count(tmp_path):
     path = hf.write_lines(tmp_path / "a.jsonl", [PROMPT, {**PROMPT, "source": "x"}])
     made = account(TextFiles(path=str(path)))
     assert made.unread_fields == ["system", "source"]
-    assert "fields that format completion does not read: `system`, `source`" in made.summary
+    assert "fields of the records that the model does not see: `system`, `source`" in made.summary
 
 
 def test_columns_of_tables_count(tmp_path):
