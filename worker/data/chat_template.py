@@ -11,6 +11,7 @@ from trainyard.contract.formats.examples import Chat
 from trainyard.contract.formats.records import HALF_PAIR, BadRecordError, is_encodable
 from trainyard.loading.turn_end import common_start, without_cut_marker
 from worker.data.aligned_parts import aligned
+from worker.data.rendering import RENDERING
 from worker.data.template_traits import TemplateTraits, probe_traits, with_fixed_date
 from worker.data.tool_calls import LostCallsError, Message, check_calls, unused_mark, with_arguments
 
@@ -213,7 +214,8 @@ class ChatTemplate:
             options["tools"] = list(tools)
         try:
             template = self._text(tools)
-            text = str(self._tokenizer.apply_chat_template(list(messages), chat_template=template, **options))
+            with RENDERING.running():
+                text = str(self._tokenizer.apply_chat_template(list(messages), chat_template=template, **options))
         except Exception as error:  # templates raise any class, jinja's own too
             reason = str(error) or type(error).__name__
             raise ValueError(f"the chat template refuses these messages: {reason}") from None
