@@ -14,6 +14,7 @@ _COUNTS = {
     "answers_unlocated": "answers not learned, since the chat template does not show where they begin and end: {n} of "
     "{answers}",
     "reasoning_left_out": "answers learned without their reasoning, which the chat template does not write: {n}",
+    "answers_with_turns": "answers with messages of other roles, whose tokens are compared too: {n}",
     "answers_empty": "empty answers, from which the model learns to end at once: {n}; remove their records unless that "
     "is meant",
     "tools_unused": "examples whose `tools` the chat template does not write, so that the model does not see them: "

@@ -247,6 +247,7 @@ class _Reader:
         for messages, text in zip(conversations, texts, strict=True):
             unwritten |= self._tokenizer.unwritten_fields(messages, one.tools, text.text, self._unread.written)
         self._unread.add(record, unwritten)
+        self.counts["answers_with_turns"] += sum(any(m["role"] != "assistant" for m in some) for some in one.answers)
         self.counts["tools_unused"] += self._tokenizer.leaves_out_tools(conversations[0], one.tools)
 
     def _marked(self, position: RecordPosition, one: Preference) -> list[MarkedText]:

@@ -269,6 +269,14 @@ class TestPreferences:
         pairs = [{"prompt": "ab", "chosen": "c", "rejected": ""}, {"prompt": "a", "chosen": "c", "rejected": "d"}]
         assert self.load(tmp_path, pairs, ["preference"]).counts == {"answers_empty": 1}
 
+    def test_messages_of_others_in_answers_are_counted(self, tmp_path):
+        turns = [{"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+        pair = {"prompt": "ab", "chosen": turns, "rejected": turns[:1]}
+        made, path = [], write(tmp_path / "a.jsonl", pair, {**pair, "chosen": turns[:1], "rejected": turns})
+        access, tokenizer = DataAccess(on_account=made.append), HfTokenizer(hf.train_tokenizer(["text"]))
+        load_answers("data.path", TextFiles(path=path), ["preference"], tokenizer, 64, access)
+        assert made[0].counts == {"answers_with_turns": 2}
+
     def test_answers_with_a_label(self, tmp_path):
         answers = [{"prompt": "ab", "completion": str(number), "label": bool(number)} for number in range(2)]
         account = self.load(tmp_path, answers, ["unpaired_preference"])
