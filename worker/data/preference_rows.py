@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -243,11 +243,14 @@ class _Reader:
             return
         self.chats = True
         unwritten: set[str] = set()
-        conversations = [[*one.prompt, *answer] for answer in one.answers]
+        conversations: list[list[Any]] = [[*one.prompt, *answer] for answer in one.answers]
         for messages, text in zip(conversations, texts, strict=True):
             unwritten |= self._tokenizer.unwritten_fields(messages, one.tools, text.text, self._unread.written)
         self._unread.add(record, unwritten)
-        self.counts["answers_with_turns"] += sum(any(m["role"] != "assistant" for m in some) for some in one.answers)
+        with_turns = (
+            any(message["role"] != "assistant" for message in messages[len(one.prompt) :]) for messages in conversations
+        )
+        self.counts["answers_with_turns"] += sum(with_turns)
         self.counts["tools_unused"] += self._tokenizer.leaves_out_tools(conversations[0], one.tools)
 
     def _marked(self, position: RecordPosition, one: Preference) -> list[MarkedText]:

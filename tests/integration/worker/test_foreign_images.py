@@ -44,10 +44,9 @@ class Cases:
         from peft import LoraConfig, get_peft_model
 
         torch.manual_seed(6)
-        targets, beside = ["q_proj", "v_proj"], ["classifier"]
-        model = get_peft_model(
-            self.load("model"), LoraConfig(r=4, lora_alpha=8, target_modules=targets, modules_to_save=beside)
-        )
+        targets, whole = ["q_proj", "v_proj"], ["classifier"]
+        config = LoraConfig(r=4, lora_alpha=8, target_modules=targets, modules_to_save=whole)
+        model = get_peft_model(self.load("model"), config)
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.requires_grad:
