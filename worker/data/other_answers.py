@@ -81,10 +81,21 @@ class OtherReference:
     """Shape (pairs,)."""
 
     def of(self, pairs: Pairs) -> NDArray[np.float32]:
-        """Return the values of some of the pairs, shape (n,); NaN where there is none."""
+        """Return the values of pairs, which must be there: shape (n,)."""
+        places, present = self._places(pairs)
+        assert present.all(), "the reference has not read these answers"
+        return self.values[places]
+
+    def or_nan(self, pairs: Pairs) -> NDArray[np.float32]:
+        """Return the values of pairs, NaN where there is none: shape (n,)."""
+        places, present = self._places(pairs)
         values = np.full(len(pairs), np.nan, dtype=np.float32)
-        if len(self.pairs):
-            places = np.minimum(np.searchsorted(self.pairs, pairs), len(self.pairs) - 1)
-            present = self.pairs[places] == pairs
-            values[present] = self.values[places[present]]
+        values[present] = self.values[places[present]]
         return values
+
+    def _places(self, pairs: Pairs) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return the position of each pair, and whether it is there; both of shape (n,)."""
+        if not len(self.pairs):
+            return np.zeros(len(pairs), dtype=np.int64), np.zeros(len(pairs), dtype=np.bool_)
+        places = np.minimum(np.searchsorted(self.pairs, pairs), len(self.pairs) - 1)
+        return places, self.pairs[places] == pairs

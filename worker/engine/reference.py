@@ -59,7 +59,7 @@ class ReferenceFile:
                         others = OtherReference(stored["pairs"], stored["pair_logps"])
             except (OSError, ValueError, KeyError, EOFError, BadZipFile):
                 pass
-        return np.concatenate([rows.ravel(), others.of(pairs)])
+        return np.concatenate([rows.ravel(), others.or_nan(pairs)])
 
     def write(self, values: Values, shape: tuple[int, ...], pairs: Pairs) -> None:
         """Replace the stored values."""

@@ -1,6 +1,7 @@
 """Rows of answers: which tokens are targets, which pairs are left out, and which answers are compared."""
 
 import numpy as np
+import pytest
 import torch
 
 from worker.data.answers import Answer, answer_examples, are_equal, labelled_rows, pair_rows
@@ -96,6 +97,11 @@ class TestLabels:
         ]
         assert reference.tolist() == [-1, -2]
         assert examples.lengths(pairs).tolist() == [4, 5, 5, 2]
+
+    def test_answer_that_the_reference_has_not_read_is_a_fault(self):
+        examples = self.examples([answer("p", "1"), answer("q", "2")])
+        with pytest.raises(AssertionError, match="has not read"):
+            examples.other_batch(examples.others.pairs_in(np.array([0, 1])), CPU)
 
     def test_without_a_prompt_another_answer_follows_nothing(self):
         examples = self.examples([answer("", "123"), answer("q", "45")])

@@ -49,7 +49,7 @@ class Run:
             reporter=self,
         )
         pairs = self.answers.compared(STEPS)
-        return self.answers.reference[:, 0].tolist(), self.answers.other_reference.of(pairs).tolist()
+        return self.answers.reference[:, 0].tolist(), self.answers.other_reference.or_nan(pairs).tolist()
 
 
 def test_every_answer_of_every_step_is_read_once(tmp_path):
