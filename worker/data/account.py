@@ -7,6 +7,7 @@ Counts of examples, by name:
   answers, and `answers_unlocated` since the template does not show where they begin and end.
 * `reasoning_left_out`: answers that are trained without their reasoning, which the template does not write.
 * `answers_empty`: answers, and texts of format `text`, that are learned and hold nothing but white space.
+* `answers_desirable` and `answers_undesirable`: answers with a label.
 * `answers_with_turns`: answers of a preference that go on with messages of other roles, whose tokens count too.
 * `tools_unused`: conversations whose `tools` the template does not write.
 * `end_tokens_present`: texts that end with the end token, which is not added again.

@@ -14,6 +14,8 @@ _COUNTS = {
     "answers_unlocated": "answers not learned, since the chat template does not show where they begin and end: {n} of "
     "{answers}",
     "reasoning_left_out": "answers learned without their reasoning, which the chat template does not write: {n}",
+    "answers_desirable": "answers that are desirable: {n}",
+    "answers_undesirable": "answers that are not desirable: {n}",
     "answers_with_turns": "answers with messages of other roles, whose tokens are compared too: {n}",
     "answers_empty": "empty answers, from which the model learns to end at once: {n}; remove their records unless that "
     "is meant",

@@ -180,12 +180,14 @@ class _Reader:
     ) -> DataAccount:
         """Return the account of these examples. `sizes`: the numbers of rows, by the fields of the account."""
         template = template_facts(self._tokenizer) if self.chats else None
+        names = ("answers_undesirable", "answers_desirable")
+        label_counts = Counter(names[label] for label in labels if not self.paired)
         facts = {
             **answer_facts(encoded, labels, self._tokenizer, paired=self.paired),
             "format": self._format or self._formats[0],
             "complete": not (self._limit and self._limit.is_reached),
             **self.bad.facts(),
-            "counts": dict(self.counts),
+            "counts": self.counts | label_counts,
             "unread_fields": self._unread.names(self._files),
         }
         return account_of(self._section, facts, template, length, cut=[cut], **sizes)

@@ -281,6 +281,8 @@ class TestPreferences:
         answers = [{"prompt": "ab", "completion": str(number), "label": bool(number)} for number in range(2)]
         account = self.load(tmp_path, answers, ["unpaired_preference"])
         assert [example.texts[0].label for example in account.shown] == ["not desirable", "desirable"]
+        assert account.counts == {"answers_desirable": 1, "answers_undesirable": 1}
+        assert "answers that are not desirable: 1" in account.summary
 
     def test_limit_and_bad_records(self, tmp_path):
         pairs = ["no", *[{"prompt": "ab", "chosen": "c", "rejected": "d"}] * 5]
