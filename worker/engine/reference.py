@@ -5,7 +5,8 @@ The reference is the model before its first step, so that no copy of it is neede
 
 import io
 import logging
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -30,8 +31,10 @@ Values = NDArray[np.float32]
 """Log-probabilities of sequences by their numbers, shape (sequences,): of all rows, then of the pairs of prompts and
 other answers. NaN where it is not known."""
 
-_BATCHES_STORED = 256
-"""Batches of a rank after which the values are stored, so that an interrupted execution need not begin again."""
+_BATCHES = 256
+"""Batches of a rank after which the ranks exchange their values."""
+_SECONDS_STORED = 60.0
+"""Seconds after which the values are stored, so that an interrupted execution need not begin again."""
 
 
 class ReferenceFile:
@@ -104,22 +107,43 @@ def fill_reference(
             "the log-probabilities of the reference, with which the run began, are gone or belong to other data",
             f"Restore {file.name} in the run's folder, or submit the job again.",
         )
+    parts = _read_in_parts(task, model, precision, ranks, missing, pairs, size=size * shape[1], progress=progress)
+    stored = time.monotonic()
+    for done, numbers, logps in parts:
+        values[numbers] = logps
+        if ranks.is_first and (done or time.monotonic() >= stored + _SECONDS_STORED):
+            file.write(values, shape, pairs)
+            stored = time.monotonic()
+    if len(missing):
+        data = {"answers": len(missing)}
+        reporter.event("reference_computed", f"the reference has read {len(missing)} answers", data=data)
+    log.info("the reference's log-probabilities: mean %.4f", float(values.mean()))
+    examples.set_reference(values, pairs)
+
+
+def _read_in_parts(
+    task: ReferencedTask,
+    model: ParallelModel,
+    precision: Precision,
+    ranks: Ranks,
+    missing: Indices,
+    pairs: Pairs,
+    *,
+    size: int,
+    progress: ProgressCounter,
+) -> Iterator[tuple[bool, Indices, Values]]:
+    """Yield the numbers of sequences and their log-probabilities, and first whether these are the last ones. `size`:
+    sequences that a rank computes at once."""
     # The longest first, so that rows of about the same length are in one batch, and too little memory shows at once.
-    order = missing[np.argsort(-examples.lengths(pairs)[missing], kind="stable")]
-    part = (at_once := size * shape[1]) * ranks.world * _BATCHES_STORED
+    order = missing[np.argsort(-task.answers.lengths(pairs)[missing], kind="stable")]
+    part = size * ranks.world * _BATCHES
     model.module.eval()
     for start in range(0, len(order), part):
         some = order[start : start + part]
-        values[some] = _compute(task, model, precision, ranks, some, pairs, size=at_once, progress=progress)
-        if ranks.is_first:
-            file.write(values, shape, pairs)
+        logps = _compute(task, model, precision, ranks, some, pairs, size=size, progress=progress)
+        yield start + part >= len(order), some, logps
     model.release()
     model.module.train()
-    if len(order):
-        data = {"answers": len(order)}
-        reporter.event("reference_computed", f"the reference has read {len(order)} answers", data=data)
-    log.info("the reference's log-probabilities: mean %.4f", float(values.mean()))
-    examples.set_reference(values, pairs)
 
 
 @torch.no_grad()

@@ -71,7 +71,8 @@ def test_next_execution_reads_what_is_stored(tmp_path):
 
 
 def test_interrupted_execution_is_continued(tmp_path, monkeypatch):
-    monkeypatch.setattr(reference, "_BATCHES_STORED", 1)
+    monkeypatch.setattr(reference, "_BATCHES", 1)
+    monkeypatch.setattr(reference, "_SECONDS_STORED", 0.0)
     whole = Run(tmp_path / "whole.npz")
     values = whole.fill()
     first, rest = Run(tmp_path / "reference.npz"), Run(tmp_path / "reference.npz")
