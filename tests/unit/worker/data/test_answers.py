@@ -79,6 +79,19 @@ class TestLabels:
         examples = self.examples([answer("p", "1"), answer("p", "2"), answer("p", "3")])
         assert self.others(examples, 0, 1, 2) == ["p3", "p1", "p2"]
 
+    def test_pairs_are_those_of_a_search(self):
+        rng = np.random.RandomState(3)
+        for _ in range(200):
+            examples = self.examples([answer(prompt, "x") for prompt in rng.choice(list("abc"), 6)])
+            prompts = [examples.others.prompts.text(number).tolist() for number in range(6)]
+            batch = rng.randint(0, 6, rng.randint(1, 9))
+            expected = []
+            for position, example in enumerate(batch):
+                before = np.roll(batch[::-1], position - len(batch))
+                others = [other for other in before if prompts[other] != prompts[example]] or [batch[position - 1]]
+                expected.append((example, others[0]))
+            assert [divmod(pair, 6) for pair in examples.others.pairs_in(batch).tolist()] == expected
+
     def test_every_pair_of_all_batches_is_listed_once(self):
         examples = self.examples([answer(prompt, prompt) for prompt in "abc"])
         batches = [np.array([0, 1]), np.array([2, 0]), np.array([1, 0])]
