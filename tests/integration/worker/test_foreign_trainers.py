@@ -161,6 +161,7 @@ class Cases:
             "dpo new": self.spec("pairs", adapter="new", objective="dpo", preference={"beta": 0.3}),
             "dpo dora": self.spec("pairs", adapter="dora", objective="dpo", preference={"beta": 0.3}),
             "chats": self.spec("chats", model={"source": "hf", "path": str(self.folder / "tagged")}),
+            "kto dora": self.spec("answers", adapter="dora", objective="kto", preference={"beta": 0.3}),
             "kto": self.spec("answers", objective="kto", preference={"beta": 0.3, "desirable_weight": 1.25}),
             "classes": self.spec(
                 "classes", task="sequence_classification", model={"source": "hf", "path": str(self.classifier)}
@@ -378,16 +379,20 @@ class TestTrl:
         assert_equal_losses(own, "packed", losses)
         assert_equal_values(own, "packed", model)
 
-    @pytest.mark.parametrize("adapter", ["new", "dora"])
-    def test_dpo_has_the_adapter_in_its_reference(self, cases, own, adapter):
-        from trl import DPOConfig, DPOTrainer
+    @pytest.mark.parametrize(
+        ("objective", "adapter", "data"),
+        [("dpo", "new", "pairs"), ("dpo", "dora", "pairs"), ("kto", "dora", "answers")],
+    )
+    def test_adapter_is_part_of_the_reference(self, cases, own, objective, adapter, data):
+        import trl
 
+        config, trainer = (getattr(trl, f"{objective.upper()}{part}") for part in ("Config", "Trainer"))
         losses, _ = losses_of(
-            DPOTrainer,
+            trainer,
             model=cases.model(adapter),
-            args=arguments(cases.folder, DPOConfig, max_length=64, beta=0.3),
-            train_dataset=cases.rows("pairs"),
+            args=arguments(cases.folder, config, max_length=64, beta=0.3),
+            train_dataset=cases.rows(data),
             processing_class=cases.tokenizer(),
         )
-        assert list(series(own, f"dpo {adapter}").values()) == pytest.approx(losses, rel=1e-4, abs=1e-6)
+        assert list(series(own, f"{objective} {adapter}").values()) == pytest.approx(losses, rel=1e-4, abs=1e-6)
         assert losses[-1] < losses[0]
