@@ -6,6 +6,9 @@ Counts of examples, by name:
   record, `answers_stripped` since the chat template leaves a part of them out, as some do with the reasoning of earlier
   answers, and `answers_unlocated` since the template does not show where they begin and end.
 * `reasoning_left_out`: answers that are trained without their reasoning, which the template does not write.
+* `answers_empty`: answers, and texts of format `text`, that are learned and hold nothing but white space.
+* `answers_desirable` and `answers_undesirable`: answers with a label.
+* `answers_with_turns`: answers of a preference that go on with messages of other roles, whose tokens count too.
 * `tools_unused`: conversations whose `tools` the template does not write.
 * `end_tokens_present`: texts that end with the end token, which is not added again.
 * `specials_doubled`: examples in which a special token follows itself.
@@ -17,7 +20,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from worker.data.account_summary import count_sentence
-from worker.data.chat_template import MarkedText
+from worker.data.chat_template import EMPTY, MarkedText
 from worker.data.notices import Notice
 from worker.data.token_rows import Segment
 from worker.data.tokenizers import Tokenizer
@@ -26,6 +29,7 @@ _WARNINGS: Mapping[str, str] = {
     "answers_stripped": "answers_not_trained",
     "answers_unlocated": "answers_not_trained",
     "reasoning_left_out": "reasoning_unused",
+    EMPTY: EMPTY,
     "tools_unused": "tools_unused",
     "specials_doubled": "specials_doubled",
 }
@@ -35,6 +39,9 @@ _WARNINGS: Mapping[str, str] = {
 def counts_of(tokenizer: Tokenizer, marked: MarkedText, segment: Segment) -> Counter[str]:
     """Return the counts of one example."""
     counts = Counter(marked.counts)
+    if not segment.targets[1:].any():
+        # Nothing of the example is learned, as the account states.
+        del counts[EMPTY]
     if not marked.is_rendered and tokenizer.end_text and marked.text.endswith(tokenizer.end_text):
         counts["end_tokens_present"] += 1
     repeated = segment.tokens[1:][segment.tokens[1:] == segment.tokens[:-1]]

@@ -14,6 +14,11 @@ _COUNTS = {
     "answers_unlocated": "answers not learned, since the chat template does not show where they begin and end: {n} of "
     "{answers}",
     "reasoning_left_out": "answers learned without their reasoning, which the chat template does not write: {n}",
+    "answers_desirable": "answers that are desirable: {n}",
+    "answers_undesirable": "answers that are not desirable: {n}",
+    "answers_with_turns": "answers with messages of other roles, whose tokens are compared too: {n}",
+    "answers_empty": "empty answers, from which the model learns to end at once: {n}; remove their records unless that "
+    "is meant",
     "tools_unused": "examples whose `tools` the chat template does not write, so that the model does not see them: "
     "{n}; use a model whose template writes `tools`",
     "end_tokens_present": "texts that end with the end token, which is not added again: {n}",
@@ -46,7 +51,7 @@ def _records(account: DataAccount) -> Iterator[str]:
         yield f"left out, since they hold no example: {_number(account.bad_records, 'record')}"
     if account.unread_fields:
         names = ", ".join(f"`{name}`" for name in account.unread_fields)
-        yield f"fields that format {account.format} does not read: {names}"
+        yield f"fields of the records that the model does not see: {names}"
     for reason in account.reasons:
         yield f"{_number(reason.records, 'record')}, first {reason.first}: {reason.problem.removeprefix(': ')}"
 

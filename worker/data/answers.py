@@ -1,6 +1,6 @@
-"""Examples with two answers each: a chosen and a rejected one, or one with a label beside one to another prompt."""
+"""Examples with two answers each, a chosen and a rejected one, or with one answer that has a label."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from worker.data.examples import Examples, Tensors, TokenCounts
 from worker.data.mixture import Mixture
+from worker.data.other_answers import OtherReference, Pairs, PromptsAndAnswers
 from worker.data.sampler import Indices
+from worker.data.token_lists import TokenLists
 from worker.data.token_rows import RowExamples, Segment, TokenRows, build_token_rows, concatenate_rows
 
 
@@ -40,11 +42,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class AnswerRows:
-    """The rows of a data set: those of example i are 2 i and 2 i + 1."""
+    """The rows of a data set: those of pair i are 2 i and 2 i + 1, that of the labelled answer i is i."""
 
     rows: TokenRows
     desirable: NDArray[np.bool_]
     """Shape (examples,): whether the first answer is desirable; true for all pairs."""
+    parts: PromptsAndAnswers | None = None
+    """Of labelled answers: the same, apart. Each answer is as long as a row at most."""
 
     def __len__(self) -> int:
         return len(self.desirable)
@@ -65,30 +69,12 @@ def are_equal(chosen: Answer, rejected: Answer, length: int) -> bool:
 
 
 def labelled_rows(answers: Sequence[Answer], desirable: Sequence[bool], length: int) -> AnswerRows:
-    """Return the rows of answers with a label. The second row of an example has its prompt and the answer of the last
-    example before it that has another prompt; the last one precedes the first (KTO, arXiv:2402.01306, section 4.1)."""
+    """Return the rows of answers with a label; those without a token within `length` are left out."""
     usable = [number for number, one in enumerate(answers) if one.segment(length).targets.any()]
     answers, labels = [answers[number] for number in usable], [desirable[number] for number in usable]
-    rows: list[list[Segment]] = []
-    for one, other in zip(answers, _others(answers), strict=True):
-        rows += [[one.segment(length)], [Answer(one.prompt, other.answer).segment(length)]]
-    return AnswerRows(_build(rows), np.array(labels, dtype=np.bool_))
-
-
-def _others(answers: Sequence[Answer]) -> list[Answer]:
-    """Return for each answer the last one before it to another prompt, or just the one before if all prompts are the
-    same; before the first comes the last."""
-    count = len(answers)
-    prompts = [one.prompt.tobytes() for one in answers]
-    if len(set(prompts)) == 1:
-        return [answers[index - 1] for index in range(count)]
-    before: list[int] = []
-    # Round the file twice, so that the first examples know the last ones.
-    for position in range(2 * count):
-        index, previous = position % count, (position - 1) % count
-        same = prompts[index] == prompts[previous]
-        before.append(before[-1] if same and before else previous)
-    return [answers[index] for index in before[count:]]
+    prompts = TokenLists.of([one.prompt for one in answers], 0)
+    parts = PromptsAndAnswers(prompts, TokenLists.of([one.answer[:length] for one in answers], 0))
+    return AnswerRows(_build([[one.segment(length)] for one in answers]), np.array(labels, dtype=np.bool_), parts)
 
 
 def _build(rows: list[list[Segment]]) -> TokenRows:
@@ -100,58 +86,97 @@ def _build(rows: list[list[Segment]]) -> TokenRows:
 
 @dataclass(frozen=True)
 class AnswerExamples(Examples):
-    """Examples with two rows each, and what the reference model makes of them."""
+    """Examples with one or two answers each, and what the reference model makes of them.
+
+    The sequences that the reference reads are numbered: first all rows, then the pairs of prompts and other answers.
+    """
 
     answers: RowExamples
     """All rows; not packed."""
     desirable: NDArray[np.bool_] = field(kw_only=True)
     """Shape (examples,)."""
     paired: bool = field(kw_only=True)
-    """Whether the rows are a chosen and a rejected answer; else the second is of another prompt."""
+    """Whether an example is a chosen and a rejected answer; else it is one with a label."""
     reference: NDArray[np.float32] = field(kw_only=True)
-    """The reference's log-probabilities of both answers, shape (examples, 2). The engine writes them before the first
-    step; zeros until then."""
+    """The reference's log-probabilities of the rows of each example, shape (examples, 2) or (examples, 1). The engine
+    writes them before the first step; zeros until then."""
+    length: int = field(default=0, kw_only=True)
+    """The tokens of a row at most."""
+    others: PromptsAndAnswers | None = field(default=None, kw_only=True)
+    """Of examples with labels: the answers that follow other prompts."""
+    other_reference: OtherReference = field(default_factory=OtherReference, kw_only=True)
+    """The reference's log-probabilities of these; as `reference`."""
 
     @cached_property
     def token_counts(self) -> TokenCounts:
-        """The tokens with a gradient, by example; those of the answer to another prompt have none."""
-        counts = self.answers.token_counts
-        step = 1 if self.paired else 2
-        tokens, squares = counts.tokens.reshape(-1, 2), counts.squares.reshape(-1, 2)
-        return TokenCounts(tokens[:, : 3 - step].sum(axis=1), squares[:, : 3 - step].sum(axis=1))
+        """The tokens with a gradient, by example; those of an answer to another prompt have none."""
+        counts, each = self.answers.token_counts, 2 if self.paired else 1
+        tokens, squares = counts.tokens.reshape(-1, each), counts.squares.reshape(-1, each)
+        return TokenCounts(tokens.sum(axis=1), squares.sum(axis=1))
 
     def largest(self, count: int) -> Indices:
         """Return the `count` training examples with the longest rows: int64, shape (count,)."""
-        return np.argsort(-self.longest[: self.train], kind="stable")[:count].astype(np.int64)
+        lengths = self.answers.rows.lengths.reshape(len(self.desirable), -1).max(axis=1)
+        return np.argsort(-lengths[: self.train], kind="stable")[:count].astype(np.int64)
 
-    @cached_property
-    def longest(self) -> NDArray[np.int64]:
-        """The tokens of the longer row of each example, shape (examples,)."""
-        lengths: NDArray[np.int64] = self.answers.rows.lengths.reshape(-1, 2).max(axis=1)
-        return lengths
+    def compared(self, batches: Iterable[Indices]) -> Pairs:
+        """Return the prompts and other answers of all these global batches; none for pairs of answers."""
+        return self.others.all_pairs_in(batches) if self.others else np.zeros(0, dtype=np.int64)
+
+    def lengths(self, pairs: Pairs) -> NDArray[np.int64]:
+        """Return the tokens of each sequence of the reference, shape (rows + pairs,)."""
+        others = np.minimum(self.length, self.others.sizes(pairs)) if self.others else pairs
+        return np.concatenate([self.answers.rows.lengths, others])
+
+    def set_reference(self, values: NDArray[np.float32], pairs: Pairs) -> None:
+        """Set the reference's log-probabilities of all sequences, shape (rows + pairs,)."""
+        rows = len(values) - len(pairs)
+        self.reference[:] = values[:rows].reshape(self.reference.shape)
+        self.other_reference.pairs, self.other_reference.values = pairs, values[rows:]
+
+    def sequences(self, numbers: Indices, pairs: Pairs, device: torch.device) -> Tensors:
+        """Return inputs and labels of sequences by their numbers: int64, each of shape (n, length)."""
+        rows = self.answers.rows
+        segments = [
+            rows.segments(number) if number < len(rows) else [self._other(int(pairs[number - len(rows)]))]
+            for number in numbers.tolist()
+        ]
+        return self.answers.batch_of(segments, device)
+
+    def other_batch(self, pairs: Pairs, device: torch.device) -> Tensors:
+        """Return inputs and labels of prompts with other answers (int64, (n, length)), and the reference's
+        log-probabilities (fp32, (n,))."""
+        rows = self.answers.batch_of([[self._other(pair)] for pair in pairs.tolist()], device)
+        return (*rows, torch.from_numpy(self.other_reference.of(pairs)).to(device, non_blocking=True))
+
+    def _other(self, pair: int) -> Segment:
+        assert self.others is not None, "pairs of answers have no others"
+        return Answer(*self.others.of_pair(pair)).segment(self.length)
 
     def train_batch(self, indices: Indices, device: torch.device) -> Tensors:
         """Return the batch of n examples.
 
         Both answers of pairs are in one tensor, first all chosen ones: inputs and labels (int64, (2 n, length)), then
-        the reference's log-probabilities (fp32, (n, 2)). Else: inputs and labels of the answers (int64, (n, length))
-        and of those to other prompts, the reference's log-probabilities, and which are desirable (bool, (n,)).
+        the reference's log-probabilities (fp32, (n, 2)). Else: inputs and labels of the answers (int64, (n, length)),
+        the reference's log-probabilities (fp32, (n, 1)), and which are desirable (bool, (n,)).
         """
-        first, second = 2 * indices, 2 * indices + 1
         reference = torch.from_numpy(self.reference[indices]).to(device, non_blocking=True)
         if self.paired:
-            return (*self.answers.train_batch(np.concatenate([first, second]), device), reference)
+            rows = np.concatenate([2 * indices, 2 * indices + 1])
+            return (*self.answers.train_batch(rows, device), reference)
         desirable = torch.from_numpy(self.desirable[indices]).to(device, non_blocking=True)
-        rows = (*self.answers.train_batch(first, device), *self.answers.train_batch(second, device))
-        return (*rows, reference, desirable)
+        return (*self.answers.train_batch(indices, device), reference, desirable)
 
     def digest_arrays(self, examples: int) -> list[NDArray[Any]]:
         """Return what the digest of the first `examples` examples is taken of."""
         rows = self.answers.rows
         assert isinstance(rows, TokenRows), "answers are in memory"
-        ends = rows.ends[: 2 * examples]
+        ends = rows.ends[: (2 if self.paired else 1) * examples]
         stop = ends[-1]
-        return [ends, rows.tokens[:stop], rows.targets[:stop], self.desirable[:examples]]
+        arrays: list[NDArray[Any]] = [ends, rows.tokens[:stop], rows.targets[:stop], self.desirable[:examples]]
+        for one in (self.others.prompts, self.others.answers) if self.others else ():
+            arrays += [one.ends[:examples], one.tokens[: one.ends[examples - 1]]]
+        return arrays
 
 
 def answer_examples(
@@ -159,16 +184,22 @@ def answer_examples(
     held_out: dict[str, AnswerRows],
     *,
     paired: bool,
+    length: int = 0,
     multiple: int = 1,
     context: int | None = None,
     mixture: Mixture | None = None,
 ) -> AnswerExamples:
-    """Return the examples of each source for training, and of the held-out sets; the only set has an empty name."""
-    parts = [*train, *held_out.values()]
+    """Return the examples of each source for training, and of the held-out sets; the only set has an empty name.
+
+    Args:
+        length: The tokens of a row at most; needed for answers with labels.
+    """
+    parts, each = [*train, *held_out.values()], 2 if paired else 1
     rows = concatenate_rows([part.rows for part in parts])
     count, after = sum(map(len, train)), sum(map(len, held_out.values()))
-    answers = RowExamples((), 2 * count, 2 * after, rows=rows, packed=False, multiple=multiple, context=context)
+    answers = RowExamples((), each * count, each * after, rows=rows, packed=False, multiple=multiple, context=context)
     sets = {name: len(part) for name, part in held_out.items() if name}
+    apart = [part.parts for part in parts if part.parts]
     return AnswerExamples(
         (),
         count,
@@ -178,5 +209,7 @@ def answer_examples(
         answers=answers,
         desirable=np.concatenate([part.desirable for part in parts]),
         paired=paired,
-        reference=np.zeros((count + after, 2), dtype=np.float32),
+        reference=np.zeros((count + after, each), dtype=np.float32),
+        length=length,
+        others=None if paired else PromptsAndAnswers.joined(apart),
     )

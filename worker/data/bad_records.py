@@ -7,7 +7,15 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from trainyard.contract.formats.records import DEFAULT_HINT, MAX_COUNTED, NAMED, counted_text, problems_text
+from trainyard.contract.formats.records import (
+    DEFAULT_HINT,
+    MAX_COUNTED,
+    NAMED,
+    ONE_RECORD,
+    OTHER_TEXT,
+    counted_text,
+    problems_text,
+)
 from worker.core.errors import RefusedError
 from worker.data.notices import Notice
 from worker.data.records import RecordPosition
@@ -57,6 +65,10 @@ class BadRecordReasons:
 
     def add(self, problem: str, position: str, hint: str | None = None) -> None:
         """Count a record. `position`: its file, and its line or row."""
+        for remedy in (ONE_RECORD, OTHER_TEXT):
+            # Stated for the first line alone, whose problem others may have too.
+            if f" ({remedy})" in problem:
+                problem, hint = problem.replace(f" ({remedy})", ""), f"{remedy[0].upper()}{remedy[1:]}."
         reason = _POSITION.sub("N", problem)[:_REASON_CHARACTERS]
         if reason in self._counts or len(self._counts) < _MAX_DISTINCT:
             self._counts.setdefault(reason, [0, position, hint or ""])[0] += 1

@@ -28,7 +28,7 @@ from worker.data.read_limit import SourceLimit
 from worker.data.records import RecordPosition, Unreadable, chunks_of, numbered_records
 from worker.data.source_account import shown_of, token_facts
 from worker.data.tokenizers import Tokenizer
-from worker.data.unread_fields import unread_names
+from worker.data.unread_fields import UnreadFields
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ def build_tokens(
     format, encode = _encoder(files, source, tokenizer, bad_lines, limit)
     tally = _Tally(BadRecords(files[0].field if files else "", bad_lines.limit))
     examples = tokens = 0
-    counts, unread = Counter[str](), Counter[str]()
+    counts, unread = Counter[str](), UnreadFields(columns_of(format, source.columns))
     with ExitStack() as stack:
         outputs = {name: stack.enter_context((folder / name).open("wb")) for name in (TOKENS, TARGETS, ENDS)}
         parts = _encoded(chunks, encode, tally.bad.most, serial=limit is not None)
@@ -85,7 +85,7 @@ def build_tokens(
             outputs[ENDS].write((np.cumsum(encoded.lengths) + tokens).astype(np.int64).data)
             examples, tokens = examples + len(encoded.lengths), tokens + len(encoded.tokens)
             counts.update(encoded.counts)
-            unread.update(encoded.unread)
+            unread.merge(encoded.unread)
             if limit and limit.is_reached:
                 break
     tally.bad.check()
@@ -96,7 +96,7 @@ def build_tokens(
         "examples": examples,
         "tokens": tokens,
         "counts": dict(counts),
-        "unread_fields": unread_names(unread, files, columns_of(format, source.columns)),
+        "unread_fields": unread.names(files),
         **_facts(folder, tokenizer),
     }
 

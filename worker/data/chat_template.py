@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -10,6 +11,7 @@ from trainyard.contract.formats.examples import Chat
 from trainyard.contract.formats.records import HALF_PAIR, BadRecordError, is_encodable
 from trainyard.loading.turn_end import common_start, without_cut_marker
 from worker.data.aligned_parts import aligned
+from worker.data.rendering import RENDERING
 from worker.data.template_traits import TemplateTraits, probe_traits, with_fixed_date
 from worker.data.tool_calls import LostCallsError, Message, check_calls, unused_mark, with_arguments
 
@@ -21,6 +23,10 @@ _TOOLS = [{"type": "function", "function": {"name": "f", "description": "", "par
 """Functions of the probe: some templates write calls in another way if the conversation has `tools`."""
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 """The fields of a message that hold reasoning, as transformers reads them."""
+_WRITTEN = {"role", "content", "tool_calls"}
+"""The fields of a message that are checked in another way."""
+EMPTY = "answers_empty"
+"""The name of the number of answers without text."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,7 @@ class ChatTemplate:
             spans.append(span)
             counts["answers_trained"] += 1
             counts["reasoning_left_out"] += _leaves_out_reasoning(message, text[slice(*span)])
+            counts[EMPTY] += _is_empty(message)
         if not spans:
             stripped = "leaves out a part of each answer, such as its reasoning"
             unlocated = "does not show where answers begin and end"
@@ -101,7 +108,7 @@ class ChatTemplate:
         span, _ = self._if_whole(answer[0], text[begin:], (start, len(text)))
         if span is None:
             raise ValueError("the chat template leaves out a part of the answer, such as its reasoning")
-        return MarkedText(text, [span], True)
+        return MarkedText(text, [span], True, counts=+Counter({EMPTY: int(all(map(_is_empty, answer)))}))
 
     def _marked_tokens(self, chat: Chat) -> list[bool] | None:
         """Return which tokens the template itself marks as learned, of its text tokenised without special tokens; None
@@ -117,6 +124,29 @@ class ChatTemplate:
         )
         learned = [bool(one) for one in encoded["assistant_masks"]]
         return learned if any(learned) else None
+
+    def unwritten_fields(
+        self, messages: Sequence[Message], tools: Sequence[Any] | None, text: str, written: set[str]
+    ) -> set[str]:
+        """Return the fields of messages that the template does not write in their text.
+
+        Args:
+            text: That of the messages.
+            written: The fields that it has written in other conversations; those of this one are added.
+        """
+        others = {name for message in messages for name in message} - _WRITTEN - written
+        if not others or self._without(others, messages, tools) == text:
+            return others
+        needed = {name for name in others if self._without({name}, messages, tools) != text} or others
+        written |= needed
+        return others - needed
+
+    def _without(
+        self, fields: AbstractSet[str], messages: Sequence[Message], tools: Sequence[Any] | None
+    ) -> str | None:
+        """Return the text of messages without some of their fields; None if the template refuses them."""
+        rest = [{name: value for name, value in message.items() if name not in fields} for message in messages]
+        return self._attempt(rest, tools)
 
     def leaves_out_tools(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> bool:
         """Return whether the template does not write these tools."""
@@ -184,7 +214,8 @@ class ChatTemplate:
             options["tools"] = list(tools)
         try:
             template = self._text(tools)
-            text = str(self._tokenizer.apply_chat_template(list(messages), chat_template=template, **options))
+            with RENDERING.running():
+                text = str(self._tokenizer.apply_chat_template(list(messages), chat_template=template, **options))
         except Exception as error:  # templates raise any class, jinja's own too
             reason = str(error) or type(error).__name__
             raise ValueError(f"the chat template refuses these messages: {reason}") from None
@@ -315,6 +346,11 @@ def _squeezed(text: str) -> str:
 
 def _reasoning(message: Message) -> str:
     return next((message[name] for name in _REASONING if isinstance(message.get(name), str)), "")
+
+
+def _is_empty(message: Message) -> bool:
+    """Return whether an answer holds nothing but white space."""
+    return not (message["content"].strip() or message.get("tool_calls") or _reasoning(message).strip())
 
 
 def _leaves_out_reasoning(message: Message, text: str) -> bool:

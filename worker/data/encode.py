@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from trainyard.contract.formats.detection import check_unambiguous
 from trainyard.contract.formats.examples import (
     EXPECTED,
+    Chat,
     Completion,
     Example,
     Instruction,
@@ -58,7 +59,7 @@ class EncodedChunk:
     """What became of the examples; see `worker.data.account`."""
     bad: list[BadRecord] = field(default_factory=list)
     """In the order of their numbers."""
-    unread: Counter[str] = field(default_factory=Counter)
+    unread: UnreadFields = field(default_factory=lambda: UnreadFields(frozenset()))
     """The records with each field that the format does not read."""
 
 
@@ -90,7 +91,7 @@ def encode_chunk(
         encoder.records,
         encoder.counts,
         encoder.bad,
-        encoder.unread.counts,
+        encoder.unread,
     )
 
 
@@ -133,8 +134,9 @@ class _Encoder:
                     raise unreadable(record, EXPECTED[self._format])
                 if self._is_detected:
                     check_unambiguous(record, self._format, self._columns)
-                marked = self._marked(parse_example(record, self._format, self._columns))
-                self.unread.add(record)
+                example = parse_example(record, self._format, self._columns)
+                marked = self._marked(example)
+                self.unread.add(record, self._unwritten(example, marked))
                 yield number, marked
             except ValueError as error:
                 self._reject(number, error)
@@ -153,6 +155,12 @@ class _Encoder:
         marked = self._tokenizer.conversation(example)
         self.counts["tools_unused"] += self._tokenizer.leaves_out_tools(example.messages, example.tools)
         return marked
+
+    def _unwritten(self, example: Example, marked: MarkedText) -> set[str] | None:
+        """Return the fields of messages that the model does not see; None if the record has no messages."""
+        if not isinstance(example, Chat):
+            return None
+        return self._tokenizer.unwritten_fields(example.messages, example.tools, marked.text, self.unread.written)
 
     def _encoded(self, texts: Sequence[tuple[int, MarkedText]]) -> Iterator[Segment]:
         for (number, marked), segment in zip(

@@ -23,7 +23,7 @@ from worker.data.shown_examples import shown_numbers, shown_text
 from worker.data.source_account import account_of
 from worker.data.text_examples import DataAccess
 from worker.data.token_rows import Segment
-from worker.data.unread_fields import UnreadFields, unread_names
+from worker.data.unread_fields import UnreadFields
 
 Record = TypeVar("Record")
 _AT_ONCE = 1000
@@ -134,7 +134,7 @@ class RecordReader(Generic[Record]):
             "format": self._format,
             "complete": not (allowed and allowed.is_reached),
             "examples": len(records),
-            "unread_fields": unread_names(unread.counts, files, fields),
+            "unread_fields": unread.names(files),
         }
         if not records:
             raise RefusedError(f"{section}: the files hold no example")

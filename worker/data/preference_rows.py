@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from worker.data.source_account import account_of, answer_facts, template_facts
 from worker.data.text_examples import DIRECT, DataAccess
 from worker.data.token_rows import Segment
 from worker.data.tokenizers import Tokenizer, completed_text
-from worker.data.unread_fields import UnreadFields, unread_names
+from worker.data.unread_fields import UnreadFields
 
 log = logging.getLogger(__name__)
 
@@ -134,6 +135,12 @@ def _rows(examples: Sequence[tuple[Encoded, bool]], length: int, *, paired: bool
     return labelled_rows([answer for (answer,), _ in examples], [label for _, label in examples], length)
 
 
+class _Parsed(NamedTuple):
+    position: RecordPosition
+    record: object
+    preference: Preference
+
+
 class _Reader:
     def __init__(
         self,
@@ -154,8 +161,7 @@ class _Reader:
         self.counts: Counter[str] = Counter()
         """What became of the examples; see `worker.data.account`."""
         self._files: Sequence[DataFile] = ()
-        self._read: frozenset[str] = frozenset()
-        self._unread = UnreadFields(self._read)
+        self._unread = UnreadFields(frozenset())
         self.chats = False
         """Whether there are conversations."""
 
@@ -174,13 +180,15 @@ class _Reader:
     ) -> DataAccount:
         """Return the account of these examples. `sizes`: the numbers of rows, by the fields of the account."""
         template = template_facts(self._tokenizer) if self.chats else None
+        names = ("answers_undesirable", "answers_desirable")
+        label_counts = Counter(names[label] for label in labels if not self.paired)
         facts = {
             **answer_facts(encoded, labels, self._tokenizer, paired=self.paired),
             "format": self._format or self._formats[0],
             "complete": not (self._limit and self._limit.is_reached),
             **self.bad.facts(),
-            "counts": dict(self.counts),
-            "unread_fields": unread_names(self._unread.counts, self._files, self._read),
+            "counts": self.counts | label_counts,
+            "unread_fields": self._unread.names(self._files),
         }
         return account_of(self._section, facts, template, length, cut=[cut], **sizes)
 
@@ -188,17 +196,14 @@ class _Reader:
     def paired(self) -> bool:
         return self._formats[0] != "unpaired_preference"
 
-    def parsed(self, files: Sequence[DataFile]) -> Iterator[tuple[RecordPosition, Preference]]:
+    def parsed(self, files: Sequence[DataFile]) -> Iterator[_Parsed]:
         fields = {self._columns.get(field, field) for format in self._formats for field in FORMAT_FIELDS[format]}
-        self._files, self._read = files, frozenset(fields)
-        self._unread = UnreadFields(self._read)
-        records = numbered_records(files, self._read)
+        self._files, self._unread = files, UnreadFields(frozenset(fields))
+        records = numbered_records(files, frozenset(fields))
         for position, record in self._limit.take(records) if self._limit else records:
             self.bad.read += 1
             try:
-                preference = self._parse(record)
-                self._unread.add(record)
-                yield position, preference
+                yield _Parsed(position, record, self._parse(record))
             except BadRecordError as error:
                 self._reject(position, error)
             self.bad.check_time()
@@ -218,10 +223,10 @@ class _Reader:
             log.warning("%s: %s", self._section, record.text)
         self.bad.add(record)
 
-    def encode(self, numbered: Sequence[tuple[RecordPosition, Preference]]) -> Iterator[tuple[Encoded, bool]]:
-        marked = [self._marked(position, one) for position, one in numbered]
+    def encode(self, some: Sequence[_Parsed]) -> Iterator[tuple[Encoded, bool]]:
+        marked = [self._marked(one.position, one.preference) for one in some]
         segments = iter(encode_each(self._tokenizer, [text for texts in marked for text in texts]))
-        for (position, one), texts in zip(numbered, marked, strict=True):
+        for (position, record, one), texts in zip(some, marked, strict=True):
             answers: list[Answer] = []
             for text, segment in zip(texts, list(islice(segments, len(texts))), strict=True):
                 if isinstance(segment, ValueError):
@@ -230,11 +235,25 @@ class _Reader:
                 self.counts.update(counts_of(self._tokenizer, text, segment))
                 answers.append(_split(segment))
             if answers and len(answers) == len(texts):
-                if not isinstance(one.prompt, str):
-                    self.chats = True
-                    messages = [*one.prompt, *one.answers[0]]
-                    self.counts["tools_unused"] += self._tokenizer.leaves_out_tools(messages, one.tools)
+                self._count(record, one, texts)
                 yield tuple(answers), one.desirable
+
+    def _count(self, record: object, one: Preference, texts: Sequence[MarkedText]) -> None:
+        """Count what the model does not see of a record."""
+        if isinstance(one.prompt, str):
+            self._unread.add(record)
+            return
+        self.chats = True
+        unwritten: set[str] = set()
+        conversations: list[list[Any]] = [[*one.prompt, *answer] for answer in one.answers]
+        for messages, text in zip(conversations, texts, strict=True):
+            unwritten |= self._tokenizer.unwritten_fields(messages, one.tools, text.text, self._unread.written)
+        self._unread.add(record, unwritten)
+        with_turns = (
+            any(message["role"] != "assistant" for message in messages[len(one.prompt) :]) for messages in conversations
+        )
+        self.counts["answers_with_turns"] += sum(with_turns)
+        self.counts["tools_unused"] += self._tokenizer.leaves_out_tools(conversations[0], one.tools)
 
     def _marked(self, position: RecordPosition, one: Preference) -> list[MarkedText]:
         """Return the texts of the answers; none if the record is refused."""

@@ -30,7 +30,7 @@ from worker.data.token_cache import CacheEntry, TokenCache
 from worker.data.tokenizers import Tokenizer
 
 Which = Literal["all", "train", "held_out"]
-_FACTS_VERSION = 2
+_FACTS_VERSION = 3
 """Changes when other facts are stated about the same tokens."""
 
 

@@ -169,12 +169,15 @@ class RowExamples(Examples):
         the end of each segment: int32, (len(indices), segments of a row at most + 1). Padding is a segment too, and a
         row with fewer segments repeats its last end, so that all batches have as many.
         """
-        rows = [self.rows.segments(int(index)) for index in indices]
+        return self.batch_of([self.rows.segments(int(index)) for index in indices], device)
+
+    def batch_of(self, rows: Sequence[list[Segment]], device: torch.device) -> Tensors:
+        """Return the batch of these rows, which may be others than the examples' own; as `train_batch`."""
         lengths = [sum(len(segment.tokens) for segment in row) - 1 for row in rows]
         longest = self._padded_length(max(lengths))
-        inputs = np.zeros((len(indices), longest), dtype=np.int64)
-        labels = np.full((len(indices), longest), IGNORED_LABEL, dtype=np.int64)
-        positions = np.zeros((len(indices), longest), dtype=np.int64)
+        inputs = np.zeros((len(rows), longest), dtype=np.int64)
+        labels = np.full((len(rows), longest), IGNORED_LABEL, dtype=np.int64)
+        positions = np.zeros((len(rows), longest), dtype=np.int64)
         for row, (segments, length) in enumerate(zip(rows, lengths, strict=True)):
             tokens = np.concatenate([segment.tokens for segment in segments])
             targets = np.concatenate([segment.targets for segment in segments]).astype(np.bool_)

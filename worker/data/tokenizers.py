@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 from trainyard.contract.formats.examples import Chat
 from trainyard.loading.turn_end import turn_end
 from worker.core.errors import RefusedError
-from worker.data.chat_template import ChatTemplate, MarkedText, Span
+from worker.data.chat_template import EMPTY, ChatTemplate, MarkedText, Span
 from worker.data.token_rows import Segment
 
 
@@ -57,15 +58,22 @@ class Tokenizer(Protocol):
         """Return whether the chat template does not write these tools."""
         ...
 
+    def unwritten_fields(
+        self, messages: Sequence[Any], tools: Sequence[Any] | None, text: str, written: set[str]
+    ) -> set[str]:
+        """Return the fields of messages that the chat template does not write in their text; see `ChatTemplate`."""
+        ...
+
 
 def whole_text(text: str) -> MarkedText:
     """Return a text of which everything is learned."""
-    return MarkedText(text, [(0, len(text))])
+    return MarkedText(text, [(0, len(text))], counts=Counter({EMPTY: 1} if not text.strip() else {}))
 
 
 def completed_text(prompt: str, completion: str) -> MarkedText:
     """Return a prompt with the completion that is learned."""
-    return MarkedText(prompt + completion, [(len(prompt), len(prompt) + len(completion))])
+    counts = Counter({EMPTY: 1} if not completion.strip() else {})
+    return MarkedText(prompt + completion, [(len(prompt), len(prompt) + len(completion))], counts=counts)
 
 
 class ByteTokenizer:
@@ -93,6 +101,11 @@ class ByteTokenizer:
 
     def leaves_out_tools(self, messages: Sequence[Any], tools: Sequence[Any] | None) -> bool:
         return bool(tools)
+
+    def unwritten_fields(
+        self, messages: Sequence[Any], tools: Sequence[Any] | None, text: str, written: set[str]
+    ) -> set[str]:
+        return set()
 
 
 class HfTokenizer:
@@ -153,6 +166,11 @@ class HfTokenizer:
 
     def leaves_out_tools(self, messages: Sequence[Any], tools: Sequence[Any] | None) -> bool:
         return self._template.leaves_out_tools(messages, tools)
+
+    def unwritten_fields(
+        self, messages: Sequence[Any], tools: Sequence[Any] | None, text: str, written: set[str]
+    ) -> set[str]:
+        return self._template.unwritten_fields(messages, tools, text, written)
 
     @property
     def _template(self) -> ChatTemplate:

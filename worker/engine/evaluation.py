@@ -1,6 +1,7 @@
 """A pass over the held-out examples."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import torch
@@ -12,8 +13,9 @@ from worker.core.distributed import Ranks
 from worker.data.examples import Examples
 from worker.data.sampler import Indices, micro_batches
 from worker.engine.precision import Precision
+from worker.engine.shared_mean import set_shared_mean
 from worker.engine.strategies.base import ParallelModel
-from worker.tasks.base import SharingTask, Task, measuring, sharing
+from worker.tasks.base import Task, measuring, sharing
 
 
 @torch.no_grad()
@@ -43,7 +45,8 @@ def evaluate(
     model.module.eval()
     for name, held_out in sets.items():
         if (shares := sharing(task)) is not None:
-            _set_shared_mean(shares, model, precision, ranks, progress, held_out, size)
+            mark = partial(progress.mark, "evaluating")
+            set_shared_mean(shares, model, precision, ranks, held_out + task.examples.train, size, mark)
         for share in micro_batches(held_out, ranks.rank, ranks.world, size):
             progress.mark("evaluating")
             # Every rank makes as many forwards, because the forward of a sharded model is a collective.
@@ -73,25 +76,6 @@ def held_out_sets(examples: Examples, limit: int | None) -> dict[str, Indices]:
         sets[name] = np.arange(start, start + min(size, limit or size), dtype=np.int64)
         start += size
     return sets
-
-
-def _set_shared_mean(
-    task: SharingTask,
-    model: ParallelModel,
-    precision: Precision,
-    ranks: Ranks,
-    progress: ProgressCounter,
-    held_out: Indices,
-    size: int,
-) -> None:
-    """Give the task the mean over a set of a value that its loss needs. A collective."""
-    total = torch.zeros((), device=ranks.device)
-    for share in micro_batches(held_out, ranks.rank, ranks.world, size):
-        progress.mark("evaluating")
-        batch = task.examples.held_out_batch(share if len(share) else held_out[:1], ranks.device)
-        with precision.autocast():
-            total += task.shared_sum(model.evaluation_module, batch) * float(len(share) > 0)
-    task.set_shared_mean(ranks.sum(total) / max(1, len(held_out)))
 
 
 def _means(task: Task, sets: Mapping[str, Indices], totals: Mapping[tuple[str, str], float]) -> dict[str, float]:

@@ -5,6 +5,8 @@ The reference is the model before its first step, so that no copy of it is neede
 
 import io
 import logging
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -16,6 +18,7 @@ from trainyard.contract.layout import write_atomic
 from trainyard.progress_file import ProgressCounter
 from worker.core.distributed import Ranks
 from worker.core.errors import RefusedError
+from worker.data.other_answers import OtherReference, Pairs
 from worker.data.sampler import Indices
 from worker.engine.precision import Precision
 from worker.engine.strategies.base import ParallelModel
@@ -25,7 +28,13 @@ from worker.tasks.base import ReferencedTask
 log = logging.getLogger(__name__)
 
 Values = NDArray[np.float32]
-"""Log-probabilities of both answers of each example, shape (examples, 2)."""
+"""Log-probabilities of sequences by their numbers, shape (sequences,): of all rows, then of the pairs of prompts and
+other answers. NaN where it is not known."""
+
+_BATCHES = 256
+"""Batches of a rank after which the ranks exchange their values."""
+_SECONDS_STORED = 60.0
+"""Seconds after which the values are stored, so that an interrupted execution need not begin again."""
 
 
 class ReferenceFile:
@@ -40,23 +49,27 @@ class ReferenceFile:
     def name(self) -> str:
         return self._path.name if self._path else ""
 
-    def read(self, examples: int) -> Values | None:
-        """Return what is stored for this digest, or None."""
-        if self._path is None:
-            return None
-        try:
-            with np.load(io.BytesIO(self._path.read_bytes()), allow_pickle=False) as stored:
-                values, digest = stored["logps"], str(stored["digest"])
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile):
-            return None
-        fits = digest == self._digest and values.shape == (examples, 2) and values.dtype == np.float32
-        return values if fits else None
+    def read(self, shape: tuple[int, ...], pairs: Pairs) -> Values:
+        """Return what is stored for this digest, of rows of this shape (examples, rows of an example) and of pairs."""
+        rows, others = np.full(shape, np.nan, dtype=np.float32), OtherReference()
+        if self._path is not None:
+            try:
+                with np.load(io.BytesIO(self._path.read_bytes()), allow_pickle=False) as stored:
+                    logps = stored["logps"]
+                    if str(stored["digest"]) == self._digest and (logps.shape, logps.dtype) == (shape, np.float32):
+                        rows = logps
+                        # Earlier releases have no pairs.
+                        others = OtherReference(stored["pairs"], stored["pair_logps"])
+            except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+                pass
+        return np.concatenate([rows.ravel(), others.or_nan(pairs)])
 
-    def write(self, values: Values) -> None:
+    def write(self, values: Values, shape: tuple[int, ...], pairs: Pairs) -> None:
         """Replace the stored values."""
         if self._path is not None:
-            content = io.BytesIO()
-            np.savez(content, logps=values, digest=np.array(self._digest))
+            content, rows = io.BytesIO(), len(values) - len(pairs)
+            digest, logps = np.array(self._digest), values[:rows].reshape(shape)
+            np.savez(content, logps=logps, pairs=pairs, pair_logps=values[rows:], digest=digest)
             write_atomic(self._path, content.getvalue())
 
 
@@ -67,6 +80,7 @@ def fill_reference(
     ranks: Ranks,
     file: ReferenceFile,
     *,
+    batches: Iterable[Indices],
     size: int,
     may_compute: bool,
     progress: ProgressCounter,
@@ -77,27 +91,59 @@ def fill_reference(
 
     Args:
         file: Used on rank 0.
+        batches: The global batches in which answers are compared with others.
         size: Examples that a rank computes at once.
         may_compute: Whether the model is the reference now.
 
     Raises:
-        RefusedError: On all ranks; nothing is stored for the run, and the model is not the reference.
+        RefusedError: On all ranks; not all is stored for the run, and the model is not the reference.
     """
     examples = task.answers
-    stored = ranks.broadcast(file.read(len(examples.reference)) if ranks.is_first else None)
-    if stored is None and not may_compute:
+    pairs, shape = examples.compared(batches), examples.reference.shape
+    values: Values = ranks.broadcast(file.read(shape, pairs) if ranks.is_first else None)
+    missing = np.flatnonzero(np.isnan(values))
+    if len(missing) and not may_compute:
         raise RefusedError(
             "the log-probabilities of the reference, with which the run began, are gone or belong to other data",
             f"Restore {file.name} in the run's folder, or submit the job again.",
         )
-    if stored is None:
-        stored = _compute(task, model, precision, ranks, size=size, progress=progress)
-        if ranks.is_first:
-            file.write(stored)
-        message = f"the reference's log-probabilities of {2 * len(stored)} answers are computed"
-        reporter.event("reference_computed", message, data={"answers": 2 * len(stored)})
-    log.info("the reference's log-probabilities: mean %.4f", float(stored.mean()))
-    examples.reference[:] = stored
+    parts = _read_in_parts(task, model, precision, ranks, missing, pairs, size=size * shape[1], progress=progress)
+    stored = time.monotonic()
+    for done, numbers, logps in parts:
+        values[numbers] = logps
+        if ranks.is_first and (done or time.monotonic() >= stored + _SECONDS_STORED):
+            file.write(values, shape, pairs)
+            stored = time.monotonic()
+    if len(missing):
+        data = {"answers": len(missing)}
+        reporter.event("reference_computed", f"the reference has read {len(missing)} answers", data=data)
+    log.info("the reference's log-probabilities: mean %.4f", float(values.mean()))
+    examples.set_reference(values, pairs)
+
+
+def _read_in_parts(
+    task: ReferencedTask,
+    model: ParallelModel,
+    precision: Precision,
+    ranks: Ranks,
+    missing: Indices,
+    pairs: Pairs,
+    *,
+    size: int,
+    progress: ProgressCounter,
+) -> Iterator[tuple[bool, Indices, Values]]:
+    """Yield the numbers of sequences and their log-probabilities, and first whether these are the last ones. `size`:
+    sequences that a rank computes at once."""
+    # The longest first, so that rows of about the same length are in one batch, and too little memory shows at once.
+    order = missing[np.argsort(-task.answers.lengths(pairs)[missing], kind="stable")]
+    part = size * ranks.world * _BATCHES
+    model.module.eval()
+    for start in range(0, len(order), part):
+        some = order[start : start + part]
+        logps = _compute(task, model, precision, ranks, some, pairs, size=size, progress=progress)
+        yield start + part >= len(order), some, logps
+    model.release()
+    model.module.train()
 
 
 @torch.no_grad()
@@ -106,29 +152,25 @@ def _compute(
     model: ParallelModel,
     precision: Precision,
     ranks: Ranks,
+    numbers: Indices,
+    pairs: Pairs,
     *,
     size: int,
     progress: ProgressCounter,
 ) -> Values:
-    examples = task.answers
-    # The longest first, so that rows of about the same length are in one batch, and too little memory shows at once.
-    order: Indices = np.argsort(-examples.longest, kind="stable").astype(np.int64)
-    own = order[ranks.rank :: ranks.world]
-    each = -(-len(order) // ranks.world)
-    values = torch.zeros(each, 2)
-    model.module.eval()
+    """Return the log-probabilities of these sequences, shape (n,). `size`: sequences that a rank computes at once."""
+    own = numbers[ranks.rank :: ranks.world]
+    each = -(-len(numbers) // ranks.world)
+    values = torch.zeros(each)
     for start in range(0, each, size):
         progress.mark("reference")
         part = own[start : start + size]
         # Every rank makes as many forwards, because the forward of a sharded model is a collective.
-        batch = examples.train_batch(part if len(part) else order[:1], ranks.device)
+        batch = task.answers.sequences(part if len(part) else numbers[:1], pairs, ranks.device)
         with precision.autocast():
             logps = task.reference_logps(model.evaluation_module, batch)
         values[start : start + len(part)] = logps[: len(part)].float().cpu()
-    model.release()
-    model.module.train()
-    result = np.zeros((len(order), 2), dtype=np.float32)
+    result = np.zeros(len(numbers), dtype=np.float32)
     for rank, rows in enumerate(ranks.gather_rows(values)):
-        positions = order[rank :: ranks.world]
-        result[positions] = rows[: len(positions)].numpy()
+        result[rank :: ranks.world] = rows[: len(range(rank, len(numbers), ranks.world))].numpy()
     return result

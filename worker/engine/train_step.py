@@ -1,6 +1,7 @@
 """One training step: micro-batches forward and backward, unscale, clip, update."""
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 import torch
 from torch import nn
@@ -16,9 +17,10 @@ from worker.engine.callbacks.non_finite import NonFiniteGuard
 from worker.engine.micro_batch_size import preserve_buffers
 from worker.engine.optim import LearningRates, optimizer_parameters
 from worker.engine.precision import Precision
+from worker.engine.shared_mean import set_shared_mean
 from worker.engine.step_clock import StepMarks, step_clock
 from worker.engine.strategies.base import ParallelModel
-from worker.tasks.base import SharingTask, Task, check_losses, count_tokens, measuring, sharing
+from worker.tasks.base import Task, check_losses, count_tokens, measuring, sharing
 
 _ONE_VALUE = "Expected more than 1 value per channel"
 """Part of the message with which torch's batch normalization refuses a batch."""
@@ -79,7 +81,8 @@ class TrainStep:
 
         self._zero_grad()
         if (task := sharing(self._task)) is not None:
-            self._set_shared_mean(task, shares, batches, len(indices))
+            mark = partial(self._progress.mark, "forward")
+            set_shared_mean(task, self._model, self._precision, self._ranks, indices, self._micro_batch_size, mark)
         losses: dict[str, torch.Tensor] = {}  # by name, fp32, shape ()
         measured: dict[str, torch.Tensor] = {}  # the same
         for number, (share, batch) in enumerate(zip(shares, batches, strict=True), start=1):
@@ -138,16 +141,6 @@ class TrainStep:
         measured = {name: value * (factor / weights[name]) for name, value in values.items() if weights[name]}
         parts = {name: loss / weight for name, loss in sums.items()}
         return {name: part * 0.0 for name, part in parts.items()} if empty else parts, measured
-
-    @torch.no_grad()
-    def _set_shared_mean(self, task: SharingTask, shares: list[Indices], batches: list[Tensors], examples: int) -> None:
-        """Give the task the mean of a value over the global batch, which its loss needs. A collective."""
-        total = torch.zeros((), device=self._ranks.device)
-        for share, batch in zip(shares, batches, strict=True):
-            with self._precision.autocast():
-                value = task.shared_sum(self._model.evaluation_module, batch)
-            total += value * float(len(share) > 0)
-        task.set_shared_mean(self._ranks.sum(total) / examples)
 
     def _backward(self, loss: torch.Tensor) -> None:
         divisor = self._model.gradient_divisor

@@ -1,7 +1,7 @@
 """The training loop: step, evaluate, checkpoint, stop."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -14,7 +14,7 @@ from worker.checkpoint.manager import CheckpointManager
 from worker.core.distributed import Ranks
 from worker.core.errors import RefusedError
 from worker.core.random_state import seed_generators
-from worker.data.sampler import EpochOrder, GlobalBatches
+from worker.data.sampler import EpochOrder, GlobalBatches, Indices
 from worker.engine.callbacks.base import Callback
 from worker.engine.callbacks.early_stopping import EarlyStopping
 from worker.engine.callbacks.garbage_collector import GarbageCollector
@@ -24,7 +24,7 @@ from worker.engine.callbacks.performance import PerformanceMonitor
 from worker.engine.callbacks.progress import ProgressMarker
 from worker.engine.callbacks.stragglers import StragglerReporter
 from worker.engine.callbacks.weight_average import WeightAverage
-from worker.engine.evaluation import evaluate
+from worker.engine.evaluation import evaluate, held_out_sets
 from worker.engine.flops import model_flops, run_peak_flops
 from worker.engine.generation import SampleGenerator, write_samples
 from worker.engine.initial_adapter import adapter_values
@@ -235,11 +235,19 @@ class Trainer:
             self._precision,
             self._ranks,
             ReferenceFile(self._run.reference if self._run else None, digest),
+            batches=self._compared_batches(),
             size=self._train_step.micro_batch_length(self._batches.size),
             may_compute=not (origin and self._checkpoints.start_step),
             progress=self._progress,
             reporter=self._reporter,
         )
+
+    def _compared_batches(self) -> Iterator[Indices]:
+        """Yield the examples of each step of the whole run, and those of each evaluation."""
+        yield from map(self._batches.at, range(self.total_steps))
+        examples = self._task.examples
+        for held_out in held_out_sets(examples, self._spec.evaluation.limit).values():
+            yield held_out + examples.train
 
     def _tokens_before(self, steps: int) -> int:
         return sum(count_tokens(self._task, indices).tokens for indices in self._batches.before(steps))

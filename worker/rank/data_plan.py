@@ -18,6 +18,7 @@ from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
 from trainyard.contract.wire.data_accounts import DataAccount, DataAccounts, DataRequest, DataUpdate
 from trainyard.process_start import speed_up_imports
 from worker.core.processes import die_with_parent
+from worker.data.rendering import RENDERING
 
 _PROGRESS_SECONDS = 0.5
 _START_SECONDS, _END_SECONDS = 50.0, 10.0
@@ -28,6 +29,11 @@ _WITH = "Accounts are made of files of texts, conversations, preferences and pai
 
 class _TimeOver(BaseException):
     """The work took longer than was allowed. No handler of errors, such as that of a chat template, catches it."""
+
+    def __init__(self, template_seconds: float) -> None:
+        """`template_seconds`: for how long the chat template has been writing one text."""
+        super().__init__()
+        self.template_seconds = template_seconds
 
 
 def main() -> int:
@@ -49,9 +55,8 @@ def main() -> int:
             report(account_for(request, report))
     except BrokenPipeError:
         return 1
-    except _TimeOver:
-        failure = f"the data was not read within {request.seconds:g} seconds"
-        report(DataUpdate(failure=failure, hint="Read fewer records (--records), or allow more time (--timeout)."))
+    except _TimeOver as over:
+        report(_time_over(request.seconds, over.template_seconds))
         return 1
     except MemoryError:
         report(DataUpdate(failure="reading the data needs too much memory", hint="Read fewer records (--records)."))
@@ -66,6 +71,14 @@ def main() -> int:
         report(DataUpdate(failure=f"{type(error).__name__}: {text}"))
         return 1
     return 0
+
+
+def _time_over(allowed: float, template_seconds: float) -> DataUpdate:
+    if template_seconds > allowed / 2:
+        failure = f"the model's chat template did not finish one conversation within {template_seconds:.0f} seconds"
+        return DataUpdate(failure=failure, hint="Look for loops in chat_template.jinja of the model's folder.")
+    failure = f"the data was not read within {allowed:g} seconds"
+    return DataUpdate(failure=failure, hint="Read fewer records (--records), or allow more time (--timeout).")
 
 
 def account_for(request: DataRequest, report: Callable[[DataUpdate], None]) -> DataUpdate:
@@ -162,7 +175,7 @@ def _time_limit(seconds: float) -> Iterator[None]:
     """Raise _TimeOver in the block if it takes longer, so that temporary files are removed."""
 
     def end(number: int, frame: FrameType | None) -> None:
-        raise _TimeOver
+        raise _TimeOver(RENDERING.seconds)
 
     signal.signal(signal.SIGALRM, end)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))

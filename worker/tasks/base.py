@@ -66,8 +66,13 @@ class SharingTask(Task, Protocol):
     shares_mean: bool
     """Whether the task does."""
 
+    def shared_batch(self, batch: Indices, positions: Indices, device: torch.device) -> Tensors:
+        """Return the tensors from which the value is computed at some positions of a global batch of training or
+        held-out examples."""
+        ...
+
     def shared_sum(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
-        """Return the value summed over the examples of the batch: fp32, shape (). It has no gradient."""
+        """Return the value summed over these positions: fp32, shape (). It has no gradient."""
         ...
 
     def set_shared_mean(self, mean: torch.Tensor) -> None:
@@ -82,7 +87,7 @@ class ReferencedTask(Protocol):
     """The examples."""
 
     def reference_logps(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
-        """Return the log-probabilities of both answers of each example: fp32, (n, 2)."""
+        """Return the log-probabilities of the answers of n sequences, inputs and labels: fp32, (n,)."""
         ...
 
 

@@ -90,14 +90,19 @@ class PreferenceTask(CausalLm):
         return {**means, **margins}
 
     def reference_logps(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
-        """Return the log-probabilities of both answers of each example: fp32, (n, 2)."""
-        if self.answers.paired:
-            return torch.stack(_log_probabilities(model, *batch[:2]).chunk(2), dim=1)
-        return torch.stack([_log_probabilities(model, *batch[:2]), _log_probabilities(model, *batch[2:4])], dim=1)
+        """Return the log-probabilities of the answers of n sequences, inputs and labels: fp32, (n,)."""
+        return _log_probabilities(model, *batch)
+
+    def shared_batch(self, batch: Indices, positions: Indices, device: torch.device) -> Tensors:
+        """Return the prompts at these positions of a global batch with answers to other ones, and the reference's
+        log-probabilities."""
+        assert self.answers.others is not None, "only answers with labels are compared with others"
+        return self.answers.other_batch(self.answers.others.pairs_in(batch)[positions], device)
 
     def shared_sum(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
-        """Return the summed log-ratios of the answers to other prompts: fp32, shape ()."""
-        return (_log_probabilities(model, *batch[2:4]) - batch[4][:, 1]).sum()
+        """Return the summed log-ratios of answers to other prompts: fp32, shape ()."""
+        *rows, reference = batch
+        return (_log_probabilities(model, *rows) - reference).sum()
 
     def set_shared_mean(self, mean: torch.Tensor) -> None:
         """Set the mean of these log-ratios over the batch, from which KTO's loss takes its zero: fp32, shape ()."""
@@ -124,7 +129,7 @@ class PreferenceTask(CausalLm):
         }
 
     def _labelled(self, model: nn.Module, batch: Tensors) -> tuple[torch.Tensor, Sums]:
-        tokens, labels, *_, reference, desirable = batch
+        tokens, labels, reference, desirable = batch
         answers = Answers(_log_probabilities(model, tokens, labels), _lengths(labels), reference[:, 0])
         divergence = torch.zeros((), device=tokens.device) if self._divergence is None else self._divergence
         losses = kto_losses(answers, desirable, divergence, self._options, self._beta)
@@ -226,5 +231,7 @@ def _load(
             held_out[evaluation_set(section)] = load(section, source).train
     raise_refusals(access.limit)
     mixture = mixture_of(data, [len(rows) for rows in train])
-    examples = answer_examples(train, held_out, paired=paired, multiple=multiple, context=context, mixture=mixture)
+    examples = answer_examples(
+        train, held_out, paired=paired, length=length, multiple=multiple, context=context, mixture=mixture
+    )
     return examples, notices

@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Sequence
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 from unittest.mock import patch
 from urllib.parse import ParseResult, parse_qs, urlparse
 
+from tests.integration.worker.rank_processes import wait_for_all
 from trainyard.client.code_archive import pack
 from trainyard.contract.http import API_HEADER, API_VERSION
 from trainyard.contract.layout import AttemptLayout, RunLayout
@@ -353,9 +353,16 @@ def series(result: list[Any], case: str, key: str = "train/loss") -> dict[int, f
 
 
 def run_layout(
-    world: int, cases: dict[str, Any], folder: Path, seconds: float = 150, environ: Environ = None
+    world: int,
+    cases: dict[str, Any],
+    folder: Path,
+    seconds: float = 150,
+    environ: Environ = None,
+    *,
+    killed: bool = False,
 ) -> list[Any]:
-    """Run the cases on `world` processes; return one result per rank.
+    """Run the cases on `world` processes; return one result per rank. With `killed`, the last case kills the
+    processes, so that there is no result.
 
     The processes are forks of one server, so that torch is imported once. Those with an environment of their own, such
     as on GPUs, are new interpreters.
@@ -376,25 +383,14 @@ def run_layout(
         with patch.dict(os.environ, at_import):
             for rank in ranks:
                 rank.start()
-        _wait_for_all(ranks, time.monotonic() + seconds)
+        wait_for_all(ranks, time.monotonic() + seconds)
     finally:
         for rank in ranks:
             rank.kill()
+            rank.join(10)
     logs = "\n".join(f"{log.name}: {log.read_text()[-3000:]}" for log in sorted(folder.glob("*.log")))
-    assert [rank.exitcode for rank in ranks] == [0] * world, logs
-    return [ranks_module.read_results(folder, rank) for rank in range(world)]
-
-
-def _wait_for_all(ranks: Sequence[BaseProcess], limit: float) -> None:
-    """Wait until all processes have ended, one has failed, or the time limit has passed."""
-    left = {rank.sentinel: rank for rank in ranks}
-    while left and time.monotonic() < limit:
-        for ended in multiprocessing.connection.wait(left, limit - time.monotonic()):
-            rank = left.pop(ended)  # type: ignore[arg-type]
-            # A process closes its sentinel before it has ended; with a context on a GPU that takes a while.
-            rank.join(max(0.0, limit - time.monotonic()))
-            if rank.exitcode != 0:
-                return
+    assert [rank.exitcode for rank in ranks] == [-signal.SIGKILL if killed else 0] * world, logs
+    return [] if killed else [ranks_module.read_results(folder, rank) for rank in range(world)]
 
 
 __all__ = ["FakeService", "Run", "finish_of", "run_layout", "signal", "spooled", "wait_for"]

@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import pickle
+import signal
 import traceback
 from contextlib import nullcontext
 from functools import cache
@@ -120,9 +121,11 @@ class Reads(TorchDispatchMode):
 
 
 class StepRecorder:
-    """Records the examples and collectives of each step, and multiplies the loss of one step by a factor."""
+    """Records the examples and collectives of each step, and multiplies the loss of one step by a factor, or kills the
+    process before a step."""
 
-    def __init__(self, plant, world, count_reads=False):
+    def __init__(self, plant, world, count_reads=False, kill_at=None):
+        self.kill_at = kill_at
         self.count_reads = count_reads
         self.reads = {}
         self.plant = plant and {**plant, "rank": plant["rank"] % world}
@@ -143,6 +146,8 @@ class StepRecorder:
 
         def run(stepper, step, indices, **options):
             recorder.step, recorder.inside = step, True
+            if step == recorder.kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
             with Reads() if recorder.count_reads else nullcontext() as reads:
                 result = recorder.run(stepper, step, indices, **options)
             recorder.reads[step] = reads.count if reads else None
@@ -209,11 +214,11 @@ def train(case, ranks, folder):
     spec = resolve(parse_spec(document), site())
     reporter = ListReporter()
     checkpoints = manager(RunLayout(folder.parent / case["run"]), spec, ranks) if "run" in case else NoCheckpoints()
-    recorder = StepRecorder(case.get("plant"), ranks.world, case.get("count_reads", False))
-    signal = StopSignal(folder / "stop")
+    recorder = StepRecorder(case.get("plant"), ranks.world, case.get("count_reads", False), case.get("kill_at"))
+    stop_signal = StopSignal(folder / "stop")
     if case.get("stop", {}).get("rank") == ranks.rank:
-        signal = StopAtStep(folder / "stop", recorder, case["stop"]["step"])
-    stop = StepSync(ranks, signal)
+        stop_signal = StopAtStep(folder / "stop", recorder, case["stop"]["step"])
+    stop = StepSync(ranks, stop_signal)
     if "until" in case:
         stop = StopBefore(ranks, checkpoints.start_step, case["until"])
     period = patch.object(step_sync, "PERIOD_SECONDS", case.get("period_seconds", step_sync.PERIOD_SECONDS))

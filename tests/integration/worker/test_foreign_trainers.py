@@ -1,23 +1,34 @@
 """Trainers of transformers and TRL as programs, on the same files as our runs: the losses of each step, and what is
 trained. Optimizers are those of torch, transformers and peft."""
 
+import itertools
 import shutil
 
 import pytest
 import torch
 
+from tests.integration.worker.foreign_trainers import (
+    ADAMW,
+    BATCH,
+    RATE,
+    STEPS,
+    arguments,
+    assert_equal_losses,
+    assert_equal_values,
+    losses_of,
+)
 from tests.integration.worker.harness import run_layout, series
 from tests.support import hf
+from trainyard.contract.spec.training_spec import parse_spec
+from worker.data.sampler import GlobalBatches
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(400)]
 """The first test waits for all of our runs."""
 
-STEPS = 8
-BATCH = 6
-RATE = 0.003
-ADAMW = {"name": "adamw", "lr": RATE, "clip_norm": 1.0}
 ADAFACTOR = {"name": "adafactor", "lr": 0.03, "clip_norm": 1.0}
 NAMES = ("bad", "so so", "good")
+PACKED = 3
+"""Rows of a batch of packed completions."""
 ADAPTERS = {
     "dora": ({"use_dora": True}, {"dora": True}),
     "rslora": ({"use_rslora": True, "rank_pattern": {"v_proj": 2}}, {"rslora": True, "rank_pattern": {"v_proj": 2}}),
@@ -35,16 +46,23 @@ def offline():
 
 
 def answers():
-    """Return answers with labels. The last ones of all batches are equal: TRL pairs the prompt of a batch's first
-    example with the answer of its last one, whatever is before the batch."""
-    return [
-        {
-            "prompt": pair["prompt"],
-            "completion": "unknown" if number % BATCH == BATCH - 1 else pair["chosen" if number % 3 else "rejected"],
-            "label": number % 3 > 0,
-        }
-        for number, pair in enumerate(hf.preferences(STEPS * BATCH))
-    ]
+    """Return answers with labels."""
+    pairs = enumerate(hf.preferences(50))
+    kinds = ("rejected", "chosen", "chosen")
+    return [{"prompt": pair["prompt"], "completion": pair[kinds[n % 3]], "label": n % 3 > 0} for n, pair in pairs]
+
+
+def filling(tokenizer):
+    """Return completions of which each pair fills a row of 64 tokens, and no other two do: packed by best fit, as TRL
+    does, or by first fit, the rows are equal."""
+    lines = []
+    for number, first in enumerate(range(57, 57 - STEPS * PACKED, -1)):
+        for size in (first, 64 - first):
+            prompt, answer, letters = f"{number}:", "", itertools.cycle("qjxzkvwy")
+            while len(tokenizer(prompt + answer)["input_ids"]) < size - 1:
+                answer += next(letters)
+            lines.append({"prompt": prompt, "completion": answer})
+    return lines
 
 
 class Cases:
@@ -58,6 +76,7 @@ class Cases:
             "pairs": hf.write_lines(folder / "pairs.jsonl", hf.preferences(50)),
             "chats": hf.write_lines(folder / "chats.jsonl", hf.chats(50)),
             "answers": hf.write_lines(folder / "answers.jsonl", answers()),
+            "filling": hf.write_lines(folder / "filling.jsonl", filling(self.tokenizer())),
             "classes": self.labelled(folder / "classes.parquet"),
         }
         self.classifier = self.save_classifier()
@@ -142,11 +161,16 @@ class Cases:
             "dpo new": self.spec("pairs", adapter="new", objective="dpo", preference={"beta": 0.3}),
             "dpo dora": self.spec("pairs", adapter="dora", objective="dpo", preference={"beta": 0.3}),
             "chats": self.spec("chats", model={"source": "hf", "path": str(self.folder / "tagged")}),
+            "kto dora": self.spec("answers", adapter="dora", objective="kto", preference={"beta": 0.3}),
             "kto": self.spec("answers", objective="kto", preference={"beta": 0.3, "desirable_weight": 1.25}),
             "classes": self.spec(
                 "classes", task="sequence_classification", model={"source": "hf", "path": str(self.classifier)}
             ),
         }
+        shuffled = cases["kto"]["data"] | {"shuffle": True}
+        cases["kto shuffled"] = cases["kto"] | {"data": shuffled, "batch": {"size": BATCH, "micro_size": 2}}
+        packed = self.spec("filling", batch={"size": PACKED, "micro_size": 2})
+        cases["packed"] = packed | {"data": packed["data"] | {"packing": True}}
         changed = {"lr": RATE / 3, "weight_decay": 0.1, "no_decay": ["norms", "biases"], "clip_norm": 0.5}
         cases["begun"], cases["changed"] = self.spec("texts"), self.spec("texts", ADAMW | changed)
         for name in ADAPTERS:
@@ -177,21 +201,6 @@ class Cases:
         cache = str(self.folder / "cache")
         return load_dataset(kind, data_files=str(self.files[data]), split="train", cache_dir=cache)
 
-    def arguments(self, config, **options):
-        common = {"report_to": "none", "use_cpu": True, "bf16": False, "save_strategy": "no", "disable_tqdm": True}
-        training = {
-            "output_dir": str(self.folder / "out"),
-            "per_device_train_batch_size": BATCH,
-            "max_steps": STEPS,
-            "learning_rate": RATE,
-            "lr_scheduler_type": "constant",
-            "max_grad_norm": 1.0,
-            "train_sampling_strategy": "sequential",
-            "dataloader_drop_last": True,
-            "gradient_checkpointing": False,
-        }
-        return config(**{**common, **training, **options})
-
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory):
@@ -201,39 +210,6 @@ def cases(tmp_path_factory):
 @pytest.fixture(scope="module")
 def own(cases):
     return run_layout(1, cases.own(), cases.folder / "runs", seconds=300)
-
-
-def losses_of(trainer_class, micro_batches=1, **options):
-    """Train with a trainer; return the loss of each step, of its micro-batches together, and the model."""
-    losses = []
-
-    class Recording(trainer_class):
-        def training_step(self, *args, **named):
-            loss = super().training_step(*args, **named)
-            losses.append(loss.item())
-            return loss
-
-    trainer = Recording(**options)
-    trainer.train()
-    whole = [sum(losses[start : start + micro_batches]) for start in range(0, len(losses), micro_batches)]
-    return whole, trainer.model
-
-
-def assert_equal_losses(own, case, losses, rel=1e-5):
-    assert len(losses) == STEPS
-    assert list(series(own, case).values()) == pytest.approx(losses, rel=rel, abs=1e-6)
-    assert losses[-1] < 0.95 * losses[0]
-
-
-def assert_equal_values(own, case, model, rel=1e-4):
-    """Compare the trained parameters, which have the same names."""
-    named = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
-    expected = {name.removeprefix("base_model.model."): value for name, value in named.items()}
-    exported = own[0][case]["exported"]
-    assert exported.keys() == expected.keys()
-    for name, value in expected.items():
-        actual = torch.tensor(exported[name]).view(value.shape)
-        assert torch.linalg.norm(actual - value) <= rel * torch.linalg.norm(value), name
 
 
 def adafactor(kind, model, **options):
@@ -261,7 +237,7 @@ class TestTrainerOfTransformers:
         schedule = {"lr_scheduler_type": "cosine", "weight_decay": 0.1}
         return {
             "model": cases.model(),
-            "args": cases.arguments(TrainingArguments, **halves, **schedule),
+            "args": arguments(cases.folder, TrainingArguments, **halves, **schedule),
             "train_dataset": cases.rows("texts").map(encode, remove_columns=["text"]),
             "data_collator": DataCollatorForSeq2Seq(tokenizer),
             "micro_batches": 2,
@@ -286,7 +262,7 @@ class TestTrainerOfTransformers:
                     for group, decay in zip(optimizer.param_groups, (0.1, 0.0), strict=True):
                         group |= {"lr": RATE / 3, "weight_decay": decay}
 
-        plain = {"args": cases.arguments(TrainingArguments), "micro_batches": 1, "callbacks": [Change()]}
+        plain = {"args": arguments(cases.folder, TrainingArguments), "micro_batches": 1, "callbacks": [Change()]}
         losses, model = losses_of(Trainer, **self.options(cases, **plain))
         parts = series(own, "begun") | series(own, "changed")
         assert list(parts.values()) == pytest.approx(losses, rel=1e-5)
@@ -321,7 +297,7 @@ class TestTrainerOfTransformers:
         losses, model = losses_of(
             Trainer,
             model=model,
-            args=cases.arguments(TrainingArguments),
+            args=arguments(cases.folder, TrainingArguments),
             train_dataset=cases.rows("classes").map(lambda row: tokenizer(row["text"]), remove_columns=["text"]),
             data_collator=DataCollatorWithPadding(tokenizer),
         )
@@ -341,7 +317,7 @@ class TestTrl:
         losses, model = losses_of(
             SFTTrainer,
             model=model,
-            args=cases.arguments(SFTConfig, max_length=64),
+            args=arguments(cases.folder, SFTConfig, max_length=64),
             train_dataset=cases.rows("completions"),
             processing_class=cases.tokenizer(),
             **own_optimizer,
@@ -361,38 +337,62 @@ class TestTrl:
         losses, model = losses_of(
             SFTTrainer,
             model=cases.model(),
-            args=cases.arguments(SFTConfig, max_length=64, assistant_only_loss=True),
+            args=arguments(cases.folder, SFTConfig, max_length=64, assistant_only_loss=True),
             train_dataset=cases.rows("chats"),
             processing_class=cases.tokenizer("tagged"),
         )
         assert_equal_losses(own, "chats", losses)
         assert_equal_values(own, "chats", model)
 
-    def test_kto(self, cases, own):
+    @pytest.mark.parametrize("case", ["kto", "kto shuffled"])
+    def test_kto(self, cases, own, case):
         from trl import KTOConfig, KTOTrainer
 
+        rows = cases.rows("answers")
+        if case == "kto shuffled":
+            batches = GlobalBatches(len(rows), BATCH, seed=parse_spec(cases.spec("answers")).seed, last="drop")
+            rows = rows.select([index for step in range(STEPS) for index in batches.at(step)])
         losses, model = losses_of(
             KTOTrainer,
             model=cases.model(),
             ref_model=cases.model(),
-            args=cases.arguments(KTOConfig, max_length=64, beta=0.3, desirable_weight=1.25),
-            train_dataset=cases.rows("answers"),
+            args=arguments(cases.folder, KTOConfig, max_length=64, beta=0.3, desirable_weight=1.25),
+            train_dataset=rows,
             processing_class=cases.tokenizer(),
         )
-        assert_equal_losses(own, "kto", losses, rel=1e-4)
-        assert_equal_values(own, "kto", model, rel=1e-3)
-        assert max(series(own, "kto", "train/kl").values()) > 0, "a divergence of zero would hide how it is computed"
+        assert_equal_losses(own, case, losses, rel=1e-4, falling=case == "kto")
+        assert_equal_values(own, case, model, rel=1e-3)
+        assert max(series(own, case, "train/kl").values()) > 0, "a divergence of zero would hide how it is computed"
 
-    @pytest.mark.parametrize("adapter", ["new", "dora"])
-    def test_dpo_has_the_adapter_in_its_reference(self, cases, own, adapter):
-        from trl import DPOConfig, DPOTrainer
+    def test_packing(self, cases, own):
+        from trl import SFTConfig, SFTTrainer
 
+        # Packed rows are one after the other in TRL's batches, without padding.
+        batch = {"packing": True, "per_device_train_batch_size": PACKED}
+        losses, model = losses_of(
+            SFTTrainer,
+            model=cases.model(),
+            args=arguments(cases.folder, SFTConfig, max_length=64, **batch),
+            train_dataset=cases.rows("filling"),
+            processing_class=cases.tokenizer(),
+        )
+        assert_equal_losses(own, "packed", losses)
+        assert_equal_values(own, "packed", model)
+
+    @pytest.mark.parametrize(
+        ("objective", "adapter", "data"),
+        [("dpo", "new", "pairs"), ("dpo", "dora", "pairs"), ("kto", "dora", "answers")],
+    )
+    def test_adapter_is_part_of_the_reference(self, cases, own, objective, adapter, data):
+        import trl
+
+        config, trainer = (getattr(trl, f"{objective.upper()}{part}") for part in ("Config", "Trainer"))
         losses, _ = losses_of(
-            DPOTrainer,
+            trainer,
             model=cases.model(adapter),
-            args=cases.arguments(DPOConfig, max_length=64, beta=0.3),
-            train_dataset=cases.rows("pairs"),
+            args=arguments(cases.folder, config, max_length=64, beta=0.3),
+            train_dataset=cases.rows(data),
             processing_class=cases.tokenizer(),
         )
-        assert list(series(own, f"dpo {adapter}").values()) == pytest.approx(losses, rel=1e-4, abs=1e-6)
+        assert list(series(own, f"{objective} {adapter}").values()) == pytest.approx(losses, rel=1e-4, abs=1e-6)
         assert losses[-1] < losses[0]

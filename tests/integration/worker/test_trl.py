@@ -96,14 +96,23 @@ def own_loss(folder, lines, objective, **changes):
         whole = ParallelModel(model, model)
         progress = ProgressCounter()
         fill_reference(
-            task, whole, precision, ranks, file, size=3, may_compute=True, progress=progress, reporter=NoReports()
+            task,
+            whole,
+            precision,
+            ranks,
+            file,
+            batches=[torch.arange(len(lines)).numpy()],
+            size=3,
+            may_compute=True,
+            progress=progress,
+            reporter=NoReports(),
         )
     model.load_state_dict(load(folder, moved=True).state_dict())
     indices = torch.arange(len(lines)).numpy()
     batch = task.examples.train_batch(indices, CPU)
     if task.shares_mean:
         with torch.no_grad():
-            task.set_shared_mean(task.shared_sum(model, batch) / len(lines))
+            task.set_shared_mean(task.shared_sum(model, task.shared_batch(indices, indices, CPU)) / len(lines))
     loss, measured = task.measured_loss(model, batch)
     loss = loss / task.weight(indices)
     loss.backward()

@@ -55,6 +55,15 @@ _REQUIRED: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
 }
 """The fields without which no record has a format, and whether a value is of their kind; first a field that is learned.
 Null is the same as absent: tables have it for every field of any row."""
+_READ_BY = {
+    "preference": "objective: dpo, orpo or simpo",
+    "openai_preference": "objective: dpo, orpo or simpo",
+    "unpaired_preference": "objective: kto",
+    "labelled_text": "task: sequence_classification",
+    "text_pair": "task: text_embedding",
+    **dict.fromkeys(EXPECTED, "objective: sft"),
+}
+"""The field of the spec with which each format is read."""
 _TELLING = {
     "openai_preference": "preferred_output",
     "preference": "chosen",
@@ -110,6 +119,11 @@ def detect_format(
         if problem := _problem_of(record, name, columns):
             raise problem
     expected = "; or ".join(ALL_EXPECTED[name] for name in formats)
+    for name in _most_specific(_present(record, columns, [name for name in _READ_BY if name not in formats])):
+        detail = f"it has the fields of `{name}`, for {_READ_BY[name]}"
+        raise BadRecordError(
+            "has none of the known formats", f"Set {_READ_BY[name]}.", expected=expected, detail=detail
+        )
     raise BadRecordError("has none of the known formats", expected=expected, detail=list_inside(record))
 
 

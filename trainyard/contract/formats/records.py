@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from trainyard.contract.spec.text_sources import FORMAT_FIELDS
+
 MAX_BLANK_LINES = 1000
 """Blank lines in a row. Each costs time to read, and holds nothing."""
 TOO_MANY_BLANK = f"is one of more than {MAX_BLANK_LINES} blank lines in a row"
@@ -19,6 +21,7 @@ EXPECTED_OBJECT = ": expected one JSON object with "
 """What comes before the fields of a format, in messages."""
 DEFAULT_HINT = "Correct that line."
 _FORMAT_HINT = "Correct that line, or set data.format, or data.columns if the fields have other names."
+_OWN_FIELDS = frozenset(field for fields in FORMAT_FIELDS.values() for field in fields)
 MAX_COUNTED = 1000
 """Bad records of a source that are counted before its reading ends."""
 NAMED = 10
@@ -64,7 +67,9 @@ def misfit(format: str, expected: str, detail: str = "") -> BadRecordError:
 
 def list_inside(record: Any) -> str:
     """Return the remedy for an object that holds the records in a list; empty for any other value."""
-    lists = [value for value in record.values() if isinstance(value, list)] if isinstance(record, dict) else []
+    fields = record.items() if isinstance(record, dict) else ()
+    # The list of a field that formats have is a part of a record.
+    lists = [value for name, value in fields if isinstance(value, list) and name not in _OWN_FIELDS]
     if len(lists) != 1 or not lists[0] or not all(isinstance(one, dict) for one in lists[0]):
         return ""
     if {"role", "from"} & lists[0][0].keys():

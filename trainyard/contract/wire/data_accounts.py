@@ -136,7 +136,8 @@ class DataAccount(Resource):
     reasons: list[BadRecordReason] = Field(default_factory=list)
     """The most frequent reasons, at most ten."""
     unread_fields: list[str] = Field(default_factory=list, examples=[["id", "source"]])
-    """Fields of the records that the format does not read, the most frequent first, at most 20."""
+    """Fields of the records that the model does not see, the most frequent first, at most 20. A field of messages
+    follows the name of their list, as in `messages.name`."""
     counts: dict[str, NonNegativeInt] = Field(default_factory=dict, examples=[{"answers": 2400}])
     """Numbers by name, such as `answers`, `answers_trained` and `answers_stripped`; see docs/data.md."""
     tokens: NonNegativeInt = 0

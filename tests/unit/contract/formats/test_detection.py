@@ -132,3 +132,25 @@ def test_object_that_holds_the_records_has_its_remedy(record):
     remedy = "it holds a list of objects; write each record on one line, or all of them as one JSON array"
     assert problem(record).endswith(remedy)
     assert remedy not in problem({"dialog": [USER, ANSWER]}), "a conversation is not such a list"
+
+
+def test_list_of_a_field_that_formats_have_holds_no_records():
+    assert "it holds a list" not in problem({"conversations": [{"user": "a", "assistant": "b"}]})
+    assert "it holds a list" not in problem({"chosen": [{"speaker": "a"}], "text": 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "formats", "setting"),
+    [
+        ("preference", TEXTS, "objective: dpo, orpo or simpo"),
+        ("openai_preference", TEXTS, "objective: dpo, orpo or simpo"),
+        ("text_pair", TEXTS, "task: text_embedding"),
+        ("unpaired_preference", ("preference", "openai_preference"), "objective: kto"),
+        ("preference", ("unpaired_preference",), "objective: dpo, orpo or simpo"),
+        ("chat", ("preference", "openai_preference"), "objective: sft"),
+    ],
+)
+def test_format_that_another_objective_reads_has_its_remedy(name, formats, setting):
+    with pytest.raises(BadRecordError, match=f"it has the fields of `{name}`, for {setting}$") as caught:
+        detect_format(RECORDS[name], {}, formats)
+    assert caught.value.hint == f"Set {setting}."

@@ -49,6 +49,17 @@ class TestTexts:
         assert (account.records, account.examples, account.rows, account.format) == (2, 2, 1, "completion")
         assert parts(account) == [["ab", "[cd\u2400]"]]
 
+    def test_empty_answers_are_counted(self, tmp_path):
+        answers = ("", " \n", "b")
+        path = write(tmp_path / "a.jsonl", *({"prompt": "a", "completion": answer} for answer in answers))
+        (account,) = accounts(TextFiles(path=path))
+        assert (account.counts, account.empty) == ({"answers_empty": 2}, 0)
+        assert any("empty answers" in sentence and ": 2;" in sentence for sentence in account.summary)
+
+    def test_empty_texts_without_a_token_to_learn_are_no_answers(self, tmp_path):
+        (account,) = accounts(TextFiles(path=write(tmp_path / "a.jsonl", {"text": ""}, {"text": "b"})))
+        assert (account.counts, account.empty) == ({}, 1)
+
     def test_learned_tokens_are_those_of_the_rows(self, tmp_path):
         path = write(tmp_path / "a.jsonl", *({"prompt": "p" * n, "completion": "c" * n} for n in range(1, 9)))
         made = []
@@ -113,6 +124,15 @@ class TestTexts:
         sources = [{"path": path, "weight": 1, "name": "a"}]
         (account,) = accounts(TextMixture(source="mixture", sources=sources, on_bad_line="skip"))
         assert account.reasons[0].hint == "Set data.sources.0.format to `text` or `chat`."
+
+    def test_remedy_of_the_first_line_is_that_of_all(self, tmp_path):
+        path = tmp_path / "a.jsonl"
+        path.write_text('No JSON.\nNo JSON either.\n{"text": "abc"}\n')
+        data = TextFiles(path=str(path), format="text", on_bad_line="skip", max_bad_lines=9)
+        (account,) = accounts(data)
+        assert [(reason.records, reason.hint) for reason in account.reasons] == [
+            (2, "Write each record as a JSON object; CSV and plain text are not read.")
+        ]
 
     def test_reasons_are_bounded(self):
         reasons = BadRecordReasons()
@@ -200,6 +220,14 @@ class TestChats:
         assert account.template.strips_reasoning
         assert "an answer ends with `<|im_end|>`; the tokenizer's end token is `<eos>`" in account.summary
 
+    def test_empty_answers_are_counted(self, tmp_path, qwen3):
+        call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}
+        thought = {"role": "assistant", "content": "", "reasoning_content": "Why?"}
+        turns = [{"role": "assistant", "content": " "}, call, {"role": "tool", "content": ""}, thought]
+        path = write(tmp_path / "a.jsonl", {"messages": [{"role": "user", "content": "a"}, *turns]})
+        (account,) = accounts(TextFiles(path=path), qwen3, 500)
+        assert account.counts["answers_empty"] == 1
+
     def test_texts_have_no_template(self, tmp_path, qwen3):
         (account,) = accounts(TextFiles(path=write(tmp_path / "a.jsonl", {"text": "abc"})), qwen3, 500)
         assert account.template is None
@@ -237,10 +265,24 @@ class TestPreferences:
         assert [text.name for text in account.shown[0].texts] == ["chosen", "rejected"]
         assert parts(account) == [["ab", "[c\u2400]"], ["ab", "[de\u2400]"]]
 
+    def test_empty_answers_are_counted(self, tmp_path):
+        pairs = [{"prompt": "ab", "chosen": "c", "rejected": ""}, {"prompt": "a", "chosen": "c", "rejected": "d"}]
+        assert self.load(tmp_path, pairs, ["preference"]).counts == {"answers_empty": 1}
+
+    def test_messages_of_others_in_answers_are_counted(self, tmp_path):
+        turns = [{"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+        pair = {"prompt": "ab", "chosen": turns, "rejected": turns[:1]}
+        made, path = [], write(tmp_path / "a.jsonl", pair, {**pair, "chosen": turns[:1], "rejected": turns})
+        access, tokenizer = DataAccess(on_account=made.append), HfTokenizer(hf.train_tokenizer(["text"]))
+        load_answers("data.path", TextFiles(path=path), ["preference"], tokenizer, 64, access)
+        assert made[0].counts == {"answers_with_turns": 2}
+
     def test_answers_with_a_label(self, tmp_path):
         answers = [{"prompt": "ab", "completion": str(number), "label": bool(number)} for number in range(2)]
         account = self.load(tmp_path, answers, ["unpaired_preference"])
         assert [example.texts[0].label for example in account.shown] == ["not desirable", "desirable"]
+        assert account.counts == {"answers_desirable": 1, "answers_undesirable": 1}
+        assert "answers that are not desirable: 1" in account.summary
 
     def test_limit_and_bad_records(self, tmp_path):
         pairs = ["no", *[{"prompt": "ab", "chosen": "c", "rejected": "d"}] * 5]

@@ -8,8 +8,10 @@ import sys
 
 import pytest
 
+from tests.support.chat_templates import tokenizer_for
 from trainyard.contract.spec.training_spec import dump_spec, parse_spec
 from trainyard.contract.wire.data_accounts import DataRequest, DataUpdate
+from worker.data.chat_template import ChatTemplate
 from worker.rank import data_plan
 
 GOOD = {"prompt": "a", "completion": "b"}
@@ -156,6 +158,21 @@ class TestProcess:
         status, updates = main(given.model_dump_json())
         assert (status, updates[-1].failure) == (1, "the data was not read within 1 seconds")
         assert "--records" in updates[-1].hint
+
+    def test_chat_template_without_an_end_is_named(self, main, tmp_path, monkeypatch):
+        monkeypatch.setattr(data_plan, "_START_SECONDS", -0.2)
+        loop = "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{% endfor %}{% endfor %}"
+        tokenizer = tokenizer_for("")
+        tokenizer.chat_template = loop + "{% endfor %}"
+        message = [{"role": "user", "content": "a"}]
+        monkeypatch.setattr(data_plan, "account_for", lambda *_: ChatTemplate(tokenizer).render(message))
+        given = request(write(tmp_path / "a.jsonl", GOOD)).model_copy(update={"seconds": 1.0})
+        status, (update,) = main(given.model_dump_json())
+        assert (status, update.failure) == (
+            1,
+            "the model's chat template did not finish one conversation within 1 seconds",
+        )
+        assert "chat_template.jinja" in update.hint
 
     def test_handler_of_errors_does_not_catch_the_limit(self, main, tmp_path, monkeypatch):
         def render(request, report):
