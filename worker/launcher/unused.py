@@ -27,7 +27,7 @@ class Unused:
             warn: Adds a warning of a type to the job's events.
         """
         self._path = layout.unused
-        self._ends_job = spec.health.on_unused == "stop"
+        self._ends_job = spec.health.stop_if_unused
         self._warn = warn
 
     def state(self, event: str, message: str) -> None:

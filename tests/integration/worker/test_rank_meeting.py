@@ -29,7 +29,7 @@ SHORT_PATIENCE = (
 @pytest.mark.cpu_seconds(8)
 def test_ranks_that_never_meet_end_a_job_whose_spec_demands_it(tmp_path: Path) -> None:
     code = store_code(tmp_path, "import time\n\ntime.sleep(60)")
-    document = {"task": "script", "argv": ["train.py"], "code": code, "gpus": 2, "health": {"on_unused": "stop"}}
+    document = {"task": "script", "argv": ["train.py"], "code": code, "gpus": 2, "health": {"stop_if_unused": True}}
     with FakeService() as service:
         run = Run(tmp_path / "job", service.url, document, template="script_line", max_restarts=1)
         attempt = run.prepare()

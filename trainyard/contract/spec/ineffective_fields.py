@@ -58,7 +58,7 @@ def ineffective_fields(spec: TrainingSpec) -> list[Problem]:
         "restart.signal": spec.restart.signal,
         "resume_argv": spec.resume_argv or None,
         "keep": spec.keep or None,
-        "health.on_unused": None if spec.health.on_unused == "warn" else spec.health.on_unused,
+        "health.stop_if_unused": spec.health.stop_if_unused or None,
         "launch": spec.launch,
     }
     for field, value in of_scripts.items():

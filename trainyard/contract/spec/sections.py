@@ -349,9 +349,9 @@ class Health(Strict):
     stall_timeout_minutes: PositiveFloat | None = None
     """Minutes without progress of any rank after which the run fails as `stalled`; start-up and export get 10 minutes
     more. Absent: 15, but no limit for task `script`."""
-    on_unused: Literal["warn", "stop"] = "warn"
-    """If the ranks of a program have not met after 3 minutes, or no process has opened a GPU of the job after 5: only
-    `warn`, or `stop` the job, which then has failed; task `script` only."""
+    stop_if_unused: bool = False
+    """If the ranks of a program have not met after 3 minutes, or no process has opened a GPU of the job after 5: the job
+    fails. Else a warning is an event of the job; task `script` only."""
     on_nan: Literal["stop", "skip", "ignore"] = "stop"
     """If the loss or gradient is not finite: `stop` the run, `skip` the update, or `ignore` it."""
 

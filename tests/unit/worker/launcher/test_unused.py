@@ -18,7 +18,7 @@ def spec(**health: Any) -> TrainingSpec:
 
 def test_only_a_spec_with_stop_ends_the_job(tmp_path: Path) -> None:
     warned: list[tuple[str, str]] = []
-    for health, type_ in (({}, None), ({"on_unused": "stop"}, "GpusNeverUsed")):
+    for health, type_ in (({}, None), ({"stop_if_unused": True}, "GpusNeverUsed")):
         unused = Unused(AttemptLayout(tmp_path), spec(**health), lambda *warning: warned.append(warning))
         unused.state(GPUS_EVENT, "GPU 1 is unused")
         assert (unused.failure.type if unused.failure else None) == type_
