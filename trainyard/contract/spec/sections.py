@@ -350,8 +350,8 @@ class Health(Strict):
     """Minutes without progress of any rank after which the run fails as `stalled`; start-up and export get 10 minutes
     more. Absent: 15, but no limit for task `script`."""
     stop_if_unused: bool = False
-    """If the ranks of a program have not met after 3 minutes, or no process has opened a GPU of the job after 5: the job
-    fails. Else a warning is an event of the job; task `script` only."""
+    """If the ranks of a program have not met after 3 minutes, or no process has opened a GPU of the job after 5, the
+    job fails. Else a warning is an event of the job; task `script` only."""
     on_nan: Literal["stop", "skip", "ignore"] = "stop"
     """If the loss or gradient is not finite: `stop` the run, `skip` the update, or `ignore` it."""
 
