@@ -160,7 +160,7 @@ def test_upload_removes_the_commit_of_other_code(visit: Visit, tmp_path: Path) -
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "mine.py").write_text("print(1)\n")
     page = visit.go("/submit")
-    labels = "metadata: {git_commit: 0123abc, git_branch: main, team: vision, git_dirty: 'no'}"
+    labels = "metadata: {git_repository: mine, git_commit: 0123abc, git_branch: main, team: vision, git_dirty: 'no'}"
     written(page, f"version: 1\nname: mine\ntask: script\nargv: [mine.py]\n{labels}\n")
     page.locator("#code-folder").set_input_files(tmp_path / "folder")
     expect(page.locator("#code-status")).to_contain_text("Code uploaded")

@@ -8,7 +8,7 @@ import { fieldsOf } from "./yaml_fields.js";
 
 const MAX_BYTES = 50 * 2 ** 20; // trainyard.contract.spec.user_code.MAX_CODE_BYTES
 const IGNORE_FILE = ".trainyardignore";
-const COMMIT_LABELS = ["metadata.git_commit", "metadata.git_branch", "metadata.git_dirty"]; // trainyard.client.git_source
+const COMMIT_LABELS = ["metadata.git_repository", "metadata.git_commit", "metadata.git_branch", "metadata.git_dirty"]; // trainyard.client.git_source
 
 const REPLACED = new URLSearchParams(location.search).get("replaces"); // the digest of code with which a job failed
 
