@@ -248,6 +248,16 @@ def _with_report(cause: str, observation: Observation | None) -> str:
     return f"{cause} ({observation.message})" if observation is not None and observation.message else cause
 
 
+def with_memory_error(observation: Observation, line: str) -> Observation:
+    """Return the observation of an attempt that has left no exit record, with a line of Slurm's log about its memory.
+
+    If a step exceeds its memory, and not the batch script, Slurm reports only that the script has failed.
+    """
+    if not line or observation.ended_as not in ("failed", "launch_failed"):
+        return observation
+    return replace(observation, ended_as="out_of_memory", message=f"{observation.message}; {line}")
+
+
 def with_job_names(observation: Observation, job_names: Mapping[str, str], job: Job) -> Observation:
     """Return a job's observation with names in place of tags in its message; for owners, without those of others."""
     message = observation.message

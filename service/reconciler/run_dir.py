@@ -5,6 +5,8 @@ not followed, and nothing is executed or unpickled.
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -24,6 +26,11 @@ _MAX_LOGS = 20
 _MAX_ERROR_CHARS = 500
 _CONSEQUENCE = re.compile(r"srun: |slurmstepd\S*: error: \*\*\*")
 """Log lines that report the end of a step, not its cause."""
+_OUT_OF_MEMORY = re.compile(
+    r"slurmstepd\S*: error: .*(oom.kill event|exceeded \S* ?memory limit)|srun: error: \S+: tasks? \S+: out of memory",
+    re.IGNORECASE,
+)
+"""Log lines about a step that exceeded its memory. Slurm's state of the job may be FAILED alone."""
 
 log = structlog.get_logger("run-dir")
 
@@ -93,6 +100,17 @@ def startup_error_in(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in (causes or lines or [""])[-1])[:_MAX_ERROR_CHARS]
 
 
+def memory_error_in(text: str) -> str:
+    """Return the first line of a log in which Slurm reports a lack of memory, at most 500 printable characters."""
+    lines = (line.strip() for line in clean(text).splitlines() if _OUT_OF_MEMORY.match(line.strip()))
+    return "".join(c if c.isprintable() else "?" for c in next(lines, ""))[:_MAX_ERROR_CHARS]
+
+
+def read_memory_error(files: UntrustedFiles, folder: AttemptLayout) -> str:
+    """Return the line of the scheduler's error logs that reports a lack of memory; empty if there is none."""
+    return next(filter(None, map(memory_error_in, _error_logs(files, folder))), "")
+
+
 def read_claim(files: UntrustedFiles, folder: AttemptLayout) -> Claim | None:
     try:
         return Claim.model_validate_json(files.read(folder.claim, 0, _MAX_RECORD_BYTES))
@@ -101,16 +119,16 @@ def read_claim(files: UntrustedFiles, folder: AttemptLayout) -> Claim | None:
 
 
 def _read_startup_error(files: UntrustedFiles, folder: AttemptLayout) -> str:
+    return next(filter(None, map(startup_error_in, _error_logs(files, folder))), "")
+
+
+def _error_logs(files: UntrustedFiles, folder: AttemptLayout) -> Iterator[str]:
+    """Yield the ends of the scheduler's error logs."""
     try:
         names = [name for name in files.list_names(folder.submitit, _MAX_ENTRIES) if name.endswith("_log.err")]
     except OSError:
-        return ""
+        return
     for path in [folder.submitit / name for name in names[:_MAX_LOGS]]:
-        try:
+        with suppress(OSError):
             end = files.status(path).st_size
-            text = files.read(path, max(0, end - _MAX_LOG_BYTES), _MAX_LOG_BYTES).decode(errors="replace")
-        except OSError:
-            continue
-        if error := startup_error_in(text):
-            return error
-    return ""
+            yield files.read(path, max(0, end - _MAX_LOG_BYTES), _MAX_LOG_BYTES).decode(errors="replace")

@@ -14,9 +14,9 @@ from service.db.engine import Database
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
 from service.jobs.service import RETRY
-from service.reconciler.evidence import Absence, JobSnapshot
+from service.reconciler.evidence import Absence, JobSnapshot, with_memory_error
 from service.reconciler.node_exclusion import stalled_host
-from service.reconciler.run_dir import UnclaimedAttempt, has_vanished, read_unclaimed
+from service.reconciler.run_dir import UnclaimedAttempt, has_vanished, read_memory_error, read_unclaimed
 from service.reconciler.site_events import STEADY, ended_by_site
 from service.reconciler.submission.attempts import full_disks, newest_step
 from service.scheduler.base import Observation
@@ -77,6 +77,8 @@ class SnapshotLoader:
         """
         # The spool may have brought a checkpoint that the loaded row does not include.
         history = self._history(job, attempt, exit_record) if ended else _History()
+        if ended and observation is not None and exit_record is None:
+            observation = with_memory_error(observation, read_memory_error(*self.files(job, attempt)))
         now = self.clock()
         return JobSnapshot(
             status=job.status,  # type: ignore[arg-type]

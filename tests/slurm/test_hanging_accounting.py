@@ -17,7 +17,11 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(400)]
 
 _SECONDS = 15.0
 """Within which a cancelled job ends, in every state."""
-_HANG = '[ -e {hangs} ] && exec sleep 600; exec $REAL "$@"'
+_HANG = """
+[ -e {hangs} ] || exec $REAL "$@"
+case "$*" in *--name=*) touch {searches};; esac
+exec sleep 600
+"""
 _NO_ANSWER = '[ -e {fails} ] && { echo "Socket timed out on send/recv operation" >&2; exit 1; }; exec $REAL "$@"'
 _WITHOUT_ANSWER = 12
 
@@ -31,16 +35,17 @@ def cancel(client: Client, job: str) -> float:
 
 
 def test_a_hanging_accounting_delays_no_cancellation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hangs, fails, code = tmp_path / "hangs", tmp_path / "fails", tmp_path / "code"
+    hangs, searches, fails, code = (tmp_path / name for name in ("hangs", "searches", "fails", "code"))
     code.mkdir()
     (code / "train.py").write_text("import time\ntime.sleep(3600)\n")
     with running_lab(Variant(accounting=True, min_job_age=2)) as slurm:
         monkeypatch.setenv("SLURM_CONF", str(slurm.conf))
         for program in ("sacct", "sacctmgr"):
-            install(tmp_path / "bin", program, _HANG.replace("{hangs}", str(hangs)), monkeypatch)
+            install(tmp_path / "bin", program, _HANG.format(hangs=hangs, searches=searches), monkeypatch)
         install(tmp_path / "bin", "sbatch", _NO_ANSWER.replace("{fails}", str(fails)), monkeypatch)
-        # The intervals are those of a real service.
-        service = ServiceProcess(tmp_path, backend="slurm", accelerator="cpu")
+        # The other intervals are those of a real service. A search of each submission is due every 20 s.
+        often = {"slurm_confirm_absence_seconds": "60"}
+        service = ServiceProcess(tmp_path, backend="slurm", accelerator="cpu", **often)
         service.start()
         try:
             with service.client() as client:
@@ -63,7 +68,9 @@ def test_a_hanging_accounting_delays_no_cancellation(tmp_path: Path, monkeypatch
                     lambda: all(client.job(job).condition for job in unanswered), 120, "submissions without an answer"
                 )
                 hangs.touch()
-                seconds = [cancel(client, job) for job in (pending, unanswered[0], running)]
+                seconds = [cancel(client, pending)]
+                wait_until(searches.exists, 60, "the searches of submissions to hang")
+                seconds += [cancel(client, job) for job in (running, unanswered[0])]
                 assert max(seconds) < _SECONDS, seconds
         finally:
             service.stop()

@@ -44,9 +44,9 @@ from service.scheduler.slurm.owner_submission import recorded_answer, recorded_i
 from service.scheduler.slurm.pending import count_ahead, describe_pending, needs_other_jobs
 from service.scheduler.slurm.sbatch_output import parse_forecast, parse_sbatch_output
 from service.scheduler.slurm.states import (
-    LAUNCH_FAILURES,
     describe_completing,
     describe_suspended,
+    failure_of,
     interpret_state,
     state_name,
 )
@@ -378,7 +378,7 @@ def _observation(row: Row, ahead_by_id: Mapping[str, int], now: datetime) -> Obs
     if state == "pending":
         return describe_pending(row, ahead_by_id, now)
     if state == "ended":
-        ended_as = "launch_failed" if ended_as == "failed" and row.detail in LAUNCH_FAILURES else ended_as
+        ended_as = failure_of(row.detail, row.steps) if ended_as == "failed" else ended_as
         code = f", exit code {row.detail}" if re.fullmatch(r"\d+:\d+", row.detail) else ""
         if ended_as in ("failed", "launch_failed") and not code and row.detail not in ("", "None"):
             # The queue has no exit code, but a reason such as NonZeroExitCode or RaisedSignal:10.

@@ -28,6 +28,29 @@ def test_attempts_show_the_schedulers_report_and_the_workers(world: World) -> No
     assert first["failure"] == "rank 1: OSError: [Errno 5] Input/output error"
 
 
+OOM = "slurmstepd-node1: error: Detected 1 oom-kill event(s) in StepId=2.0. Some of your processes may have been killed"
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+def test_a_step_that_exceeded_its_memory_is_the_jobs_fault(world: World, claimed: bool) -> None:
+    """The kernel has killed the launcher, which leaves no exit record, and Slurm reports FAILED alone."""
+    job = world.submit(restart={"max_retries": 0})
+    if claimed:
+        world.start(job)
+    else:
+        world.tick()
+    log = world.folder(job).submitit / "2_0_log.err"
+    log.parent.mkdir(exist_ok=True)
+    log.write_text(f"{OOM}\n")
+    tag = world.scheduler.submitted[0].tag
+    world.scheduler.states[tag] = Observation("ended", "Slurm: FAILED", ("node1",), ended_as="failed")
+    world.tick()
+    (attempt,) = world.client.get(f"/v1/jobs/{job}/attempts").json()["data"]
+    assert (world.status(job), attempt["exit_reason"]) == ("failed", "out_of_memory")
+    assert (attempt["scheduler_end"], attempt["failed_node"]) == (f"Slurm: FAILED; {OOM}", None)
+    assert world.job(job)["status_message"].startswith("OutOfMemory: the scheduler ended the attempt")
+
+
 def test_attempt_that_runs_has_no_evidence_of_an_end(world: World) -> None:
     job = world.submit()
     world.start(job)

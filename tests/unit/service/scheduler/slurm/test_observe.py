@@ -207,6 +207,16 @@ def test_a_signal_is_no_failed_launch(scheduler: SlurmScheduler, commands: FakeC
     assert [observed[tag].ended_as for tag in ("ty-1", "ty-2")] == ["failed", "launch_failed"]
 
 
+def test_a_step_without_memory_explains_a_failed_job(scheduler: SlurmScheduler, commands: FakeCommands) -> None:
+    """The launcher runs in a step; the batch script that has started it only fails."""
+    commands.past = [
+        replace(row(FIRST, "FAILED", "1:0"), steps="0:125"),
+        replace(row(SECOND, "FAILED", "1:0"), steps="1:0"),
+    ]
+    observed = scheduler.observe([FIRST, SECOND])
+    assert [observed[tag].ended_as for tag in ("ty-1", "ty-2")] == ["out_of_memory", "failed"]
+
+
 def test_a_record_that_comes_late_names_the_canceller(
     scheduler: SlurmScheduler, commands: FakeCommands, time: list[float]
 ) -> None:
