@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from service.scheduler.base import (
     SubmittedJob,
 )
 from service.scheduler.slurm.accounting import SlurmAccounts
+from service.scheduler.slurm.cached_observation import CachedObservation
 from service.scheduler.slurm.commands import (
     CommandCounter,
     Row,
@@ -66,20 +67,7 @@ _MAX_IDS = 10_000
 """Ids in one accounting query: 90,000 bytes as an argument, of which Linux allows 128 KiB."""
 _SUBMITTED = Observation("pending", "Submitted to Slurm.")
 _ABSENT = Observation("absent", "Slurm: not listed")
-
-
-@dataclass(frozen=True)
-class CachedObservation:
-    """The last observation of an attempt, for one scheduler id; another job may claim the attempt later."""
-
-    scheduler_id: str
-    """Empty: valid for every id."""
-    observation: Observation | None
-    """None: nothing was learned."""
-
-    def for_job(self, job: SubmittedJob) -> Observation | None:
-        """The observation, if it is about this job's scheduler id."""
-        return self.observation if self.scheduler_id in ("", job.scheduler_id) else None
+_ABSENT_ONCE = replace(_ABSENT, confirmed=False)
 
 
 class SlurmScheduler:
@@ -212,11 +200,11 @@ class SlurmScheduler:
             # What the service has cancelled can no longer start, and its worker leaves an exit record.
             slow = isinstance(error, NoAnswerYetError)
             gone = [job for job in missing if job.is_stopping or (slow and self._was_absent(job))]
-            observed = {job.tag: _ABSENT for job in gone} | observed
+            observed = {job.tag: self._absence(job) for job in gone} | observed
         else:
             rows = recorded or {}
             unrecorded = set() if recorded is None else unrecorded - rows.keys()
-            absent = {job.tag: _ABSENT for job in missing if job.scheduler_id in ids}
+            absent = {job.tag: self._absence(job) for job in missing if job.scheduler_id in ids}
             observed = absent | observed | {tag: _observation(row, {}, self._clock()) for tag, row in rows.items()}
         ours = {job.tag for job in jobs if job.is_stopping and _is_unclear(observed.get(job.tag))}
         by_others = {tag: observation for tag, observation in observed.items() if tag not in ours}
@@ -225,7 +213,11 @@ class SlurmScheduler:
 
     def _was_absent(self, job: SubmittedJob) -> bool:
         known = None if isinstance(self._observed, SchedulerUnavailableError) else self._observed.get(job.tag)
-        return known is not None and known.for_job(job) == _ABSENT
+        before = known.for_job(job) if known else None
+        return before is not None and before.state == "absent"
+
+    def _absence(self, job: SubmittedJob) -> Observation:
+        return _ABSENT if self._was_absent(job) else _ABSENT_ONCE
 
     def _recorded(
         self, jobs: Sequence[SubmittedJob], purpose: Literal["poll", "late"]

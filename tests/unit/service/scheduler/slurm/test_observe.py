@@ -273,6 +273,22 @@ def test_a_cancelled_job_does_not_wait_for_an_accounting_that_hangs(
     )
 
 
+def test_an_absence_is_confirmed_by_the_next_answer(
+    scheduler: SlurmScheduler, commands: FakeCommands, time: list[float]
+) -> None:
+    commands.queue = [row(FIRST, "PENDING")]
+    confirmed = []
+    for queue in ([], [], [row(FIRST, "PENDING")], [], []):
+        commands.queue = queue
+        for _ in range(2):  # the same answer
+            observed = scheduler.observe([FIRST])["ty-1"]
+            confirmed.append((observed.state, observed.confirmed))
+        time[0] += 5
+    assert confirmed[::2] == confirmed[1::2]
+    absent = [("absent", False), ("absent", True)]
+    assert confirmed[::2] == [*absent, ("pending", True), *absent]
+
+
 def test_a_slow_accounting_delays_no_poll(
     scheduler: SlurmScheduler, commands: FakeCommands, time: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
