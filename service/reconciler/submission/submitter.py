@@ -141,7 +141,7 @@ class Submitter:
                 self.metrics.submission("refused")
                 return
             now, spec, scheduler = self.clock(), checked.accepted.spec, self.scheduler.name
-            avoided = nodes_to_avoid(session, spec.resources, scheduler, now)
+            avoided = nodes_to_avoid(session, spec, scheduler, now)
             instance = self.settings.instance
             attempt = new_attempt(jobs, job, spec, instance=instance, scheduler=scheduler, now=now, avoided=avoided)
             session.add(attempt)
