@@ -16,8 +16,8 @@ class JobEntry:
     @property
     def is_stopping(self) -> bool:
         """Whether the service has been requested to end the attempt."""
-        wanted = self.job.desired == "run" and self.job.status not in ("cancelling", "pausing")
-        return self.job.status in ACTIVE and not wanted
+        is_requested = self.job.desired != "run" or self.job.status in ("cancelling", "pausing")
+        return self.job.status in ACTIVE and is_requested
 
     @property
     def log_context(self) -> dict[str, str | None]:

@@ -21,7 +21,7 @@ from service.reconciler.site_events import STEADY, ended_by_site
 from service.reconciler.submission.attempts import full_disks, newest_step
 from service.scheduler.base import Observation
 from trainyard.contract.layout import AttemptLayout, RunLayout
-from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.spec.stored_spec import stored_restart
 from trainyard.contract.wire.reports import FinishRecord
 
 log = structlog.get_logger("reconciler")
@@ -116,7 +116,7 @@ class SnapshotLoader:
             attempts = [one for one in jobs.list_attempts(fresh) if one.number < attempt.number]
             retry = jobs.last_event(fresh, RETRY, since=None)
             retries_used = fresh.retries_used + restarts(jobs, attempt, exit_record)
-        restart = parse_spec(fresh.spec).restart
+        restart = stored_restart(fresh.spec)
         progressed = self._progressed(fresh, attempt)
         since = retry.created_at if retry else None
         by_site = ended_by_site(attempts, newest_step(fresh), since)

@@ -112,6 +112,22 @@ def test_the_service_reports_reasons_and_the_cluster(service: ServiceProcess, sl
         wait_for_status(client, waiting.id, "cancelled", seconds=60)
 
 
+def test_a_job_waits_for_a_licence(service: ServiceProcess, slurm: SlurmLab) -> None:
+    holder = slurm.run("sbatch", "--parsable", "--licenses=tokens:4", "--output=/dev/null", "--wrap", "sleep 300")
+    wait_until(lambda: slurm.jobs(states="RUNNING"), 30, "the licences to be taken")
+    with service.client() as client:
+        job, unknown = (
+            client.submit(parity(resources__options={"licenses": licence})).id for licence in ("tokens:1", "matlab:1")
+        )
+        waiting = "Waiting in Slurm: a license is in use by other jobs (Licenses)."
+        wait_until(lambda: client.job(job).status_message == waiting, 60, "the reason")
+        refused = wait_for_status(client, unknown, "failed", seconds=60)
+        assert (refused.status_reason, "Invalid license specification" in refused.status_message) == ("rejected", True)
+        assert client.job(job).status == "pending"
+        slurm.run("scancel", holder.strip())
+        wait_for_status(client, job, "running", "succeeded", seconds=60)
+
+
 def test_account_without_access_error_lists_allowed_accounts(accounted: SlurmLab, tmp_path: Path) -> None:
     accounted.run("sacctmgr", "--immediate", "add", "account", "physics")
     accounted.run("sacctmgr", "--immediate", "add", "user", getpass.getuser(), "account=physics")

@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 import pytest
+import sqlalchemy as sa
 
+from service.db.models import Job
 from service.scheduler.base import Canceller, Observation, SubmittedJob
 from tests.support.world import World
 from trainyard.contract.layout import write_atomic
@@ -109,3 +111,26 @@ def test_scheduler_learns_which_attempts_the_service_ends(
     assert world.client.post(f"/v1/jobs/{job}/{action}").status_code == 202
     world.tick()
     assert stopping == [False, True]
+
+
+@pytest.mark.parametrize("field", [{"new_section": None}, {"new_section": {"size": 3}}])
+def test_jobs_of_a_later_release_end_after_a_rollback(world: World, field: Mapping[str, object]) -> None:
+    job = world.submit(restart={"max_retries": 0})
+    worker = world.start(job)
+    with world.database.write() as session:
+        row = session.scalars(sa.select(Job).where(Job.id == job)).one()
+        row.spec = {**row.spec, **field}
+    worker.end("error", failure={"type": "ValueError", "message": "bad"})
+    world.tick()
+    assert (world.status(job), world.job(job)["status_reason"]) == ("failed", "error")
+
+
+def test_jobs_of_a_later_release_start_after_a_rollback(world: World) -> None:
+    job = world.submit()
+    with world.database.write() as session:
+        row = session.scalars(sa.select(Job).where(Job.id == job)).one()
+        row.spec = {**row.spec, "new_section": None}
+    worker = world.start(job)
+    worker.end("completed", step=20)
+    world.tick()
+    assert world.status(job) == "succeeded"
