@@ -18,13 +18,14 @@ SUITE = "trixie"
 _MORE_PACKAGES = ("ca-certificates", "iproute2", "postgresql", "procps")
 _RUN = """
 root=$1; shift
+mount --bind "$root" "$root"
 for folder in /proc /dev /sys; do mount --rbind $folder "$root$folder"; done
 while [ "$1" != -- ]; do mkdir -p "$root$1"; mount --bind "$1" "$root$1"; shift; done
 shift
 cp /etc/hosts /etc/resolv.conf "$root/etc/"
 exec chroot "$root" "$@"
 """
-"""Mounts in a namespace of its own, which end with the tests."""
+"""Mounts in a namespace of its own, which end with the tests. Tests mount, too, which needs a root that is a mount."""
 
 
 def make_root(folder: Path) -> None:
