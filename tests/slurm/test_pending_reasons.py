@@ -56,13 +56,21 @@ def test_priority_reason_has_the_number_of_jobs_ahead(slurm: SlurmLab) -> None:
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        (("-N3",), "(PartitionNodeLimit). Lower gpus"),
         (("-p", "minute", "--time=5"), "(PartitionTimeLimit). Lower resources.time_limit_minutes"),
         (("--begin=now+1hour",), "begin time is in the future"),
     ],
 )
 def test_reasons_other_than_resources(options: tuple[str, ...], part: str, slurm: SlurmLab) -> None:
     wait_for_message(sbatch(slurm, "ty-odd", *options), part)
+
+
+def test_too_many_nodes_wait_or_are_refused(slurm: SlurmLab) -> None:
+    """Slurm 22.05 lets the job wait; 24.11 refuses it, which rejects a job of the service."""
+    if slurm.release < (23, 2):
+        wait_for_message(sbatch(slurm, "ty-odd", "-N3"), "(PartitionNodeLimit). Lower gpus")
+        return
+    with pytest.raises(RuntimeError, match="Requested node configuration is not available"):
+        sbatch(slurm, "ty-odd", "-N3")
 
 
 def test_drained_nodes_are_reported(slurm: SlurmLab) -> None:
