@@ -7,7 +7,7 @@ not followed, and nothing is executed or unpickled.
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 from pydantic import ValidationError
@@ -24,6 +24,8 @@ _MAX_ENTRIES = 1000
 _MAX_LOGS = 20
 """Error logs of one attempt that are read: one for each of its entries in the scheduler's queue."""
 _MAX_ERROR_CHARS = 500
+_LOGS = ("_log.out", "_log.err")
+"""How the names of Slurm's logs of an attempt end."""
 _CONSEQUENCE = re.compile(r"srun: |slurmstepd\S*: error: \*\*\*")
 """Log lines that report the end of a step, not its cause."""
 _OUT_OF_MEMORY = re.compile(
@@ -45,6 +47,9 @@ class UnclaimedAttempt:
     """For an ended attempt without a claim: the last relevant line of the scheduler's error log."""
     vanished: bool = False
     """For an ended attempt without a claim: its folder was deleted, so that it could start on no node."""
+    no_output: bool = field(default=False, compare=False)
+    """For an ended attempt without a claim: the folder is there, without the log that Slurm creates at the start. Slurm
+    24.11 makes missing folders of logs on a node without the mount. The attempt may have never started, too."""
 
 
 def has_vanished(files: UntrustedFiles, folder: AttemptLayout) -> bool:
@@ -90,7 +95,10 @@ def read_unclaimed(files: UntrustedFiles, folder: AttemptLayout, *, ended: bool)
         return UnclaimedAttempt(started=True)
     if not ended:
         return UnclaimedAttempt()
-    return UnclaimedAttempt(startup_error=_read_startup_error(files, folder), vanished=has_vanished(files, folder))
+    error, vanished = _read_startup_error(files, folder), has_vanished(files, folder)
+    return UnclaimedAttempt(
+        startup_error=error, vanished=vanished, no_output=not vanished and _lacks_logs(files, folder)
+    )
 
 
 def startup_error_in(text: str) -> str:
@@ -116,6 +124,13 @@ def read_claim(files: UntrustedFiles, folder: AttemptLayout) -> Claim | None:
         return Claim.model_validate_json(files.read(folder.claim, 0, _MAX_RECORD_BYTES))
     except (OSError, ValidationError):
         return None
+
+
+def _lacks_logs(files: UntrustedFiles, folder: AttemptLayout) -> bool:
+    try:
+        return not any(name.endswith(_LOGS) for name in files.list_names(folder.submitit, _MAX_ENTRIES))
+    except OSError:
+        return False
 
 
 def _read_startup_error(files: UntrustedFiles, folder: AttemptLayout) -> str:
