@@ -18,7 +18,7 @@ from service.jobs.repository import JobRepository
 from service.jobs.service import require_change
 from service.scheduler.launch_document import ranks_per_node, source_tree
 from trainyard.contract.layout import AttemptLayout, RunLayout
-from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.spec.stored_spec import parse_stored_spec
 from trainyard.contract.wire.job_access import AccessRequest, AccessResource, NodeRanks
 
 _PROGRAM = "worker.environment.companion"
@@ -110,7 +110,7 @@ def _load(database: Database, principal: Principal, job_id: str, now: datetime) 
             f"job {job.id} has status {job.status}: a shell or a command needs a job that is running",
             code="job_not_running",
         )
-    spec = parse_spec(job.spec)
+    spec = parse_stored_spec(job.spec)
     per_node = ranks_per_node(spec)
     nodes = spec.gpus // per_node
     return _Running(job, attempt, nodes, nodes * (1 if spec.has_one_process_per_node else per_node))

@@ -21,6 +21,8 @@ class Dependency(NamedTuple):
     status: str | None
     """None: nothing is known about it, as after the restore of a database."""
     is_deleted: bool
+    owner: str | None = None
+    """Who submitted the prerequisite, if it is not the user of the job: they or an administrator can retry it."""
 
     @property
     def is_met(self) -> bool:
@@ -79,16 +81,17 @@ class DependencyRepository:
             return []
         is_deleted = sa.or_(Job.pk.is_(None), Job.deletion_requested_at.is_not(None))
         waits = sa.orm.aliased(Job)
+        owner = sa.func.nullif(Job.created_by, waits.created_by)
         query = (
-            sa.select(JobDependency, sa.func.coalesce(Job.status, JobDependency.deleted_as), is_deleted)
+            sa.select(JobDependency, sa.func.coalesce(Job.status, JobDependency.deleted_as), is_deleted, owner)
             .join(waits, waits.pk == JobDependency.job_pk)
             .outerjoin(Job, Job.id == JobDependency.prerequisite_id)
             .where(waits.status == "queued", waits.has_prerequisites)
             .order_by(JobDependency.job_pk, JobDependency.prerequisite_id)
         )
         return [
-            Dependency(row.job_pk, Prerequisite(row.prerequisite_id, row.any_end), status, gone)
-            for row, status, gone in self._session.execute(query)
+            Dependency(row.job_pk, Prerequisite(row.prerequisite_id, row.any_end), status, gone, of_other)
+            for row, status, gone, of_other in self._session.execute(query)
         ]
 
     def prerequisites_of(self, job: Job) -> list[tuple[JobDependency, Job | None]]:

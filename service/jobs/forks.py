@@ -28,7 +28,8 @@ from trainyard.contract.spec.forks import (
     parse_origin,
 )
 from trainyard.contract.spec.prerequisites import prerequisites_of
-from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
+from trainyard.contract.spec.stored_spec import parse_stored_spec
+from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.launch import Origin
 
 _PARAM = "resume_from"
@@ -83,7 +84,7 @@ def _require_end(source: Job, spec: TrainingSpec) -> None:
 
 def _spec_of(source: Job) -> TrainingSpec:
     try:
-        return parse_spec(source.spec)
+        return parse_stored_spec(source.spec)
     except SpecError as error:
         raise ConflictError(
             f"the spec of job {source.id} is not valid in this release: {error}", param=_PARAM

@@ -26,12 +26,17 @@ def _condition(unmet: Sequence[Dependency]) -> Condition:
     """Return the condition of a job with these prerequisites. None of them has succeeded."""
     ended = [one for one in unmet if one.status in TERMINAL]
     if not ended:
-        texts = [f"{one.prerequisite.job_id} to {'end' if one.prerequisite.any_end else 'succeed'}" for one in unmet]
+        texts = [f"{_name(one)} to {'end' if one.prerequisite.any_end else 'succeed'}" for one in unmet]
         return Condition("after", {"jobs": _listed(texts)})
-    data = {"jobs": _listed([f"{one.prerequisite.job_id} {_END[str(one.status), one.is_deleted]}" for one in ended])}
+    data = {"jobs": _listed([f"{_name(one)} {_END[str(one.status), one.is_deleted]}" for one in ended])}
     if any(one.is_deleted for one in ended):
         return Condition("after_deleted", data)
     return Condition("after_failed", {**data, "retry": " ".join(one.prerequisite.job_id for one in ended[:_NAMED])})
+
+
+def _name(one: Dependency) -> str:
+    job_id = one.prerequisite.job_id
+    return job_id if one.owner is None else f"{job_id} of {one.owner}"
 
 
 _END = {

@@ -18,7 +18,8 @@ from service.jobs.quota import UserQuotas, check_queue_quota
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec, parse_spec
+from trainyard.contract.spec.stored_spec import parse_stored_spec
+from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
 from trainyard.contract.wire.jobs import TERMINAL, JobResource, ProfileRequest
 from trainyard.contract.wire.reports import TraceRequest
 from trainyard.contract.wire.worker_events import WORKER_PREFIX
@@ -80,7 +81,7 @@ def apply_action(
     """
     with locked_job(database, principal, job_id, now) as (jobs, job):
         if check_spec is not None:
-            check_spec(parse_spec(job.spec))
+            check_spec(parse_stored_spec(job.spec))
         action(jobs, job, principal.name)
         attempt = jobs.current_attempts([job]).get(job.id)
         return job_resource(job, attempt, RunLayout(runs / job.id), now)

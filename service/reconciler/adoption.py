@@ -29,7 +29,7 @@ from service.reconciler.run_dir import read_claim, read_exit_record
 from service.reconciler.unknown_attempts import UnknownAttempt, read_unknown_attempts
 from service.scheduler.backends import names_entries
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.spec.stored_spec import stored_restart
 from trainyard.contract.wire.jobs import TERMINAL, JobStatus
 from trainyard.contract.wire.reports import Claim
 
@@ -209,7 +209,7 @@ class Adoption:
         if len(unknown) > 1:
             job.open_spool = None if unknown[-2].exit_record else unknown[-2].launch.attempt
         job.attempt_id, job.attempts, job.next_execution = launch.attempt_id, launch.attempt, last.next_execution
-        job.retries_used = max(0, parse_spec(job.spec).restart.max_retries - launch.max_restarts)
+        job.retries_used = max(0, stored_restart(job.spec).max_retries - launch.max_restarts)
         if job.origin is None and launch.origin is not None:
             job.origin = launch.origin.model_dump(mode="json")
         if job.first_execution < launch.first_execution <= launch.execution:

@@ -23,6 +23,7 @@ from service.reconciler.late_evidence import open_evidence
 from service.reconciler.node_exclusion import Fault
 from service.reconciler.repository import repeated_steps
 from service.reconciler.snapshot import restarts
+from trainyard.contract.spec.training_spec import NODE_TEST
 from trainyard.contract.wire.jobs import TERMINAL, JobStatus
 from trainyard.contract.wire.reports import FinishRecord
 
@@ -130,10 +131,15 @@ def _end_attempt(
 
 
 def _add_fault(session: Session, job: Job, attempt: Attempt, fault: Fault | None, now: datetime) -> None:
-    """Record which node made the attempt fail, if one did. If all jobs avoid it from now on, notify administrators."""
+    """Record which node made the attempt fail, if one did. If all jobs avoid it from now on, notify administrators.
+
+    Tests of nodes report to who has started them, often in the middle of a repair.
+    """
     if fault is None:
         return
     attempt.failed_node = fault.node
+    if NODE_TEST in job.labels:
+        return
     faults = NodeFaultRepository(session, now)
     before = {node.name for node in faults.exclusions(attempt.scheduler).nodes}
     faults.add(

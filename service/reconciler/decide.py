@@ -187,6 +187,8 @@ def _absent(snapshot: JobSnapshot) -> Decision:
         return replace(_cancelled(snapshot), cancel=not snapshot.claimed)
     if snapshot.desired == "cancelled":
         return _within(snapshot, "cancelling", "cancel_unlisted")
+    if snapshot.observation is not None and not snapshot.observation.confirmed:
+        return NO_CHANGE
     if not snapshot.started and snapshot.absence is not None:
         return _unlisted(snapshot, snapshot.absence)
     if snapshot.status == "lost":

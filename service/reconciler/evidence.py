@@ -77,6 +77,11 @@ class Evidence:
         """Whether a worker has claimed the attempt, from the service or in its folder."""
         return self.claimed or self.unclaimed.started
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether the attempt failed before anything was written to its folder."""
+        return self.ended_as == "failed" and self.unclaimed.no_output and not self.started and self.exit_record is None
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -146,6 +151,7 @@ class JobSnapshot(Evidence):
 
 
 _PROLOG = "the prolog of the site failed"
+_NO_OUTPUT = "its node could not write to the run directory, which is probably not mounted there"
 _ENDS: Mapping[EndedAs | None, tuple[EndedBy, EndReason, str]] = {
     "preempted": ("site", "preempted", "preempted"),
     "dropped": ("site", "preempted", "removed by Slurm's controller, not by a user"),
@@ -180,6 +186,8 @@ def verdict(evidence: Evidence) -> Verdict:
         )
         cause = cause if began or ended_as != "node_failure" else "ended by Slurm before it started"
         return Verdict(by, reason, _with_report(cause, observation))
+    if evidence.is_silent:
+        return Verdict("site", "node_failure", _with_report(_NO_OUTPUT, observation))
     if record is None and (error := evidence.unclaimed.startup_error):
         return Verdict("site", "node_failure", _with_report(f"the worker did not start: {error}", observation), error)
     return Verdict("unknown", "node_failure", _with_report("processes ended without an exit record", observation))
@@ -246,6 +254,16 @@ def _reported_cause(evidence: Evidence, record: FinishRecord) -> str:
 
 def _with_report(cause: str, observation: Observation | None) -> str:
     return f"{cause} ({observation.message})" if observation is not None and observation.message else cause
+
+
+def with_memory_error(observation: Observation, line: str) -> Observation:
+    """Return the observation of an attempt that has left no exit record, with a line of Slurm's log about its memory.
+
+    If a step exceeds its memory, and not the batch script, Slurm reports only that the script has failed.
+    """
+    if not line or observation.ended_as not in ("failed", "launch_failed"):
+        return observation
+    return replace(observation, ended_as="out_of_memory", message=f"{observation.message}; {line}")
 
 
 def with_job_names(observation: Observation, job_names: Mapping[str, str], job: Job) -> Observation:

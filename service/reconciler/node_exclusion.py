@@ -48,7 +48,7 @@ def failed_node(evidence: Evidence, excluded: Sequence[str] = (), stalled_before
     startup_error = evidence.unclaimed.startup_error
     did_not_start = observation.ended_as == "failed" and startup_error and not _SHARED.search(startup_error)
     did_not_launch = evidence.ended_as == "launch_failed" and not evidence.unclaimed.vanished
-    did_not_launch = did_not_launch or observation.prolog_failed
+    did_not_launch = did_not_launch or observation.prolog_failed or evidence.is_silent
     is_attributed = exit_record is None and not evidence.started and (did_not_launch or did_not_start)
     is_attributed = is_attributed and len(excluded) < MAX_ATTRIBUTED
     if observation.ended_as != "node_failure" and not is_attributed:
@@ -80,7 +80,7 @@ def node_fault(evidence: Evidence, excluded: Sequence[str] = (), stalled_before:
         return Fault(node, "node_failure", observation.message)
     if observation.prolog_failed:
         return Fault(node, "prolog_failed", observation.message)
-    if observation.ended_as == "launch_failed":
+    if observation.ended_as == "launch_failed" or evidence.is_silent:
         return Fault(node, "launch_failed", observation.message)
     return Fault(node, "not_started", f"{evidence.unclaimed.startup_error} ({observation.message})")
 

@@ -18,6 +18,9 @@ log = structlog.get_logger("reconciler")
 
 _IDLE_SECONDS = 5.0
 """The pause while no job needs the scheduler."""
+_ENDING_SECONDS, _ENDING_TICKS = 2.0, 100
+"""The longest pause while a user waits for the end of an attempt, and how many ticks without a change it applies to: an
+end may last for days on a node that cannot kill its processes."""
 _MAX_ERROR_SECONDS = 60.0
 _MIN_HINT_COOLDOWN_SECONDS = 0.05
 _MAX_HINT_COOLDOWN_SECONDS = 2.0
@@ -26,18 +29,23 @@ _HUNG_SECONDS = 300.0
 """A tick that takes longer counts as hung: its lease is left to expire, so that another service can take over."""
 
 
-def pause_seconds(busy: bool, quiet: int, errors: int, tick_seconds: float, max_tick_seconds: float) -> float:
+def pause_seconds(
+    busy: bool, quiet: int, errors: int, tick_seconds: float, max_tick_seconds: float, *, ends_attempts: bool = False
+) -> float:
     """Return the seconds until the next tick without a hint.
 
     Args:
         busy: Whether any job needs further ticks.
         quiet: Ticks in a row that changed nothing.
         errors: Ticks in a row that failed.
+        ends_attempts: Whether a user waits for the end of an attempt.
     """
     if errors:
         return min(tick_seconds * 2.0 ** min(errors, 8), _MAX_ERROR_SECONDS)
     if not busy:
         return _IDLE_SECONDS
+    if ends_attempts and quiet <= _ENDING_TICKS:
+        max_tick_seconds = min(max_tick_seconds, _ENDING_SECONDS)
     return max(tick_seconds, min(tick_seconds * 2.0 ** min(quiet, 16), max_tick_seconds))
 
 
@@ -117,7 +125,8 @@ class ReconcileLoop:
             quiet = 0 if self.reconciler.changed else quiet + 1
             self._run_idle_work(busy, errors)
             self._stopping.wait(hint_cooldown(time.thread_time() - cpu))
-            if self._wake.wait(pause_seconds(busy, quiet, errors, self._tick_seconds, self._max_tick_seconds)):
+            limits, ends_attempts = (self._tick_seconds, self._max_tick_seconds), self.reconciler.ends_attempts
+            if self._wake.wait(pause_seconds(busy, quiet, errors, *limits, ends_attempts=ends_attempts)):
                 quiet = 0
 
     def _run_idle_work(self, busy: bool, errors: int) -> None:

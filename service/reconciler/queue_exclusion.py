@@ -21,7 +21,8 @@ from service.reconciler.submission.attempts import explain_avoided, fitting
 from service.scheduler.base import QueueEditor, Scheduler, SchedulerUnavailableError, SubmittedJob
 from service.specs.site import partition_names
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.spec.stored_spec import parse_stored_spec
+from trainyard.contract.spec.training_spec import NODE_TEST
 
 log = structlog.get_logger("queue-exclusion")
 
@@ -100,8 +101,9 @@ class QueueExclusion:
         cluster = ClusterRepository(session).resource(backend, now)
         changes = []
         for job, attempt in jobs_of_attempts(session, ids):
-            resources = parse_spec(job.spec).resources
-            avoided = excluded.within(partition_names(resources, cluster))
+            resources = parse_stored_spec(job.spec).resources
+            is_test = NODE_TEST in job.labels
+            avoided = [] if is_test else excluded.within(partition_names(resources, cluster))
             fixed = (*([resources.exclude] if resources.exclude else []), *attempt.excluded_nodes)
             if (change := _change(job, attempt, avoided, fixed)) is not None:
                 changes.append(change)

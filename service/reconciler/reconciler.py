@@ -28,6 +28,7 @@ from service.reconciler.adoption import Adoption
 from service.reconciler.apply import DecisionWriter
 from service.reconciler.cluster_poll import ClusterPoll
 from service.reconciler.decide import NO_CHANGE, Decision, decide
+from service.reconciler.entries import JobEntry
 from service.reconciler.evidence import with_job_names
 from service.reconciler.late_evidence import LateEvidence
 from service.reconciler.node_exclusion import node_fault
@@ -54,14 +55,6 @@ _LATE_REPORTS_SECONDS = 30.0
 _CLOSE_SECONDS = 5.0
 _QUEUED_PER_TICK = 50
 """Queued jobs that a tick loads of all users alike, and of those that wait: more than it can submit or reject."""
-
-
-@dataclass(frozen=True)
-class _JobEntry:
-    """An unfinished job and its current attempt."""
-
-    job: Job
-    attempt: Attempt | None
 
 
 @dataclass(frozen=True)
@@ -95,6 +88,8 @@ class Reconciler:
         self.lease = lease
         self.changed = False
         """Whether the last tick wrote anything, or has a submission in flight."""
+        self.ends_attempts = False
+        """Whether a user waits for the end of an attempt."""
         self._database = database
         self._clock = clock
         self._instance = settings.instance
@@ -164,6 +159,7 @@ class Reconciler:
         blocked = blocked_jobs([quota_entry(entry.job) for entry in entries], self._quotas, maintenance, waiting)
         self._end_waits([entry.job for entry in entries if entry.job.pk not in blocked])
         self._may_state_maintenance = maintenance.active
+        self.ends_attempts = any(entry.is_stopping for entry in entries)
         self._failpoint("tick.after-load")
         state = self._observe(entries)
         self._failpoint("tick.after-observation")
@@ -176,7 +172,7 @@ class Reconciler:
         self._submitter.turns.start_tick()
         for entry in self._in_turns(entries):
             job = entry.job
-            with structlog.contextvars.bound_contextvars(**_log_context(entry)), self._isolate_errors(job):
+            with structlog.contextvars.bound_contextvars(**entry.log_context), self._isolate_errors(job):
                 if job.pk in blocked:
                     self._set_condition(job, blocked[job.pk])
                 elif job.status in ("queued", "paused"):
@@ -201,7 +197,7 @@ class Reconciler:
             if job.status == "queued" and job.desired == "run" and job.condition in WAITS:
                 self._decisions.apply(job, None, Decision(message=MSG_QUEUED))
 
-    def _load(self, *, all_queued: bool) -> tuple[list[_JobEntry], Mapping[int, Condition]]:
+    def _load(self, *, all_queued: bool) -> tuple[list[JobEntry], Mapping[int, Condition]]:
         # Quotas depend on every queued job, and without a pool the submitter takes all of them in one tick.
         load_all = all_queued or self._quotas.limits_gpus or self._submitter.pool.threads == 0
         with self._database.read() as session:
@@ -209,15 +205,17 @@ class Reconciler:
             self._last_turn = turn[-1] if len(turn) == _QUEUED_PER_TICK else 0
             rows = JobRepository(session, self._clock()).list_active(None if load_all else _QUEUED_PER_TICK, turn)
             waiting = waiting_jobs(DependencyRepository(session).of_queued([job for job, _ in rows]))
-        return [_JobEntry(job, attempt) for job, attempt in rows], waiting
+        return [JobEntry(job, attempt) for job, attempt in rows], waiting
 
-    def _in_turns(self, entries: Sequence[_JobEntry]) -> list[_JobEntry]:
-        """Return the entries with the queued jobs last: their checks may take long, and their users take turns."""
+    def _in_turns(self, entries: Sequence[JobEntry]) -> list[JobEntry]:
+        """Return the entries with those first that are to end, which must not wait for a search of another job, and the
+        queued jobs last: their checks may take long, and their users take turns."""
         queued = [entry for entry in entries if entry.job.status == "queued"]
         others = [entry for entry in entries if entry.job.status != "queued"]
+        others.sort(key=lambda entry: not entry.is_stopping)
         return [*others, *self._submitter.turns.sort(queued, lambda entry: entry.job.created_by)]
 
-    def _observe(self, entries: Sequence[_JobEntry]) -> _TickState:
+    def _observe(self, entries: Sequence[JobEntry]) -> _TickState:
         """Observe all submitted attempts with one call to the scheduler."""
         attempts = [(entry.job, entry.attempt) for entry in entries if entry.attempt is not None]
         submitted = [self._submitted(job, a) for job, a in attempts if job.status in ACTIVE and a.scheduler_id]
@@ -376,7 +374,7 @@ class Reconciler:
 
     def _submitted(self, job: Job, attempt: Attempt) -> SubmittedJob:
         folder = RunLayout(self._runs / job.id).attempt(attempt.folder_name).root
-        is_stopping = job.desired != "run" or job.status in ("cancelling", "pausing")
+        is_stopping = JobEntry(job, attempt).is_stopping
         return SubmittedJob(attempt.tag, str(attempt.scheduler_id), folder, job.unix_uid, is_stopping)
 
     def renew(self) -> None:
@@ -392,9 +390,3 @@ class Reconciler:
             return
         self._failpoint("close.before-release")
         self.lease.release(self._clock())
-
-
-def _log_context(entry: _JobEntry) -> dict[str, str | None]:
-    """Return the fields of every log line about a job."""
-    attempt = entry.attempt
-    return {"job": entry.job.id} | ({"attempt": attempt.id, "scheduler_id": attempt.scheduler_id} if attempt else {})

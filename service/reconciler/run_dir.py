@@ -5,7 +5,9 @@ not followed, and nothing is executed or unpickled.
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 import structlog
 from pydantic import ValidationError
@@ -22,8 +24,15 @@ _MAX_ENTRIES = 1000
 _MAX_LOGS = 20
 """Error logs of one attempt that are read: one for each of its entries in the scheduler's queue."""
 _MAX_ERROR_CHARS = 500
+_LOGS = ("_log.out", "_log.err")
+"""How the names of Slurm's logs of an attempt end."""
 _CONSEQUENCE = re.compile(r"srun: |slurmstepd\S*: error: \*\*\*")
 """Log lines that report the end of a step, not its cause."""
+_OUT_OF_MEMORY = re.compile(
+    r"slurmstepd\S*: error: .*(oom.kill event|exceeded \S* ?memory limit)|srun: error: \S+: tasks? \S+: out of memory",
+    re.IGNORECASE,
+)
+"""Log lines about a step that exceeded its memory. Slurm's state of the job may be FAILED alone."""
 
 log = structlog.get_logger("run-dir")
 
@@ -38,6 +47,9 @@ class UnclaimedAttempt:
     """For an ended attempt without a claim: the last relevant line of the scheduler's error log."""
     vanished: bool = False
     """For an ended attempt without a claim: its folder was deleted, so that it could start on no node."""
+    no_output: bool = field(default=False, compare=False)
+    """For an ended attempt without a claim: the folder is there, without the log that Slurm creates at the start. Slurm
+    24.11 makes missing folders of logs on a node without the mount. The attempt may have never started, too."""
 
 
 def has_vanished(files: UntrustedFiles, folder: AttemptLayout) -> bool:
@@ -83,7 +95,10 @@ def read_unclaimed(files: UntrustedFiles, folder: AttemptLayout, *, ended: bool)
         return UnclaimedAttempt(started=True)
     if not ended:
         return UnclaimedAttempt()
-    return UnclaimedAttempt(startup_error=_read_startup_error(files, folder), vanished=has_vanished(files, folder))
+    error, vanished = _read_startup_error(files, folder), has_vanished(files, folder)
+    return UnclaimedAttempt(
+        startup_error=error, vanished=vanished, no_output=not vanished and _lacks_logs(files, folder)
+    )
 
 
 def startup_error_in(text: str) -> str:
@@ -93,6 +108,17 @@ def startup_error_in(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in (causes or lines or [""])[-1])[:_MAX_ERROR_CHARS]
 
 
+def memory_error_in(text: str) -> str:
+    """Return the first line of a log in which Slurm reports a lack of memory, at most 500 printable characters."""
+    lines = (line.strip() for line in clean(text).splitlines() if _OUT_OF_MEMORY.match(line.strip()))
+    return "".join(c if c.isprintable() else "?" for c in next(lines, ""))[:_MAX_ERROR_CHARS]
+
+
+def read_memory_error(files: UntrustedFiles, folder: AttemptLayout) -> str:
+    """Return the line of the scheduler's error logs that reports a lack of memory; empty if there is none."""
+    return next(filter(None, map(memory_error_in, _error_logs(files, folder))), "")
+
+
 def read_claim(files: UntrustedFiles, folder: AttemptLayout) -> Claim | None:
     try:
         return Claim.model_validate_json(files.read(folder.claim, 0, _MAX_RECORD_BYTES))
@@ -100,17 +126,24 @@ def read_claim(files: UntrustedFiles, folder: AttemptLayout) -> Claim | None:
         return None
 
 
+def _lacks_logs(files: UntrustedFiles, folder: AttemptLayout) -> bool:
+    try:
+        return not any(name.endswith(_LOGS) for name in files.list_names(folder.submitit, _MAX_ENTRIES))
+    except OSError:
+        return False
+
+
 def _read_startup_error(files: UntrustedFiles, folder: AttemptLayout) -> str:
+    return next(filter(None, map(startup_error_in, _error_logs(files, folder))), "")
+
+
+def _error_logs(files: UntrustedFiles, folder: AttemptLayout) -> Iterator[str]:
+    """Yield the ends of the scheduler's error logs."""
     try:
         names = [name for name in files.list_names(folder.submitit, _MAX_ENTRIES) if name.endswith("_log.err")]
     except OSError:
-        return ""
+        return
     for path in [folder.submitit / name for name in names[:_MAX_LOGS]]:
-        try:
+        with suppress(OSError):
             end = files.status(path).st_size
-            text = files.read(path, max(0, end - _MAX_LOG_BYTES), _MAX_LOG_BYTES).decode(errors="replace")
-        except OSError:
-            continue
-        if error := startup_error_in(text):
-            return error
-    return ""
+            yield files.read(path, max(0, end - _MAX_LOG_BYTES), _MAX_LOG_BYTES).decode(errors="replace")

@@ -15,14 +15,14 @@ from service.db.engine import Database
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
 from service.jobs.service import RETRY
-from service.reconciler.evidence import Absence, JobSnapshot
+from service.reconciler.evidence import Absence, JobSnapshot, with_memory_error
 from service.reconciler.node_exclusion import stalled_host
-from service.reconciler.run_dir import UnclaimedAttempt, has_vanished, read_unclaimed
+from service.reconciler.run_dir import UnclaimedAttempt, has_vanished, read_memory_error, read_unclaimed
 from service.reconciler.site_events import STEADY, ended_by_site
 from service.reconciler.submission.attempts import full_disks, newest_step
 from service.scheduler.base import Observation
 from trainyard.contract.layout import AttemptLayout, RunLayout
-from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.spec.stored_spec import stored_restart
 from trainyard.contract.wire.reports import FinishRecord
 
 log = structlog.get_logger("reconciler")
@@ -77,6 +77,8 @@ class SnapshotLoader:
         """
         # The spool may have brought a checkpoint that the loaded row does not include.
         history = self._history(job, attempt, exit_record) if ended else _History()
+        if ended and observation is not None and exit_record is None:
+            observation = with_memory_error(observation, read_memory_error(*self.files(job, attempt)))
         now = self.clock()
         return JobSnapshot(
             status=job.status,  # type: ignore[arg-type]
@@ -114,7 +116,7 @@ class SnapshotLoader:
             attempts = [one for one in jobs.list_attempts(fresh) if one.number < attempt.number]
             retry = jobs.last_event(fresh, RETRY, since=None)
             retries_used = fresh.retries_used + restarts(jobs, attempt, exit_record)
-        restart = parse_spec(fresh.spec).restart
+        restart = stored_restart(fresh.spec)
         progressed = self._progressed(fresh, attempt)
         since = retry.created_at if retry else None
         by_site = ended_by_site(attempts, newest_step(fresh), since)

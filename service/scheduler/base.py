@@ -147,6 +147,8 @@ class Observation:
     """Ended as `cancelled`: a node was taken out of service since the start, and `message` has the reason."""
     prolog_failed: bool = False
     """Ended: a node is out of service because its prolog failed."""
+    confirmed: bool = True
+    """Absent: another answer before this one did not list it either."""
     unrecorded: bool = False
     """Ended: the accounting may know more about the end, but has not recorded it yet."""
 

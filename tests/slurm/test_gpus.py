@@ -56,7 +56,8 @@ def test_a_job_is_given_the_gpus_that_it_requests(slurm: SlurmLab, tmp_path: Pat
     outcome = SlurmScheduler(target="tests.support.jobs:environment").submit(replace(plan, script=text))
     assert isinstance(outcome, Accepted)
     per_node = slurm.run("squeue", "--noheader", "--states=all", "-j", outcome.scheduler_id, "-o", "%b").strip()
-    assert per_node in (shown, shown.removeprefix("gres:"))
+    # Slurm 22.05 shows gres:gpu:2, and 24.11 gres/gpu:2.
+    assert per_node.replace("gres/", "gres:") in (shown, shown.removeprefix("gres:"))
     wait_until((folder / "began").exists, 60, "the job to run")
     assert json.loads((folder / "environment.json").read_text())["SLURM_GPUS_ON_NODE"] == "2"
 

@@ -1,15 +1,19 @@
 """The failure of a node causes a continuation and uses no retry."""
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.slurm.conftest import slurm_service
 from tests.slurm.specs import on_two_nodes
 from tests.support.live import losses, wait_for_status
 from tests.support.paced import SLOWLY, Pace
+from tests.support.receiver import receiver
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
 from trainyard.cli.partition_checks import check_nodes
@@ -98,6 +102,38 @@ def test_doctor_names_the_node_without_the_interpreter(service: ServiceProcess, 
         by_node = {finding.name: finding for finding in check_nodes(client, 120)}
     assert {name: finding.state for name, finding in by_node.items()} == {"node node1": "ok", "node node2": "error"}
     assert "No such file or directory" in by_node["node node2"].message
+
+
+def test_an_excluded_node_raises_an_alarm(slurm: SlurmLab, tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "train.py").touch()
+    resources = {"partition": "gpu", "gpus_per_node": 1}
+    spec = {"task": "script", "argv": ["train.py"], "gpus": 1, "resources": resources}
+
+    def alarms() -> list[dict[str, Any]]:
+        messages = [json.loads(message.body) for message in received.messages]
+        return [message["node"] for message in messages if message["type"] == "cluster.node_excluded"]
+
+    with (
+        receiver() as received,
+        slurm_service(tmp_path, webhook_allowed_hosts=f"127.0.0.1:{received.port}") as service,
+        service.client() as client,
+        node_without(slurm, "node1", service.runs_dir),
+    ):
+        client.create_webhook(f"http://127.0.0.1:{received.port}/alarms", jobs="all")
+        slurm.run("scontrol", "update", "nodename=node2", "state=drain", "reason=repair")
+        try:
+            jobs = [client.submit({"name": name, **spec}, code=code).id for name in ("first", "second")]
+            (alarm,) = wait_until(alarms, 120, "the alarm")
+        finally:
+            slurm.run("scontrol", "update", "nodename=node2", "state=resume")
+        assert (alarm["node"], alarm["jobs"], alarm["cause"]) == ("node1", 2, "Slurm could not launch jobs there")
+        for job in jobs:
+            assert wait_for_status(client, job, "succeeded", "failed", seconds=120).status == "succeeded"
+        third = client.submit({"name": "third", **spec}, code=code).id
+        wait_for_status(client, third, "succeeded", seconds=120)
+        assert len(list(client.attempts(third))) == 1, "it avoids the node"
 
 
 @pytest.mark.fault_scenario(59)

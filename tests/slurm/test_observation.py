@@ -7,6 +7,9 @@ import pytest
 
 from service.scheduler.base import SchedulerUnavailableError, SubmittedJob
 from service.scheduler.slurm.scheduler import SlurmScheduler
+from tests.slurm.conftest import slurm_service
+from tests.slurm.specs import long_run
+from tests.support.live import wait_for_status
 from tests.support.slurm_lab import SlurmLab
 from tests.support.slurm_wrappers import count_calls, install
 from tests.support.wait import wait_until
@@ -81,6 +84,28 @@ def test_failing_accounting_gives_no_observation_of_unlisted_jobs(
     install(tmp_path / "bin", "sacct", "echo it is on fire >&2; exit 1", monkeypatch)
     observed = SlurmScheduler().observe([mine, SubmittedJob("ty-gone", "999999", NOWHERE)])
     assert {tag: one.state for tag, one in observed.items()} == {"ty-mine": "pending"}
+
+
+def test_one_empty_answer_of_the_queue_changes_no_job(
+    slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer that is complete, but lacks all jobs, such as that of another controller for a moment."""
+    empty, answers = tmp_path / "empty", tmp_path / "answers"
+    body = f'rm {empty} 2>/dev/null && exit 0; $REAL "$@" && echo >> {answers}'
+    install(tmp_path / "bin", "squeue", body, monkeypatch)
+    with slurm_service(tmp_path) as service, service.client() as client:
+        slurm.run("sbatch", "-N2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 300")
+        wait_until(lambda: slurm.jobs(states="RUNNING"), 30, "the nodes to be taken")
+        job = client.submit(long_run()).id
+        wait_for_status(client, job, "pending")
+        for _ in range(3):
+            empty.touch()
+            wait_until(lambda: not empty.exists(), 30, "the empty answer")
+            answers.write_text("")
+            wait_until(lambda: len(answers.read_text()) >= 2, 30, "the next answers")
+        assert "lost" not in [event.data.get("status") for event in client.events(job)]
+        assert client.job(job).status == "pending"
+        assert len(list(client.attempts(job))) == 1
 
 
 def test_output_format_variables_of_the_account_are_ignored(slurm: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> None:

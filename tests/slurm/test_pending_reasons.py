@@ -56,13 +56,21 @@ def test_priority_reason_has_the_number_of_jobs_ahead(slurm: SlurmLab) -> None:
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        (("-N3",), "(PartitionNodeLimit). Lower gpus"),
         (("-p", "minute", "--time=5"), "(PartitionTimeLimit). Lower resources.time_limit_minutes"),
         (("--begin=now+1hour",), "begin time is in the future"),
     ],
 )
 def test_reasons_other_than_resources(options: tuple[str, ...], part: str, slurm: SlurmLab) -> None:
     wait_for_message(sbatch(slurm, "ty-odd", *options), part)
+
+
+def test_too_many_nodes_wait_or_are_refused(slurm: SlurmLab) -> None:
+    """Slurm 22.05 lets the job wait; 24.11 refuses it, which rejects a job of the service."""
+    if slurm.release < (23, 2):
+        wait_for_message(sbatch(slurm, "ty-odd", "-N3"), "(PartitionNodeLimit). Lower gpus")
+        return
+    with pytest.raises(RuntimeError, match="Requested node configuration is not available"):
+        sbatch(slurm, "ty-odd", "-N3")
 
 
 def test_drained_nodes_are_reported(slurm: SlurmLab) -> None:
@@ -110,6 +118,22 @@ def test_the_service_reports_reasons_and_the_cluster(service: ServiceProcess, sl
         assert "(Resources). Slurm estimates the start by" in shown.status_message
         client.cancel(waiting.id)
         wait_for_status(client, waiting.id, "cancelled", seconds=60)
+
+
+def test_a_job_waits_for_a_licence(service: ServiceProcess, slurm: SlurmLab) -> None:
+    holder = slurm.run("sbatch", "--parsable", "--licenses=tokens:4", "--output=/dev/null", "--wrap", "sleep 300")
+    wait_until(lambda: slurm.jobs(states="RUNNING"), 30, "the licences to be taken")
+    with service.client() as client:
+        job, unknown = (
+            client.submit(parity(resources__options={"licenses": licence})).id for licence in ("tokens:1", "matlab:1")
+        )
+        waiting = "Waiting in Slurm: a license is in use by other jobs (Licenses)."
+        wait_until(lambda: client.job(job).status_message == waiting, 60, "the reason")
+        refused = wait_for_status(client, unknown, "failed", seconds=60)
+        assert (refused.status_reason, "Invalid license specification" in refused.status_message) == ("rejected", True)
+        assert client.job(job).status == "pending"
+        slurm.run("scancel", holder.strip())
+        wait_for_status(client, job, "running", "succeeded", seconds=60)
 
 
 def test_account_without_access_error_lists_allowed_accounts(accounted: SlurmLab, tmp_path: Path) -> None:

@@ -15,16 +15,21 @@ from tests.support.slurm_lab import PACKAGES
 
 SUITE = "trixie"
 """Debian 13, with Slurm 24.11."""
-_MORE_PACKAGES = ("ca-certificates", "iproute2", "postgresql", "procps")
+_MORE_PACKAGES = ("ca-certificates", "iproute2", "libexpat1", "postgresql", "procps", "sudo")
 _RUN = """
 root=$1; shift
+mount --bind "$root" "$root"
 for folder in /proc /dev /sys; do mount --rbind $folder "$root$folder"; done
-while [ "$1" != -- ]; do mkdir -p "$root$1"; mount --bind "$1" "$root$1"; shift; done
+while [ "$1" != -- ]; do
+    if [ -d "$1" ]; then mkdir -p "$root$1"; else touch "$root$1"; fi
+    mount --bind "$1" "$root$1"
+    shift
+done
 shift
 cp /etc/hosts /etc/resolv.conf "$root/etc/"
 exec chroot "$root" "$@"
 """
-"""Mounts in a namespace of its own, which end with the tests."""
+"""Mounts in a namespace of its own, which end with the tests. Tests mount, too, which needs a root that is a mount."""
 
 
 def make_root(folder: Path) -> None:
@@ -47,7 +52,10 @@ def main(arguments: Sequence[str]) -> None:
     checkout = Path(__file__).parents[2]
     root = checkout / "build" / SUITE
     make_root(root)
-    shared = dict.fromkeys([checkout, Path(sys.base_prefix), Path(sys.prefix)])
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    # Jobs of other accounts need an interpreter that is not below the home of this one.
+    system = [path for path in (Path("/usr/bin") / version, Path("/usr/lib") / version) if path.exists()]
+    shared = dict.fromkeys([checkout, Path(sys.base_prefix), Path(sys.prefix), *system])
     variables = {name: os.environ[name] for name in ("CI", "LANG", "TERM") if name in os.environ}
     path = os.pathsep.join([str(Path(sys.executable).parent), "/usr/sbin", "/usr/bin", "/sbin", "/bin"])
     assigned = [f"{name}={value}" for name, value in {**variables, "PATH": path, "HOME": "/root"}.items()]

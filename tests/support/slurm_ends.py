@@ -28,6 +28,7 @@ from trainyard.contract.layout import write_atomic
 _TOKENS = {"squeue": r"--format=([0-9a-f]{16})\|", "sacct": r"--delimiter=([0-9a-f]{16})"}
 """The options with the random text that separates the lines or fields of a command's output."""
 _TOKEN = "<separator>"
+LOG = "log"
 _LAB = re.compile(r"(/[\w.-]+)*/trainyard-slurm-\w+")
 _SETTINGS = "ClusterName|SlurmUser|PrivateData|AccountingStorage(Type|Enforce)"
 """The lines of `scontrol show config` that the service reads."""
@@ -51,6 +52,8 @@ class RecordedEnd:
     """The names of the Unix accounts of the lab, by uid."""
     outputs: dict[str, str] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
+    log: str = ""
+    """What Slurm and the job wrote to their output, if the scenario has named a file of that name."""
 
     @property
     def job(self) -> SubmittedJob:
@@ -183,6 +186,8 @@ class Recorder:
         """Record what the service's commands answer about the job at this moment."""
         commands = RecordingCommands()
         commands.record = record
+        log = Path(record.folder) / LOG
+        record.log = log.read_text() if log.exists() else ""
         record.started = (Path(record.folder) / "started").exists()
         with suppress(SchedulerUnavailableError), patch.dict(os.environ, self.lab.environment):
             scheduler_with(commands, self.runs).observe([record.job])

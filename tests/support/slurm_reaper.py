@@ -3,6 +3,7 @@
 Slurm's daemons die with the tests, but a slurmstepd and what it runs do not: they belong to nobody by then.
 """
 
+import os
 import shutil
 import sys
 from contextlib import suppress
@@ -22,16 +23,29 @@ def cluster_processes(conf: Path, node: str = "") -> list[psutil.Process]:
     own = psutil.Process().pid
     daemon = f"{DAEMON_VARIABLE}={node}".encode()
     processes: dict[int, psutil.Process] = {}
+    sockets = _sockets_below(conf.parent / "spool" / node)
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             # psutil stops at an empty entry, which slurmstepd leaves when it sets its title.
             environ = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
             here = not node or not {f"SLURMD_NODENAME={node}".encode(), daemon}.isdisjoint(environ)
             by_slurm = any(entry.startswith(_BY_SLURM) for entry in environ)
-            if process.pid != own and f"SLURM_CONF={conf}".encode() in environ and by_slurm and here:
+            is_ours = f"SLURM_CONF={conf}".encode() in environ and by_slurm and here
+            if process.pid != own and (is_ours or _is_step(process.pid, sockets)):
                 processes[process.pid] = process
                 processes.update({child.pid: child for child in process.children(recursive=True)})
     return list(processes.values())
+
+
+def _sockets_below(folder: Path) -> set[str]:
+    """Return the names, as in /proc/PID/fd, of the sockets that are bound below a folder."""
+    lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    return {f"socket:[{line[6]}]" for line in lines if len(line) == 8 and line[7].startswith(f"{folder}/")}
+
+
+def _is_step(pid: int, sockets: set[str]) -> bool:
+    """Whether a process serves one of these sockets. The slurmstepd of Slurm 24.11 has an empty environment."""
+    return bool(sockets) and any(os.readlink(entry) in sockets for entry in os.scandir(f"/proc/{pid}/fd"))
 
 
 def kill(processes: list[psutil.Process]) -> None:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.support.owners import unix_users
-from tests.support.slurm_ends import RecordedEnd, Recorder, write
+from tests.support.slurm_ends import LOG, RecordedEnd, Recorder, write
 from tests.support.slurm_lab import Variant, running_lab
 from tests.support.wait import wait_until
 from trainyard.contract.layout import write_atomic
@@ -184,19 +184,20 @@ def boot(at: Recorder) -> None:
 def memory(at: Recorder) -> None:
     """A script that needs more memory than its job has, ended by the kernel, which needs cgroups, and by Slurm."""
     fill = "python3 -c 'import time; full = bytearray(400 << 20); time.sleep(60)'"
+    limited = ("--mem=100", f"--output={LOG}")
     in_groups = ("TaskPlugin=task/cgroup", "ProctrackType=proctrack/cgroup")
     cgroups = at.lab.root / "cgroup.conf"
     before = cgroups.read_text() if cgroups.exists() else ""
     cgroups.write_text("CgroupMountpoint=/sys/fs/cgroup\nConstrainRAMSpace=yes\nConstrainSwapSpace=yes\n")
     try:
         with at.configured("SelectTypeParameters=CR_Core_Memory", *in_groups):
-            at.observe(at.submit("out of memory in a cgroup", fill, "--mem=100"))
-            at.observe(at.submit("out of memory of a step in a cgroup", f"srun {fill}", "--mem=100"))
+            at.observe(at.submit("out of memory in a cgroup", fill, *limited))
+            at.observe(at.submit("out of memory of a step in a cgroup", f"srun {fill}", *limited))
     finally:
         cgroups.write_text(before)
     measured = ("JobAcctGatherParams=OverMemoryKill", "JobAcctGatherFrequency=task=1")
     with at.configured("SelectTypeParameters=CR_Core_Memory", *measured):
-        at.observe(at.submit("out of memory by measurement", f"srun {fill}", "--mem=100"))
+        at.observe(at.submit("out of memory by measurement", f"srun {fill}", *limited))
 
 
 def removed_partition(at: Recorder) -> None:

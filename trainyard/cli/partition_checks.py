@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from trainyard.client import Client, JobHandle, TrainyardError
+from trainyard.contract.spec.training_spec import NODE_TEST
 from trainyard.contract.wire.cluster import PartitionResource
 from trainyard.contract.wire.diagnostics import Finding, error_finding, ok_finding, warning_finding
 from trainyard.contract.wire.jobs import TERMINAL
@@ -167,6 +168,7 @@ def _spec(partition: PartitionResource | None, node: str | None = None) -> dict[
         "restart": {"max_retries": 0},
         "checkpoint": {"export": False},
         "resources": resources,
+        "metadata": {NODE_TEST: "doctor"},
     }
 
 

@@ -11,7 +11,8 @@ from torch import nn
 from trainyard.contract.layout import CheckpointLayout
 from trainyard.contract.problems import SpecError
 from trainyard.contract.spec.sections import HfModel
-from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
+from trainyard.contract.spec.stored_spec import parse_stored_spec
+from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.export import ExportDtype, ExportKind, ExportRequest, ExportUpdate, needs_classes
 from trainyard.contract.wire.manifest import Manifest
 from worker.checkpoint.compatibility import changed_source, difference
@@ -88,7 +89,7 @@ def export_checkpoint(request: ExportRequest, report: Report) -> tuple[ExportKin
 def _read_spec(request: ExportRequest) -> TrainingSpec:
     """Return the job's spec with the changes that the request makes."""
     try:
-        spec = parse_spec(request.spec)
+        spec = parse_stored_spec(request.spec)
     except SpecError as error:
         raise RefusedError(f"this release does not read the job's spec: {error}") from None
     if request.merge:

@@ -54,6 +54,8 @@ class ProgramStop:
         self._savers: set[int] = set()
         """Ranks that were seen to catch a signal to save on. Python's handlers are gone while a program exits."""
         self._interrupted_at: float | None = None
+        self._began = False
+        """Whether there were ranks, which may have something to save."""
         self.is_answer = warning is not None
         """Whether an end of the program after the request is its answer, and neither an error nor a success."""
 
@@ -98,6 +100,9 @@ class ProgramStop:
         """
         if self._interrupted_at is not None:
             return self._now() - self._interrupted_at > END_SECONDS
+        self._began = self._began or bool(ranks)
+        if reason == "user_cancelled" and not self._began:
+            return True
         # A program that cannot save is of use until a time limit, and at any other request it is not.
         if ranks and (is_over or (reason != "time_limit" and not self._saves(ranks))):
             log.info("the program gets SIGINT, by which it ends")

@@ -13,8 +13,9 @@ from pathlib import Path
 from types import FrameType
 
 from trainyard.contract.allowed_roots import AllowedRoots
+from trainyard.contract.spec.stored_spec import parse_stored_spec
 from trainyard.contract.spec.text_data import TextData
-from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
+from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.data_accounts import DataAccount, DataAccounts, DataRequest, DataUpdate
 from trainyard.process_start import speed_up_imports
 from worker.core.processes import die_with_parent
@@ -87,7 +88,7 @@ def account_for(request: DataRequest, report: Callable[[DataUpdate], None]) -> D
     from worker.data.model_files import remove_private_folders
     from worker.data.uploaded import UploadNames, locate_uploads
 
-    given = parse_spec(request.spec)
+    given = parse_stored_spec(request.spec)
     if not isinstance(given.data, TextData) or given.task == "custom":
         return DataUpdate(
             failure=f"data of source `{getattr(given.data, 'source', 'none')}` has no account", hint=_WITH

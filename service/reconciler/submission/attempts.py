@@ -14,8 +14,7 @@ from service.jobs.repository import JobRepository
 from service.reconciler.node_exclusion import next_excluded
 from service.specs.site import partition_names
 from trainyard.contract.layout import attempt_folder_name
-from trainyard.contract.spec.sections import Resources
-from trainyard.contract.spec.training_spec import TrainingSpec
+from trainyard.contract.spec.training_spec import NODE_TEST, TrainingSpec
 
 _MAX_NAMED = 5
 """Nodes that the event of an attempt explains; it lists all."""
@@ -83,12 +82,14 @@ def explain_avoided(jobs: JobRepository, job: Job, attempt: Attempt, avoided: Se
     jobs.add_event(job, "node_excluded", message, level="warning", data=data)
 
 
-def nodes_to_avoid(session: Session, resources: Resources, backend: str, now: datetime) -> list[ExcludedNode]:
-    """Return the nodes that all jobs avoid, in the partitions where a job may run."""
+def nodes_to_avoid(session: Session, spec: TrainingSpec, backend: str, now: datetime) -> list[ExcludedNode]:
+    """Return the nodes that all jobs avoid but tests of nodes, in the partitions where a job may run."""
+    if NODE_TEST in spec.metadata:
+        return []
     excluded = NodeFaultRepository(session, now).exclusions(backend)
     if not excluded.nodes:
         return []
-    return excluded.within(partition_names(resources, ClusterRepository(session).resource(backend, now)))
+    return excluded.within(partition_names(spec.resources, ClusterRepository(session).resource(backend, now)))
 
 
 def fitting(names: Sequence[str]) -> list[str]:

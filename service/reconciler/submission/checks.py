@@ -23,7 +23,7 @@ from service.scheduler.launch_document import MSG_UNKNOWN_ACCELERATOR
 from service.specs.acceptance import AcceptedSpec, SpecAcceptance
 from service.specs.preflight import unavailable_resources
 from trainyard.contract.problems import Problem
-from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.spec.stored_spec import parse_stored_spec
 from trainyard.contract.wire.jobs import ConditionCode
 
 _CHANGE_FIELDS = "Change these fields and submit again; `trainyard cluster` shows the available resources."
@@ -97,7 +97,7 @@ class SubmissionChecks:
             forced = jobs.last_event(job, PREFLIGHT_OVERRIDDEN, since=None) is not None
             cluster = ClusterRepository(session).resource(self.settings.backend, now)
             waiting = self._wait(jobs, job, now) if job.attempts else None
-        accepted = self.acceptance.stored(parse_spec(job.spec), cluster, job.created_by)
+        accepted = self.acceptance.stored(parse_stored_spec(job.spec), cluster, job.created_by)
         if (refused := self._check_account(job, accepted, now)) is not None:
             return refused
         if accepted.site.accelerator is None:

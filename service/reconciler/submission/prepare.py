@@ -30,7 +30,7 @@ from service.scheduler.launch_document import launch_document
 from service.scheduler.launch_plan import inherited_environment, plan_launch
 from service.specs.acceptance import AcceptedSpec, SpecAcceptance
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.spec.stored_spec import parse_stored_spec
 from trainyard.contract.wire.launch import LaunchDocument, Origin
 
 _ANNOUNCEMENT_LIFETIME = timedelta(seconds=60)
@@ -111,7 +111,7 @@ class Preparation:
             job, attempt = jobs.get(job_id), jobs.get_attempt(attempt_id)
             if accepted is None:
                 cluster = ClusterRepository(session).resource(self.settings.backend, now)
-                accepted = self.acceptance.stored(parse_spec(job.spec), cluster, job.created_by)
+                accepted = self.acceptance.stored(parse_stored_spec(job.spec), cluster, job.created_by)
         return job, attempt, accepted
 
     def _announce(

@@ -141,7 +141,7 @@ class Submitter:
                 self.metrics.submission("refused")
                 return
             now, spec, scheduler = self.clock(), checked.accepted.spec, self.scheduler.name
-            avoided = nodes_to_avoid(session, spec.resources, scheduler, now)
+            avoided = nodes_to_avoid(session, spec, scheduler, now)
             instance = self.settings.instance
             attempt = new_attempt(jobs, job, spec, instance=instance, scheduler=scheduler, now=now, avoided=avoided)
             session.add(attempt)
@@ -211,6 +211,7 @@ class Submitter:
         now, policy = self.clock(), self._policy
         with self.database.read() as session:
             withdrawn = withdrawn_attempts(session, now - _WITHDRAWN_AGE)
+        tags = [attempt.tag for _, attempt in withdrawn]
         for job, attempt in withdrawn:
             last = self._last_lookup.get(attempt.id)
             if self.pool.is_in_flight(attempt.id) or (
@@ -219,7 +220,7 @@ class Submitter:
                 continue
             self._last_lookup[attempt.id] = now
             folder = self._folder(job, attempt)
-            scheduler_ids = self.scheduler.find(attempt.tag, folder.root, (), job.unix_uid)
+            scheduler_ids = self.scheduler.find(attempt.tag, folder.root, tags, job.unix_uid)
             # Also the one whose worker has claimed the attempt in its folder: the job is over.
             for scheduler_id in scheduler_ids:
                 self.scheduler.cancel(SubmittedJob(attempt.tag, scheduler_id, folder.root, job.unix_uid))

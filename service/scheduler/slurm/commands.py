@@ -59,6 +59,8 @@ class Row:
     """The job's working directory, which is the attempt's folder and stays when an operator renames the job."""
     uid: int = -1
     """The Unix account that submitted the job."""
+    steps: str = ""
+    """sacct: the highest exit code of a step."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class SlurmCommands:
         # The window ends in the future, since jobs that start later than its end would not be listed.
         window = ["--starttime=now-30days", "--endtime=now+30days"]
         selection = [f"--jobs={','.join(ids)}"] if ids else [f"--name={','.join(names)}", *window]
-        columns = "--format=JobIDRaw,UID,State,ExitCode,Start,NodeList,WorkDir,JobName"
+        columns = "--format=JobIDRaw,UID,State,ExitCode,DerivedExitCode,Start,NodeList,WorkDir,JobName"
         users = ["--allusers"] if self.owners else []
         # Names and folders may contain anything, even line breaks, so no job can know the separator.
         separator = secrets.token_hex(8)
@@ -290,10 +292,10 @@ def parse_records(output: str, separator: str) -> list[Row]:
     rows = []
     for line in output.splitlines():
         fields = line.split(separator)
-        if len(fields) == 8 and fields[0].isdigit():
-            job_id, uid, state, code, start, nodes, folder, name = fields
+        if len(fields) == 9 and fields[0].isdigit():
+            job_id, uid, state, code, steps, start, nodes, folder, name = fields
             state = BY_CONTROLLER if state == "CANCELLED" else state
             nodes = "" if nodes == _NO_NODES else nodes
             by = int(uid) if uid.isdecimal() else -1
-            rows.append(Row(job_id, name, state, code, nodes, start=_time(start), folder=folder, uid=by))
+            rows.append(Row(job_id, name, state, code, nodes, start=_time(start), folder=folder, uid=by, steps=steps))
     return rows

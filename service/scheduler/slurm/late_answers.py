@@ -12,7 +12,7 @@ from service.scheduler.base import SchedulerUnavailableError
 T = TypeVar("T")
 
 _BRIEF_SECONDS = 2.0
-"""How long a caller waits: the tick serves all jobs, and carries out cancellations."""
+"""How long callers wait for one call, all together: the tick serves all jobs, and carries out cancellations."""
 _SLOW_SECONDS, _SPARED_SECONDS = 5.0, 60.0
 """A program that takes this long to fail is not called again for this long."""
 
@@ -69,7 +69,7 @@ class LateAnswers(Generic[T]):
             self._calls[purpose] = _begin(question, call)
         running = self._calls[purpose]
         try:
-            value = running.future.result(_BRIEF_SECONDS)
+            value = running.future.result(max(0.0, running.started + _BRIEF_SECONDS - time.monotonic()))
         except TimeoutError:
             raise NoAnswerYetError(f"{self._program}: it has not answered yet") from None
         except SchedulerUnavailableError:

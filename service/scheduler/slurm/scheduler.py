@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from service.scheduler.base import (
     SubmittedJob,
 )
 from service.scheduler.slurm.accounting import SlurmAccounts
+from service.scheduler.slurm.cached_observation import CachedObservation
 from service.scheduler.slurm.commands import (
     CommandCounter,
     Row,
@@ -44,9 +45,9 @@ from service.scheduler.slurm.owner_submission import recorded_answer, recorded_i
 from service.scheduler.slurm.pending import count_ahead, describe_pending, needs_other_jobs
 from service.scheduler.slurm.sbatch_output import parse_forecast, parse_sbatch_output
 from service.scheduler.slurm.states import (
-    LAUNCH_FAILURES,
     describe_completing,
     describe_suspended,
+    failure_of,
     interpret_state,
     state_name,
 )
@@ -66,20 +67,7 @@ _MAX_IDS = 10_000
 """Ids in one accounting query: 90,000 bytes as an argument, of which Linux allows 128 KiB."""
 _SUBMITTED = Observation("pending", "Submitted to Slurm.")
 _ABSENT = Observation("absent", "Slurm: not listed")
-
-
-@dataclass(frozen=True)
-class CachedObservation:
-    """The last observation of an attempt, for one scheduler id; another job may claim the attempt later."""
-
-    scheduler_id: str
-    """Empty: valid for every id."""
-    observation: Observation | None
-    """None: nothing was learned."""
-
-    def for_job(self, job: SubmittedJob) -> Observation | None:
-        """The observation, if it is about this job's scheduler id."""
-        return self.observation if self.scheduler_id in ("", job.scheduler_id) else None
+_ABSENT_ONCE = replace(_ABSENT, confirmed=False)
 
 
 class SlurmScheduler:
@@ -212,11 +200,11 @@ class SlurmScheduler:
             # What the service has cancelled can no longer start, and its worker leaves an exit record.
             slow = isinstance(error, NoAnswerYetError)
             gone = [job for job in missing if job.is_stopping or (slow and self._was_absent(job))]
-            observed = {job.tag: _ABSENT for job in gone} | observed
+            observed = {job.tag: self._absence(job) for job in gone} | observed
         else:
             rows = recorded or {}
             unrecorded = set() if recorded is None else unrecorded - rows.keys()
-            absent = {job.tag: _ABSENT for job in missing if job.scheduler_id in ids}
+            absent = {job.tag: self._absence(job) for job in missing if job.scheduler_id in ids}
             observed = absent | observed | {tag: _observation(row, {}, self._clock()) for tag, row in rows.items()}
         ours = {job.tag for job in jobs if job.is_stopping and _is_unclear(observed.get(job.tag))}
         by_others = {tag: observation for tag, observation in observed.items() if tag not in ours}
@@ -225,7 +213,11 @@ class SlurmScheduler:
 
     def _was_absent(self, job: SubmittedJob) -> bool:
         known = None if isinstance(self._observed, SchedulerUnavailableError) else self._observed.get(job.tag)
-        return known is not None and known.for_job(job) == _ABSENT
+        before = known.for_job(job) if known else None
+        return before is not None and before.state == "absent"
+
+    def _absence(self, job: SubmittedJob) -> Observation:
+        return _ABSENT if self._was_absent(job) else _ABSENT_ONCE
 
     def _recorded(
         self, jobs: Sequence[SubmittedJob], purpose: Literal["poll", "late"]
@@ -378,7 +370,7 @@ def _observation(row: Row, ahead_by_id: Mapping[str, int], now: datetime) -> Obs
     if state == "pending":
         return describe_pending(row, ahead_by_id, now)
     if state == "ended":
-        ended_as = "launch_failed" if ended_as == "failed" and row.detail in LAUNCH_FAILURES else ended_as
+        ended_as = failure_of(row.detail, row.steps) if ended_as == "failed" else ended_as
         code = f", exit code {row.detail}" if re.fullmatch(r"\d+:\d+", row.detail) else ""
         if ended_as in ("failed", "launch_failed") and not code and row.detail not in ("", "None"):
             # The queue has no exit code, but a reason such as NonZeroExitCode or RaisedSignal:10.

@@ -36,6 +36,9 @@ accounting without a user id. The queue never shows who cancelled a job."""
 LAUNCH_FAILURES = frozenset({"0:53", "JobLaunchFailure"})
 """The exit code in the accounting, and the reason in the queue, of a job FAILED that a node could not start."""
 
+OUT_OF_MEMORY = "0:125"
+"""The exit code in the accounting of a job or step that exceeded its memory."""
+
 _COMPLETING = (
     "Slurm is cleaning up after the job (COMPLETING): its processes have ended or are being ended. If "
     "this lasts for minutes, check the node's epilog and slurmd: `scontrol show job {id}`."
@@ -52,6 +55,13 @@ def state_name(text: str) -> str:
     """The state in a command's output: CANCELLED for `CANCELLED by 1000` and for `CANCELLED+`."""
     first = text.split(maxsplit=1)
     return first[0].rstrip("+").upper() if first else ""
+
+
+def failure_of(code: str, steps: str) -> EndedAs:
+    """How a job FAILED, by its exit code or reason, and by the highest exit code of its steps."""
+    if code in LAUNCH_FAILURES:
+        return "launch_failed"
+    return "out_of_memory" if steps == OUT_OF_MEMORY else "failed"
 
 
 def describe_suspended(text: str, job_id: str) -> str:

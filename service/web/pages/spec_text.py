@@ -7,6 +7,7 @@ import yaml
 
 from trainyard.contract.problems import SpecError
 from trainyard.contract.spec.kind_changes import default_values
+from trainyard.contract.spec.stored_spec import parse_stored_spec
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.spec.yaml_loader import load_yaml
 
@@ -51,7 +52,7 @@ def brief_spec(document: Mapping[str, Any]) -> dict[str, Any]:
     optimizer depend on its name.
     """
     try:
-        spec = parse_spec(dict(document))
+        spec = parse_stored_spec(document)
         short = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         if optimizer := short.get("optimizer"):
             defaults = default_values(spec, "optimizer")

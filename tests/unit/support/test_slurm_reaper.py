@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,3 +40,18 @@ def test_daemons_and_what_jobs_started_end_with_the_lab(process: int) -> None:
 def test_processes_of_another_node_live_on(process: int) -> None:
     assert cluster_processes(CONF, "node1") == []
     assert [each.pid for each in cluster_processes(CONF, "node2")] == [process]
+
+
+def test_a_step_is_known_by_its_socket(tmp_path: Path) -> None:
+    """The slurmstepd of Slurm 24.11 has an empty environment."""
+    conf, folder = tmp_path / "slurm.conf", tmp_path / "spool" / "node1"
+    folder.mkdir(parents=True)
+    bind = "import socket, sys; own = socket.socket(socket.AF_UNIX); own.bind(sys.argv[1]); print(flush=True)"
+    program = [sys.executable, "-c", f"{bind}; import time; time.sleep(60)", str(folder / "node1_7.0")]
+    with subprocess.Popen(program, env={}, stdout=subprocess.PIPE) as step:
+        assert step.stdout is not None
+        step.stdout.readline()
+        assert [each.pid for each in cluster_processes(conf)] == [step.pid]
+        assert [each.pid for each in cluster_processes(conf, "node1")] == [step.pid]
+        assert cluster_processes(conf, "node2") == cluster_processes(CONF) == []
+        step.kill()

@@ -53,6 +53,8 @@ Backend = Literal["auto", "nccl", "gloo", "mpi"]
 
 MAX_LABELS = 16
 """Labels in `metadata`."""
+NODE_TEST = "trainyard.node_test"
+"""The label of a job that tests a partition or node: it runs on excluded nodes, too, and its faults exclude none."""
 
 UNTITLED = "untitled"
 

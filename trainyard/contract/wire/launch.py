@@ -1,7 +1,5 @@
 """The launch document, `launch.json`: all that a worker needs about its attempt, except its token."""
 
-from collections.abc import Sequence
-from copy import deepcopy
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ModelWrapValidatorHandler, StringConstraints, ValidationError, model_validator
@@ -9,6 +7,7 @@ from pydantic import Field, ModelWrapValidatorHandler, StringConstraints, Valida
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
 from trainyard.contract.base import Document, NonNegativeInt, PositiveInt
 from trainyard.contract.spec.containers import ContainerRuntime
+from trainyard.contract.spec.stored_spec import unused_fields, without_fields
 from trainyard.contract.spec.training_spec import TrainingSpec
 
 PROTOCOL = 1
@@ -119,10 +118,10 @@ class LaunchDocument(Document):
         try:
             return handler(values)
         except ValidationError as error:
-            unused = [each["loc"] for each in error.errors() if each["type"] == "extra_forbidden" and not each["input"]]
+            unused = unused_fields(error)
             if not unused:
                 raise
-        return handler(_without(values, unused))
+        return handler(without_fields(values, unused))
 
     @property
     def processes_per_node(self) -> int:
@@ -155,14 +154,3 @@ class LaunchDocument(Document):
             # At least half of the time is left for training, also where the limit was not known at submission.
             return min(warning.lead_minutes * 60.0, limit_seconds / 2.0)
         return min(float(self.lead_seconds), max(15.0, limit_seconds / 10.0))
-
-
-def _without(values: dict[str, Any], paths: Sequence[tuple[int | str, ...]]) -> dict[str, Any]:
-    """Return a copy of a document without the fields at these paths."""
-    copied = deepcopy(values)
-    for path in paths:
-        node: Any = copied
-        for part in path[:-1]:
-            node = node[part]
-        del node[path[-1]]
-    return copied

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from starlette.testclient import TestClient
 
 from service.db.models import Job
 from service.reconciler.submission.pool import SubmitPool
@@ -296,3 +297,26 @@ def test_a_job_goes_on_if_nothing_is_known_of_its_prerequisite(world: World) -> 
         session.execute(sa.delete(Job).where(Job.id == first))
     world.tick()
     assert submitted(world) == [second]
+
+
+def test_a_job_waits_for_one_of_another_user(world: World) -> None:
+    ada, ben = world.new_user("user", "ada"), world.new_user("user", "ben")
+
+    def submit(client: TestClient, **changes: Any) -> str:
+        answer = client.post("/v1/jobs", json={**SPEC, "restart": {"max_retries": 0}, **changes})
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["id"])
+
+    first = submit(ada)
+    second = submit(ben, after=[first])
+    world.tick()
+    assert condition(world, second) == ("after", f"{first} of ada to succeed")
+    end(world, first, "error")
+    world.tick()
+    assert condition(world, second) == ("after_failed", f"{first} of ada failed")
+    assert ben.post(f"/v1/jobs/{first}/retry").status_code == 403
+    assert ada.post(f"/v1/jobs/{first}/retry").status_code == 202
+    assert ada.delete(f"/v1/jobs/{second}").status_code == 403
+    end(world, first)
+    world.tick(2)
+    assert submitted(world) == [first, first, second]

@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 import pytest
+import sqlalchemy as sa
 
+from service.db.models import Job
 from service.scheduler.base import Canceller, Observation, SubmittedJob
 from tests.support.world import World
 from trainyard.contract.layout import write_atomic
@@ -26,6 +28,29 @@ def test_attempts_show_the_schedulers_report_and_the_workers(world: World) -> No
     (first, *_) = world.client.get(f"/v1/jobs/{job}/attempts").json()["data"]
     assert (first["exit_reason"], first["scheduler_end"], first["failed_node"]) == ("node_failure", end, "node1")
     assert first["failure"] == "rank 1: OSError: [Errno 5] Input/output error"
+
+
+OOM = "slurmstepd-node1: error: Detected 1 oom-kill event(s) in StepId=2.0. Some of your processes may have been killed"
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+def test_a_step_that_exceeded_its_memory_is_the_jobs_fault(world: World, claimed: bool) -> None:
+    """The kernel has killed the launcher, which leaves no exit record, and Slurm reports FAILED alone."""
+    job = world.submit(restart={"max_retries": 0})
+    if claimed:
+        world.start(job)
+    else:
+        world.tick()
+    log = world.folder(job).submitit / "2_0_log.err"
+    log.parent.mkdir(exist_ok=True)
+    log.write_text(f"{OOM}\n")
+    tag = world.scheduler.submitted[0].tag
+    world.scheduler.states[tag] = Observation("ended", "Slurm: FAILED", ("node1",), ended_as="failed")
+    world.tick()
+    (attempt,) = world.client.get(f"/v1/jobs/{job}/attempts").json()["data"]
+    assert (world.status(job), attempt["exit_reason"]) == ("failed", "out_of_memory")
+    assert (attempt["scheduler_end"], attempt["failed_node"]) == (f"Slurm: FAILED; {OOM}", None)
+    assert world.job(job)["status_message"].startswith("OutOfMemory: the scheduler ended the attempt")
 
 
 def test_attempt_that_runs_has_no_evidence_of_an_end(world: World) -> None:
@@ -86,3 +111,26 @@ def test_scheduler_learns_which_attempts_the_service_ends(
     assert world.client.post(f"/v1/jobs/{job}/{action}").status_code == 202
     world.tick()
     assert stopping == [False, True]
+
+
+@pytest.mark.parametrize("field", [{"new_section": None}, {"new_section": {"size": 3}}])
+def test_jobs_of_a_later_release_end_after_a_rollback(world: World, field: Mapping[str, object]) -> None:
+    job = world.submit(restart={"max_retries": 0})
+    worker = world.start(job)
+    with world.database.write() as session:
+        row = session.scalars(sa.select(Job).where(Job.id == job)).one()
+        row.spec = {**row.spec, **field}
+    worker.end("error", failure={"type": "ValueError", "message": "bad"})
+    world.tick()
+    assert (world.status(job), world.job(job)["status_reason"]) == ("failed", "error")
+
+
+def test_jobs_of_a_later_release_start_after_a_rollback(world: World) -> None:
+    job = world.submit()
+    with world.database.write() as session:
+        row = session.scalars(sa.select(Job).where(Job.id == job)).one()
+        row.spec = {**row.spec, "new_section": None}
+    worker = world.start(job)
+    worker.end("completed", step=20)
+    world.tick()
+    assert world.status(job) == "succeeded"

@@ -22,6 +22,7 @@ from service.scheduler.base import (
     SubmittedJob,
 )
 from tests.support.world import FakeScheduler, World
+from trainyard.contract.spec.training_spec import NODE_TEST
 from trainyard.contract.wire.cluster import PartitionResource
 
 pytestmark = pytest.mark.databases("sqlite")
@@ -98,6 +99,42 @@ def events(world: World, job: str) -> list[dict[str, Any]]:
         for event in world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]
         if event["type"].startswith("node_ex")
     ]
+
+
+def test_tests_of_nodes_exclude_none_and_avoid_none(world: World, queue: EditingScheduler) -> None:
+    """`trainyard doctor --deep` runs them, often in the middle of a repair."""
+    label = {NODE_TEST: "doctor"}
+    tests = [world.submit(metadata=label) for _ in range(2)]
+    world.tick()
+    for job in tests:
+        end(world, job, "n1")
+    assert (excluded(world), avoided(world)) == ([], [])
+    for job in tests:
+        world.client.post(f"/v1/jobs/{job}/cancel")
+    pending = world.submit(metadata=label)
+    fail_to_start(world, "n1")
+    world.tick(times=2)
+    assert excluded(world) == ["n1"]
+    test = world.submit(metadata=label)
+    world.tick()
+    assert list(world.launch_document(test).excluded_nodes) == []
+    tags = [tag for tags, _ in queue.edits for tag in tags]
+    assert world.launch_document(pending).tag not in tags
+
+
+@pytest.mark.parametrize("has_log", [False, True])
+def test_a_node_that_writes_nothing_has_not_mounted_the_folder(world: World, has_log: bool) -> None:
+    """Slurm 24.11 makes the missing folder on the node, and calls it no failed launch."""
+    jobs = [world.submit() for _ in range(2)]
+    world.tick()
+    for job in jobs:
+        if has_log:
+            (world.folder(job).submitit / "7_0_log.err").write_text("")
+        end(world, job, "n1", "failed", "Slurm: FAILED, NonZeroExitCode")
+    assert excluded(world) == ([] if has_log else ["n1"])
+    ended = [event["message"] for event in world.client.get(f"/v1/jobs/{jobs[0]}/events").json()["data"]]
+    cause = "its node could not write to the run directory, which is probably not mounted there (Slurm: FAILED"
+    assert any(cause in message for message in ended) is not has_log
 
 
 @pytest.mark.databases("sqlite", "postgres")
@@ -202,6 +239,7 @@ def test_faults_of_one_job_exclude_no_node(world: World) -> None:
 def test_other_ends_exclude_no_node(world: World, ended_as: EndedAs) -> None:
     for job in [world.submit(), world.submit()]:
         world.tick()
+        (world.folder(job).submitit / "7_0_log.err").write_text("")
         end(world, job, "n2", ended_as, "Slurm: ...")
     assert avoided(world) == []
 

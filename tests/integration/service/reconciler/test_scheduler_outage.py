@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from service.scheduler.backends import BACKENDS
-from service.scheduler.base import Observation
+from service.scheduler.base import Ambiguous, Observation, SchedulerUnavailableError
 from tests.support.world import World
 
 pytestmark = pytest.mark.databases("postgres")
@@ -172,3 +172,29 @@ def test_a_revived_run_can_be_paused(world: World) -> None:
     worker.finish("preempted", step=7)
     world.tick()
     assert world.status(job) == "paused"
+
+
+@pytest.mark.databases("sqlite")
+def test_a_cancellation_precedes_the_searches_of_other_jobs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches of a slow accounting may use up the time that a tick has for failing calls."""
+    calls: list[str] = []
+
+    def find(*_: object) -> list[str]:
+        calls.append("find")
+        raise SchedulerUnavailableError("sacct: it has not answered yet")
+
+    monkeypatch.setattr(world.scheduler, "find", find)
+    monkeypatch.setattr(world.scheduler, "cancel", lambda _: calls.append("cancel"))
+    world.scheduler.outcome = Ambiguous("sbatch timed out")
+    for _ in range(3):
+        world.submit()
+        world.tick()
+    world.scheduler.outcome = None
+    job = world.submit()
+    world.start(job)
+    assert not world.reconciler.ends_attempts
+    world.client.post(f"/v1/jobs/{job}/cancel")
+    calls.clear()
+    world.tick()
+    assert calls == ["cancel", *["find"] * 3]
+    assert world.reconciler.ends_attempts, "the next ticks follow soon"

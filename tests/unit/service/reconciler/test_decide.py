@@ -16,7 +16,7 @@ from service.reconciler.decide import (
     Decision,
     decide,
 )
-from service.reconciler.evidence import JobSnapshot
+from service.reconciler.evidence import Absence, JobSnapshot
 from service.reconciler.run_dir import UnclaimedAttempt
 from service.scheduler.base import EndedAs, Observation
 from trainyard.contract.wire.jobs import Desired
@@ -302,6 +302,15 @@ def test_an_absent_job_is_lost_and_revives() -> None:
     assert decide(snapshot(observation=Observation("absent"))).status == "lost"
     assert decide(snapshot(status="lost", observation=Observation("absent"))) == NO_CHANGE
     assert decide(snapshot(status="lost", observation=Observation("running"))).status == "running"
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+def test_a_single_answer_without_a_job_concludes_nothing(claimed: bool) -> None:
+    once = Observation("absent", confirmed=False)
+    absence = Absence(*[datetime(2026, 1, 1, tzinfo=UTC)] * 2)
+    for status, desired in (("pending", "run"), ("running", "run"), ("pausing", "paused"), ("lost", "run")):
+        known = snapshot(status=status, desired=desired, observation=once, claimed=claimed, absence=absence)
+        assert decide(known) == NO_CHANGE
 
 
 def test_an_absent_job_with_heartbeats_is_not_lost() -> None:

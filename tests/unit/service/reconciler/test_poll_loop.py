@@ -31,6 +31,11 @@ def test_pause_never_exceeds_the_maximum() -> None:
     assert pause_seconds(True, 500, 0, 1.0, 1.0) == 1.0
 
 
+@pytest.mark.parametrize(("quiet", "expected"), [(0, 1.0), (1, 2.0), (5, 2.0), (100, 2.0), (101, 60.0)])
+def test_pause_stays_short_while_an_attempt_is_to_end(quiet: int, expected: float) -> None:
+    assert pause_seconds(True, quiet, 0, 1.0, 60.0, ends_attempts=True) == expected
+
+
 @pytest.mark.parametrize(("cpu_seconds", "expected"), [(0.0, 0.05), (0.01, 0.05), (0.2, 0.6), (30.0, 2.0)])
 def test_hint_cooldown_grows_with_cpu_time_of_a_tick(cpu_seconds: float, expected: float) -> None:
     assert hint_cooldown(cpu_seconds) == pytest.approx(expected)

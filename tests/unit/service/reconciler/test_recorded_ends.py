@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from service.reconciler.decide import decide
-from service.reconciler.evidence import verdict
+from service.reconciler.evidence import verdict, with_memory_error
+from service.reconciler.run_dir import memory_error_in
 from service.scheduler.base import Observation, SchedulerUnavailableError
 from tests.support.slurm_ends import RecordedEnd, ReplayedCommands, load, scheduler_with
 from tests.unit.service.reconciler.test_decide import snapshot
@@ -49,9 +50,8 @@ VERDICTS = {
     "node does not boot": ("site", "node failure (Slurm: NODE_FAIL; node1 is down: ResumeTimeout reached)"),
     "folder of the runs not mounted": ("site", NOT_LAUNCHED),
     "out of memory in a cgroup": ("job", "out of memory (Slurm: OUT_OF_MEMORY)"),
-    # The step alone is out of memory. A worker that outlives its ranks reports the cause.
-    "out of memory of a step in a cgroup": ("unknown", f"{UNEXPLAINED} (Slurm: FAILED, NonZeroExitCode)"),
-    "out of memory by measurement": ("unknown", f"{UNEXPLAINED} (Slurm: FAILED, NonZeroExitCode)"),
+    "out of memory of a step in a cgroup": ("job", "out of memory (Slurm: FAILED, NonZeroExitCode; "),
+    "out of memory by measurement": ("job", "out of memory (Slurm: FAILED, NonZeroExitCode; slurmstepd-node1: error: "),
     "partition removed": ("site", "node failure (Slurm: NODE_FAIL"),
     "partition removed before the start": ("site", "ended by Slurm before it started (Slurm: NODE_FAIL"),
     "state of the controller lost": (
@@ -122,6 +122,7 @@ def test_recorded_end_has_its_true_cause(end: RecordedEnd, monkeypatch: pytest.M
     if observation.state == "absent":
         assert (end.name, end.accounting) == ("state of the controller lost", "none")
         return
+    observation = with_memory_error(observation, memory_error_in(end.log))
     evidence = snapshot(observation=observation, claimed=end.started, retries_left=0)
     by, cause = expected_verdict(end, observation)
     judged, decision = verdict(evidence), decide(evidence)

@@ -2,8 +2,16 @@
 
 from pathlib import Path
 
+import pytest
+
 from service.core.untrusted_files import UntrustedFiles
-from service.reconciler.run_dir import UnclaimedAttempt, read_unclaimed, startup_error_in
+from service.reconciler.run_dir import (
+    UnclaimedAttempt,
+    memory_error_in,
+    read_memory_error,
+    read_unclaimed,
+    startup_error_in,
+)
 from trainyard.contract.layout import AttemptLayout
 
 NO_PYTHON = """\
@@ -45,3 +53,32 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "run" / "submitit" / "4_0_log.err").symlink_to(tmp_path / "secret")
     (tmp_path / "run" / "launch.json").touch()
     assert read_unclaimed(UntrustedFiles(tmp_path), AttemptLayout(tmp_path / "run"), ended=True) == UnclaimedAttempt()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "slurmstepd-node1: error: Detected 1 oom-kill event(s) in StepId=2.0. Some of your processes may",
+        "slurmstepd: error: Detected 3 oom_kill events in StepId=7.batch. Some of the step tasks have been OOM Killed.",
+        "slurmstepd: error: StepId=5.0 exceeded memory limit (427634688 > 104857600), being killed",
+        "slurmstepd-node1: error: Exceeded job memory limit",
+        "srun: error: node1: task 0: Out Of Memory",
+        "srun: error: node[1-2]: tasks 0-1: Out Of Memory",
+    ],
+)
+def test_a_line_of_slurm_reports_a_lack_of_memory(line: str) -> None:
+    assert memory_error_in(f"epoch 1\n{line}\n{NO_PYTHON}") == line
+    assert memory_error_in(f"INFO {line}") == "", "a program that quotes it"
+
+
+@pytest.mark.parametrize("text", [NO_PYTHON, NO_WORKER, "srun: error: node1: task 0: Killed", "torch: out of memory"])
+def test_other_lines_report_no_lack_of_memory(text: str) -> None:
+    assert memory_error_in(text) == ""
+
+
+def test_the_lack_of_memory_is_read_from_any_log(tmp_path: Path) -> None:
+    (tmp_path / "submitit").mkdir()
+    (tmp_path / "submitit" / "4_0_log.err").write_text("x\n")
+    assert read_memory_error(UntrustedFiles(tmp_path), AttemptLayout(tmp_path)) == ""
+    (tmp_path / "submitit" / "4_1_log.err").write_text("srun: error: node2: task 1: Out Of Memory\n")
+    assert "node2" in read_memory_error(UntrustedFiles(tmp_path), AttemptLayout(tmp_path))

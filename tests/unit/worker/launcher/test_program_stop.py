@@ -74,6 +74,19 @@ def test_program_without_handler_is_interrupted_and_then_killed(start: Start, re
     assert made.enforce([child.pid], reason, is_over=False)
 
 
+@pytest.mark.parametrize(("reason", "killed"), [("user_cancelled", True), ("preempted", False)])
+def test_what_has_no_ranks_yet_is_killed_at_a_cancellation(reason: str, killed: bool) -> None:
+    made = stop()
+    made.request([], reason)
+    assert made.enforce([], reason, is_over=False) is killed
+
+
+def test_what_has_no_ranks_any_more_ends_by_itself(start: Start) -> None:
+    child, made = start("SIGTERM"), stop()
+    made.enforce([child.pid], "user_cancelled", is_over=False)
+    assert not made.enforce([], "user_cancelled", is_over=False)
+
+
 def test_program_without_handler_runs_until_the_time_limit(start: Start) -> None:
     child, made = start(), stop()
     made.request([child.pid], "time_limit")

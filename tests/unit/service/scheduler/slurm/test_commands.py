@@ -127,17 +127,17 @@ def accounting(folder: Path, *records: str) -> None:
 
 
 def test_a_line_break_in_a_folder_forges_no_record(programs: Path) -> None:
-    forged = "7|1001|COMPLETED|0:0|None|n1|/tmp/x\n8!1000!FAILED!1:0!None!n1!/runs/2!ty-b|ty-a"
-    accounting(programs, forged, "9|1000|FAILED|1:0|None|n1|/runs/2|ty-b")
+    forged = "7|1001|COMPLETED|0:0|0:0|None|n1|/tmp/x\n8!1000!FAILED!1:0!0:0!None!n1!/runs/2!ty-b|ty-a"
+    accounting(programs, forged, "9|1000|FAILED|1:0|1:0|None|n1|/runs/2|ty-b")
     assert [row.id for row in SlurmCommands().sacct(ids=["7", "8", "9"]) or []] == ["9"]
 
 
 def test_records_distinguish_a_user_from_the_controller(programs: Path) -> None:
     accounting(
         programs,
-        "7|1000|CANCELLED by 1000|0:0|None|None assigned|/runs/1|ty-a",
-        "8|1000|CANCELLED|0:0|Unknown|n1|/runs/2|ty-b",
-        "9|1000|PREEMPTED|0:15|2026-01-01T12:15:00|n1|/runs/3|ty-c",
+        "7|1000|CANCELLED by 1000|0:0|0:0|None|None assigned|/runs/1|ty-a",
+        "8|1000|CANCELLED|0:0|0:0|Unknown|n1|/runs/2|ty-b",
+        "9|1000|PREEMPTED|0:15|0:0|2026-01-01T12:15:00|n1|/runs/3|ty-c",
     )
     rows = SlurmCommands().sacct(ids=["7", "8", "9"]) or []
     ends = [interpret_state(row.state) for row in rows]

@@ -68,3 +68,23 @@ def test_a_program_that_fails_slowly_is_spared(monkeypatch: pytest.MonkeyPatch) 
         answers.ask("late", ONE, lambda: "rows")
     now[0] += 60
     assert answers.ask("poll", ONE, lambda: "rows").value == "rows"
+
+
+def test_all_callers_together_wait_briefly_for_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(late_answers, "_BRIEF_SECONDS", 2.0)
+    answers, opened, now = LateAnswers[str]("sacct"), threading.Event(), [1000.0]
+    monkeypatch.setattr(late_answers.time, "monotonic", lambda: now[0])
+    waits: list[float] = []
+
+    class NeverDone(late_answers.Future):  # type: ignore[type-arg]
+        def result(self, timeout: float | None = None) -> object:
+            waits.append(timeout or 0.0)
+            now[0] += timeout or 0.0
+            raise TimeoutError
+
+    monkeypatch.setattr(late_answers, "Future", NeverDone)
+    for _ in range(20):
+        with pytest.raises(SchedulerUnavailableError, match="has not answered yet"):
+            answers.ask("find", ONE, lambda: str(opened.wait(30)))
+    opened.set()
+    assert sum(waits) == 2.0

@@ -207,6 +207,16 @@ def test_a_signal_is_no_failed_launch(scheduler: SlurmScheduler, commands: FakeC
     assert [observed[tag].ended_as for tag in ("ty-1", "ty-2")] == ["failed", "launch_failed"]
 
 
+def test_a_step_without_memory_explains_a_failed_job(scheduler: SlurmScheduler, commands: FakeCommands) -> None:
+    """The launcher runs in a step; the batch script that has started it only fails."""
+    commands.past = [
+        replace(row(FIRST, "FAILED", "1:0"), steps="0:125"),
+        replace(row(SECOND, "FAILED", "1:0"), steps="1:0"),
+    ]
+    observed = scheduler.observe([FIRST, SECOND])
+    assert [observed[tag].ended_as for tag in ("ty-1", "ty-2")] == ["out_of_memory", "failed"]
+
+
 def test_a_record_that_comes_late_names_the_canceller(
     scheduler: SlurmScheduler, commands: FakeCommands, time: list[float]
 ) -> None:
@@ -261,6 +271,22 @@ def test_a_cancelled_job_does_not_wait_for_an_accounting_that_hangs(
     assert {tag: each.state for tag, each in observed.items()} == {"ty-1": "absent"}, (
         "nothing is concluded of the other"
     )
+
+
+def test_an_absence_is_confirmed_by_the_next_answer(
+    scheduler: SlurmScheduler, commands: FakeCommands, time: list[float]
+) -> None:
+    commands.queue = [row(FIRST, "PENDING")]
+    confirmed = []
+    for queue in ([], [], [row(FIRST, "PENDING")], [], []):
+        commands.queue = queue
+        for _ in range(2):  # the same answer
+            observed = scheduler.observe([FIRST])["ty-1"]
+            confirmed.append((observed.state, observed.confirmed))
+        time[0] += 5
+    assert confirmed[::2] == confirmed[1::2]
+    absent = [("absent", False), ("absent", True)]
+    assert confirmed[::2] == [*absent, ("pending", True), *absent]
 
 
 def test_a_slow_accounting_delays_no_poll(
