@@ -318,6 +318,17 @@ def _continue_or_fail(snapshot: JobSnapshot, judged: Verdict) -> Decision:
     return Decision("queued", message, None, failure, ended=True, exit_reason=reason)
 
 
+def resumed(task: str, step: int | None) -> Decision:
+    """Return the decision about a paused job that a user resumes.
+
+    Args:
+        step: The step of the newest checkpoint. Of those that a program wrote, the step is not known.
+    """
+    start = "the start" if step is None else f"the checkpoint of step {step}"
+    text = "starts the program, with what it wrote" if task == "script" else f"runs from {start}"
+    return Decision("queued", f"Resumed. The next attempt {text}.")
+
+
 _STARTUP_HINT = (
     "Fix the reported error. On Slurm, each node needs the interpreter TRAINYARD_SLURM_PYTHON at the same path, with "
     "the worker installed. To check: srun -N1 <path> -c 'import torch, worker'."

@@ -27,7 +27,7 @@ from service.jobs.submission import MSG_QUEUED
 from service.reconciler.adoption import Adoption
 from service.reconciler.apply import DecisionWriter
 from service.reconciler.cluster_poll import ClusterPoll
-from service.reconciler.decide import NO_CHANGE, Decision, decide
+from service.reconciler.decide import NO_CHANGE, Decision, decide, resumed
 from service.reconciler.entries import JobEntry
 from service.reconciler.evidence import with_job_names
 from service.reconciler.late_evidence import LateEvidence
@@ -245,9 +245,7 @@ class Reconciler:
         if job.desired == "run" and job.status == "queued":
             self._submitter.submit(job.pk, job.created_by)
         elif job.desired == "run":
-            step = job.last_checkpoint_step
-            start = "the start" if step is None else f"the checkpoint of step {step}"
-            self._decisions.apply(job, None, Decision("queued", f"Resumed. The next attempt runs from {start}."))
+            self._decisions.apply(job, None, resumed(job.spec["task"], job.last_checkpoint_step))
         elif job.desired == "cancelled":
             message = "Cancelled while paused." if job.status == "paused" else f"Cancelled before {started}."
             self._decisions.apply(job, None, Decision("cancelled", message, "user_cancelled"))

@@ -57,11 +57,14 @@ _LAUNCHER_MODULES: dict[str, tuple[str, ...]] = {
     "deepspeed.launcher.runner": ("deepspeed",),
 }
 _MPI = frozenset({"mpirun", "mpiexec", "horovodrun"})
-_OVERSUBSCRIBE = (
+_ON_THIS_NODE = (
+    "OMPI_MCA_ras=^slurm",
+    "PRTE_MCA_ras=^slurm",
     "OMPI_MCA_rmaps_base_oversubscribe=true",
     "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe",
 )
-"""Open MPI, releases 4 and 5, counts the tasks of Slurm as its slots, and a job has one task for each node."""
+"""Open MPI, releases 4 and 5, starts processes on all nodes of a Slurm job by srun, and counts its tasks as slots. A
+command is for one node, and a job has one task for each."""
 _COUNTS = ("nproc_per_node", "num_processes", "num_gpus")
 _COUNTS_OF_MPI = ("np", "n")
 _COUNT_OPTION = re.compile(r"--?(?P<name>[a-z][a-z_-]*)(?:=(?P<value>.*))?")
@@ -142,7 +145,7 @@ def _resolve(parts: list[str]) -> Program:
         return Program(("sh", "-c", _NOTEBOOK, "sh", *parts), is_command=True, per="job")
     if advice := _REFUSED.get(name):
         raise InvalidRequestError(f"{parts[0]!r} cannot be run in a job: {advice}")
-    start = ("env", *_OVERSUBSCRIBE) if name in _MPI else ()
+    start = ("env", *_ON_THIS_NODE) if name in _MPI else ()
     return Program((*start, *parts), _count(name, parts[1:]), is_command=True, per="job")
 
 

@@ -5,7 +5,7 @@ import socket
 from datetime import UTC, datetime
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
-from trainyard.contract.wire.reports import ExitReason, FinishRecord
+from trainyard.contract.wire.reports import ExitReason, Failure, FinishRecord
 from worker.core.errors import RankError, describe_foreign_error, write_error
 from worker.core.rank_exits import RankExit, read_rank_exits
 from worker.core.script_failures import (
@@ -19,6 +19,7 @@ from worker.core.script_failures import (
 )
 from worker.launcher.exit_record import last_execution, last_step
 from worker.launcher.repeated_failures import HINT, failed_as_before
+from worker.launcher.unused import read_failure
 
 
 def finalize_script(
@@ -34,19 +35,15 @@ def finalize_script(
     execution = last_execution(layout, first)
     exits = read_rank_exits(layout, execution)
     stopped = is_answer and reason is not None
+    if returncode == 0 and reason is None and (failure := read_failure(layout.unused)):
+        # It became known at the end of a program that succeeded.
+        _write_record(layout, first, "error", failure)
+        return
     if returncode == 0 or (stopped and exits and not are_final(with_tails(layout, exits))):
         exit_reason: ExitReason = "completed"
         if stopped or layout.yielded(execution).exists():
             exit_reason = reason or "preempted"
-        record = FinishRecord(
-            execution=execution,
-            reason=exit_reason,
-            step=last_step(layout, execution),
-            restarts=execution - first,
-            of_program=True,
-            time=datetime.now(UTC),
-        )
-        write_atomic(layout.finish(execution), record.model_dump_json())
+        _write_record(layout, first, exit_reason)
         return
     repeated = failed_as_before(layout, execution)
     for rank_exit in exits:
@@ -57,6 +54,20 @@ def finalize_script(
             error = _describe(layout, rank_exit, execution)
             changes = {"final": True, "hint": HINT} if repeated and not error.final else {}
             write_error(layout.rank_error(rank_exit.rank), error.model_copy(update=changes))
+
+
+def _write_record(layout: AttemptLayout, first: int, reason: ExitReason, failure: Failure | None = None) -> None:
+    execution = last_execution(layout, first)
+    record = FinishRecord(
+        execution=execution,
+        reason=reason,
+        step=last_step(layout, execution),
+        failure=failure,
+        restarts=execution - first,
+        of_program=failure is None,
+        time=datetime.now(UTC),
+    )
+    write_atomic(layout.finish(execution), record.model_dump_json())
 
 
 def _describe(layout: AttemptLayout, rank_exit: RankExit, execution: int) -> RankError:

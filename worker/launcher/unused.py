@@ -4,6 +4,7 @@ the job, and its end where the spec asks for that."""
 import logging
 import socket
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from pydantic import ValidationError
 
@@ -45,12 +46,15 @@ class Unused:
     @property
     def failure(self) -> Failure | None:
         """Why the job ends; None if it does not."""
-        if not self._ends_job:
-            return None
-        try:
-            return Failure.model_validate_json(self._path.read_bytes())
-        except (OSError, ValidationError):
-            return None
+        return read_failure(self._path) if self._ends_job else None
+
+
+def read_failure(path: Path) -> Failure | None:
+    """Return why an attempt ends, from its file `unused`; None without the file."""
+    try:
+        return Failure.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
 
 
 class UnusedGpus:

@@ -15,6 +15,7 @@ from service.reconciler.decide import (
     NO_CHANGE,
     Decision,
     decide,
+    resumed,
 )
 from service.reconciler.evidence import Absence, JobSnapshot
 from service.reconciler.run_dir import UnclaimedAttempt
@@ -492,3 +493,12 @@ def test_a_cancelled_unclaimed_job_ends_at_once(status: Any) -> None:
     decision = decide(snapshot(status=status, desired="cancelled", observation=ABSENT, claimed=False))
     assert (decision.status, decision.reason) == ("cancelled", "user_cancelled")
     assert decision.message == "Cancelled before the attempt started."
+
+
+def test_resumed_program_is_not_announced_as_run_from_the_start() -> None:
+    messages = [resumed(task, step).message for task, step in (("script", None), ("lm", None), ("lm", 7))]
+    assert messages == [
+        "Resumed. The next attempt starts the program, with what it wrote.",
+        "Resumed. The next attempt runs from the start.",
+        "Resumed. The next attempt runs from the checkpoint of step 7.",
+    ]

@@ -7,6 +7,9 @@ import pytest
 
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
+from trainyard.contract.wire.reports import ExitReason
+from worker.launcher.exit_record import finalize
+from worker.launcher.script_job import finalize_script
 from worker.launcher.unused import GPUS_EVENT, Unused, UnusedGpus, describe_gpus
 
 OPENED, CLOSED = {"processes": 1.0, "utilization_percent": 0.0}, {"processes": 0.0, "utilization_percent": 0.0}
@@ -57,3 +60,18 @@ def test_gpu_that_no_process_opens_for_minutes_is_unused(later: dict[int, Any], 
 )
 def test_message_names_the_gpus(unused: list[int], count: int, nodes: int, begin: str) -> None:
     assert describe_gpus(unused, count, 1, nodes).startswith(begin)
+
+
+@pytest.mark.parametrize(("stop", "type_"), [(None, "RanksNeverMet"), ("preempted", None)])
+def test_ranks_that_have_not_met_until_their_end_fail_the_job(
+    tmp_path: Path, stop: ExitReason | None, type_: str | None
+) -> None:
+    layout = AttemptLayout(tmp_path)
+    for folder in (layout.errors, layout.spool):
+        folder.mkdir()
+    Unused(layout, spec(stop_if_unused=True), lambda *_: None).state(
+        "ranks_never_met", "2 ranks have not met until their end"
+    )
+    finalize_script(layout, 1, 0, stop)
+    record = finalize(layout, 1, 0, killed_for=None)
+    assert (record.reason, record.failure and record.failure.type) == ("error" if type_ else "completed", type_)

@@ -1,0 +1,1 @@
+out_dir = "out-small"

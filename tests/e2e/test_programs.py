@@ -1,0 +1,155 @@
+"""Programs in the style of popular repositories, by their documented commands: what a shell does, a job does."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.hf import save_llama
+from trainyard.client import Client
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
+
+PROGRAMS = Path(__file__).parent / "programs"
+STEPS = list(range(1, 41))
+SCALARS = {"loss": STEPS}
+EVERY_TENTH = [10, 20, 30, 40]
+_OF_ONE_RUN = re.compile(r"(?<=tfevents).*|\d{9,}\.\d+|[A-Z][a-z]{2}\d\d_[\d-]+_[^/]+")
+"""Times, hosts and processes in names of files and folders."""
+
+
+class Case(NamedTuple):
+    """A command, and what it does in a shell and as a job."""
+
+    command: str
+    line: str
+    """A line of the output."""
+    files: tuple[str, ...] = ()
+    """Artifacts of the job below `output/`, among others."""
+    curves: Mapping[str, list[int]] = MappingProxyType({})
+    """Steps by name, among others."""
+    code: int = 0
+    needs: str = ""
+    """A program of the system without which the case is skipped."""
+
+
+END = "steps of this start: 40"
+HF = "python hf_trainer.py --max_steps 40 --logging_steps 10 --save_steps 20 --use_cpu --disable_tqdm True --report_to"
+CASES = (
+    Case("python nanogpt.py", END, ("out/ckpt.pt",)),
+    Case(
+        "python nanogpt.py config_small.py --out_dir=runs/small --max_iters=20", "at the gate", ("runs/small/ckpt.pt",)
+    ),
+    Case("python loop.py --tracker tensorboard", END, ("out/rank0.pt",), SCALARS),
+    Case("python loop.py --tracker mlflow --out results/a", END, ("results/a/rank0.pt",), SCALARS),
+    Case("python -u -W ignore -m loop --tracker wandb", END, ("out/rank0.pt",), SCALARS),
+    Case("python loop.py --steps many", "", code=2),
+    Case("""python -c 'import sys; print(sys.argv); open("c.txt", "w")' 'a b'""", "['-c', 'a b']"),
+    Case("python folders.py", "folder 1 ''", ("outputs/weights.pt", "runs/exp1/weights.pt"), code=1),
+    Case("python lightning_fit.py", END, ("checkpoints/last.ckpt",), {"loss": [n - 1 for n in STEPS]}),
+    Case(
+        f"{HF} tensorboard --output_dir out",
+        END,
+        ("out/checkpoint-40/trainer_state.json",),
+        {"train/loss": EVERY_TENTH},
+    ),
+    Case(f"{HF} wandb", END, ("trainer_output/checkpoint-20/model.safetensors",), {"train/loss": EVERY_TENTH}),
+    Case(f"{HF} mlflow", END, ("trainer_output/checkpoint-40/optimizer.pt",), {"loss": EVERY_TENTH}),
+    Case("accelerate launch --cpu --num_processes 1 accelerate_loop.py", END, ("results/step",), SCALARS),
+    Case("python accelerate_loop.py --log_with wandb --output_dir out", END, ("out/step",), SCALARS),
+    Case("python accelerate_loop.py --log_with mlflow --output_dir out", END, ("out/step",), SCALARS),
+    Case(
+        "trl sft --model_name_or_path ./llama --dataset_name ./data --output_dir out --max_steps 4 --logging_steps 1 "
+        "--report_to tensorboard --use_cpu --max_length 32",
+        "",
+        ("out/checkpoint-4/model.safetensors",),
+        {"train/loss": [1, 2, 3, 4]},
+    ),
+    Case("python commands.py click train --lr 3e-4 a 'b c'", "click 0.0003 ('a', 'b c')"),
+    Case("python commands.py typer --name x", "typer 0.1 x", code=3),
+    Case("./run_twice.sh --tracker tensorboard", END, ("out/second/rank0.pt", "results/first.txt"), SCALARS),
+    Case("python pools.py", "sum 2.0"),
+    Case("make train", END, ("out/counter", "out/model.txt"), needs="make"),
+    Case("make fail", "", code=2, needs="make"),
+    Case("bash -c 'cc counter.c && ./a.out state 5'", END, code=5, needs="cc"),
+    Case("torchrun --standalone --nproc-per-node 2 loop.py", "rank 1 of 2", ("out/rank1.pt",)),
+    Case("bash run_torchrun.sh", "rank 1 of 2", ("checkpoints/rank1.pt",)),
+    Case("mpirun --allow-run-as-root --oversubscribe -np 2 python loop.py", END, ("out/rank1.pt",), needs="mpirun"),
+    Case("uv run --no-project python loop.py", END, ("out/rank0.pt",), needs="uv"),
+)
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Return two copies of the programs, for the shell and the job; the second one is the working directory."""
+    copies = (tmp_path / "shell", tmp_path / "job")
+    for copy in copies:
+        shutil.copytree(PROGRAMS, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        (copy / "data").mkdir()
+        (copy / "data" / "train.jsonl").write_text('{"text": "hello world"}\n' * 32)
+    monkeypatch.chdir(copies[1])
+    return copies
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[case.command[:60] for case in CASES])
+def test_a_job_does_what_a_shell_does(
+    run: "Callable[..., subprocess.CompletedProcess[str]]",
+    client: Client,
+    runs: Path,
+    folders: tuple[Path, Path],
+    number: int,
+) -> None:
+    case, name = CASES[number], f"case-{number}"
+    if case.needs and shutil.which(case.needs) is None:
+        pytest.skip(f"{case.needs} is not installed")
+    if "./llama" in case.command:
+        for folder in folders:
+            save_llama(folder / "llama")
+    uploaded = files_below(folders[1])
+    shell = run_in_shell(case.command, folders[0])
+    assert (shell.returncode, case.line in shell.stdout) == (case.code, True), shell.stdout + shell.stderr
+    done = run("", "--retries", "0", "--name", name, "--", *shlex.split(case.command))
+    assert (done.returncode, case.line in done.stdout) == (case.code, True), done.stdout + done.stderr
+    job = client.job(name).id
+    assert files_below(runs / job / "output") - uploaded == files_below(folders[0]) - uploaded
+    assert {f"output/{path}" for path in case.files} <= {file.path for file in client.artifacts(job)}
+    curves = {series.key: list(series.steps) for series in client.metrics(job).series}
+    assert {key: curves.get(key) for key in case.curves} == case.curves
+
+
+def run_in_shell(command: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    """Run a command with the trackers' clients offline."""
+    environ = os.environ | {
+        "PATH": f"{sys.prefix}/bin{os.pathsep}{os.environ['PATH']}",
+        "WANDB_MODE": "offline",
+        "MLFLOW_TRACKING_URI": "sqlite:///mlflow.db",
+    }
+    return subprocess.run(
+        ["bash", "-c", command],
+        env=environ,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+
+def files_below(folder: Path) -> set[str]:
+    """Return the files without the trackers' own and caches, and without times and hosts in their names."""
+    root = folder.resolve()
+    paths = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
+    return {
+        _OF_ONE_RUN.sub("X", path.as_posix())
+        for path in paths
+        if not {"wandb", "mlruns", "mlflow.db", "__pycache__"}.intersection(path.parts)
+    }
