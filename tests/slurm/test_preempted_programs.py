@@ -10,6 +10,7 @@ import pytest
 
 from tests.slurm.conftest import slurm_service
 from tests.support.live import wait_for_status
+from tests.support.packages import require_program
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
 from trainyard.client import Client, run
@@ -32,7 +33,7 @@ class Case(NamedTuple):
     gpus: int = 1
     resume_flag: str | None = None
     keep: tuple[str, ...] = ()
-    needs: str = "python3"
+    needs: str = ""
 
 
 HF = "python hf_trainer.py --max_steps 40 --logging_steps 1 --save_steps 10 --use_cpu --report_to tensorboard"
@@ -84,7 +85,9 @@ def test_preempted_programs_go_on_from_their_output(
     gate = tmp_path / "gate"
     gate.touch()
     shutil.copytree(PROGRAMS, tmp_path / "code", ignore=shutil.ignore_patterns("__pycache__"))
-    jobs = {case: submit(client, case, tmp_path) for case in cases if shutil.which(case.needs)}
+    for case in cases:
+        require_program(case.needs)
+    jobs = {case: submit(client, case, tmp_path) for case in cases}
     for job in jobs.values():
         wait_until(lambda job=job: "at the gate" in client.logs(job).text, 180, "the gate")
     slurm.run("sbatch", "-p", "high", "-N2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 1")

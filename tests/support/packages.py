@@ -5,6 +5,16 @@ import shutil
 import subprocess
 import sys
 
+_OF_PROGRAMS = {"make": "make", "cc": "gcc libc6-dev", "mpirun": "openmpi-bin libopenmpi-dev"}
+"""Debian packages by the program that they have."""
+
+
+def require_program(name: str) -> None:
+    """Install a program that users' commands start, if it is missing."""
+    if name and shutil.which(name) is None:
+        install(name, *_OF_PROGRAMS[name].split())
+        assert shutil.which(name), f"{name} is not installed"
+
 
 def install(what: str, *packages: str) -> None:
     """Install `packages` if this is root on a machine with apt; the caller checks whether that succeeded.
