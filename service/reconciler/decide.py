@@ -318,15 +318,14 @@ def _continue_or_fail(snapshot: JobSnapshot, judged: Verdict) -> Decision:
     return Decision("queued", message, None, failure, ended=True, exit_reason=reason)
 
 
-def resumed(task: str, step: int | None) -> Decision:
+def resumed(step: int | None) -> Decision:
     """Return the decision about a paused job that a user resumes.
 
     Args:
         step: The step of the newest checkpoint. Of those that a program wrote, the step is not known.
     """
-    start = "the start" if step is None else f"the checkpoint of step {step}"
-    text = "starts the program, with what it wrote" if task == "script" else f"runs from {start}"
-    return Decision("queued", f"Resumed. The next attempt {text}.")
+    start = "the start, or from what its program saved" if step is None else f"the checkpoint of step {step}"
+    return Decision("queued", f"Resumed. The next attempt runs from {start}.")
 
 
 _STARTUP_HINT = (

@@ -245,7 +245,7 @@ class Reconciler:
         if job.desired == "run" and job.status == "queued":
             self._submitter.submit(job.pk, job.created_by)
         elif job.desired == "run":
-            self._decisions.apply(job, None, resumed(job.spec["task"], job.last_checkpoint_step))
+            self._decisions.apply(job, None, resumed(job.last_checkpoint_step))
         elif job.desired == "cancelled":
             message = "Cancelled while paused." if job.status == "paused" else f"Cancelled before {started}."
             self._decisions.apply(job, None, Decision("cancelled", message, "user_cancelled"))

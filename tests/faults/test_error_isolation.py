@@ -14,14 +14,16 @@ from trainyard.contract.wire.spool import format_record
 
 pytestmark = pytest.mark.databases("postgres")
 
-BROKEN = "Internal error (SpecError). The service retries; its log has the details."
+BROKEN = "Internal error (ValidationError). The service retries; its log has the details."
 
 
 def test_an_error_in_one_job_does_not_stop_the_others(world: World) -> None:
     broken, other = world.submit(), world.submit()
     world.tick()
     with world.database.write() as session:
-        session.query(Job).filter(Job.id == broken).update({"spec": {**world.job(broken)["spec"], "steps": -1}})
+        session.query(Job).filter(Job.id == broken).update(
+            {"spec": {**world.job(broken)["spec"], "restart": {"max_retries": -1}}}
+        )
     world.scheduler.set_states("ended")
     world.tick()
     assert (world.status(broken), world.job(broken)["status_message"]) == ("pending", BROKEN)

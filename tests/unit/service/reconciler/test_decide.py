@@ -496,9 +496,7 @@ def test_a_cancelled_unclaimed_job_ends_at_once(status: Any) -> None:
 
 
 def test_resumed_program_is_not_announced_as_run_from_the_start() -> None:
-    messages = [resumed(task, step).message for task, step in (("script", None), ("lm", None), ("lm", 7))]
-    assert messages == [
-        "Resumed. The next attempt starts the program, with what it wrote.",
-        "Resumed. The next attempt runs from the start.",
+    assert [resumed(step).message for step in (None, 7)] == [
+        "Resumed. The next attempt runs from the start, or from what its program saved.",
         "Resumed. The next attempt runs from the checkpoint of step 7.",
     ]
