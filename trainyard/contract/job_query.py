@@ -197,9 +197,7 @@ def _unquoted(name: str) -> str:
 
 def _is_plain(name: str) -> bool:
     match = _TOKEN.fullmatch(name)
-    return (
-        match is not None and match.lastgroup == "name" and name.lower() not in _RESERVED and not _END_NAME.search(name)
-    )
+    return match is not None and match["name"] == name and name.lower() not in _RESERVED and not _END_NAME.search(name)
 
 
 class _Parser:

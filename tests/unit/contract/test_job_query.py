@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trainyard.contract.job_query import (
@@ -160,6 +160,7 @@ def _value(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
+@example(Comparison(Key(" A"), "=", 0.0))
 @given(st.recursive(_CONDITIONS, _groups, max_leaves=6))
 def test_a_written_tree_is_read_again(node: Node) -> None:
     text = _written(node)
