@@ -3,6 +3,7 @@
 import ctypes
 import fcntl
 import os
+import random
 import shlex
 import shutil
 import signal
@@ -19,7 +20,7 @@ from trainyard.cli.metrics import print_plots
 from trainyard.cli.output import format_number, print_error, print_line, sanitize
 from trainyard.cli.watch import follow, make_view, print_outcome
 from trainyard.client import Client, TrainyardError
-from trainyard.contract.local_paths import DEFAULT_HOST, DEFAULT_PORT, admin_token_file
+from trainyard.contract.local_paths import DEFAULT_HOST, DEFAULT_PORT, admin_token_file, service_url_file
 from trainyard.contract.sizes import format_size
 from trainyard.contract.wire.jobs import JobResource
 
@@ -31,6 +32,7 @@ _NEWS_SECONDS = 15.0
 STOP_SECONDS = 15.0
 LOG_LINES = 40
 _PR_SET_PDEATHSIG = 1
+_PORTS = range(30_000, 32_768)
 
 NEXT_STEPS = """
 Next steps
@@ -73,6 +75,7 @@ class ServiceProcess:
     def start(self) -> None:
         self.state_dir.mkdir(parents=True, exist_ok=True)
         self.runs_dir.mkdir(exist_ok=True)
+        service_url_file(self.state_dir).unlink(missing_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command(),
@@ -104,7 +107,8 @@ class ServiceProcess:
             if self._process.poll() is not None:
                 raise DemoError(f"the service ended with exit code {self._process.returncode}")
             with Client(self.url, "none") as probe:
-                if probe.ready():
+                # Without its file another program would answer at this port.
+                if service_url_file(self.state_dir).exists() and probe.ready():
                     token = admin_token_file(self.state_dir).read_text().strip()
                     return Client(self.url, token)
             time.sleep(0.2)
@@ -275,10 +279,15 @@ def _set_parent_death_signal(parent: int) -> Callable[[], None] | None:
 
 
 def free_port() -> int:
-    """Return a TCP port of the loopback interface that is free at this time."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a TCP port of the loopback interface that is free at this time.
+
+    It is below the range from which Linux takes ports of clients, which could use it before the caller does.
+    """
+    for port in random.SystemRandom().sample(_PORTS, 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise DemoError(f"100 ports from {_PORTS.start} to {_PORTS.stop - 1} are in use")
 
 
 if __name__ == "__main__":

@@ -221,7 +221,10 @@ def test_tensorboard_program_is_live_and_goes_on_after_a_kill(client: Client, tm
     (curve,) = client.metrics(job.id).series
     assert (curve.key, curve.steps) == ("train/loss", list(range(1, 31)))
     assert curve.values == [step / 4 for step in range(1, 31)]
-    assert [artifact.path for artifact in client.artifacts(job.id)] == ["tensorboard/note/0.txt"]
+    *events, text = [artifact.path for artifact in client.artifacts(job.id)]
+    assert text == "tensorboard/note/0.txt"
+    assert len(events) == 2, "one file of each attempt"
+    assert all(re.fullmatch(r"output/runs/[^/]+/events\.out\.tfevents\.[^/]+", path) for path in events)
 
 
 def test_frameworks_report_through_their_trackers(client: Client, tmp_path: Path) -> None:

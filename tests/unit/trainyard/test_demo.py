@@ -84,6 +84,16 @@ class TestServiceProcess:
         assert len(others) >= 2
         assert all(line.startswith("still waiting after ") for line in others)
 
+    def test_another_service_at_the_port_is_not_taken_for_this_one(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(demo.ServiceProcess, "_command", lambda _: [sys.executable, "-c", SLEEP])
+        monkeypatch.setattr(demo, "START_SECONDS", 1.0)
+        monkeypatch.setattr(demo.Client, "ready", lambda _: True)
+        service = demo.ServiceProcess(tmp_path)
+        service.start()
+        with pytest.raises(demo.DemoError, match="not ready after 1 seconds"):
+            service.client()
+        service.stop()
+
     def test_settings_of_another_service_are_not_inherited(self, tmp_path, monkeypatch):
         monkeypatch.setenv("TRAINYARD_DATABASE_URL", "postgresql://production")
         settings = {k for k in demo.ServiceProcess(tmp_path)._environment() if k.startswith("TRAINYARD_")}
