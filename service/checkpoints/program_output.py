@@ -40,7 +40,7 @@ class ProgramOutput:
                 files.status(attempt.output)
             except OSError:
                 continue
-            return cls(attempt.code, output_paths(spec.get("keep", ())))
+            return cls(_folder(files, attempt), output_paths(spec.get("keep", ())))
         return None
 
     def list(self, files: UntrustedFiles) -> list[FileResource]:
@@ -52,6 +52,15 @@ class ProgramOutput:
         """Return the path below `folder` of an artifact; None if it is none of the program's output."""
         path = artifact.removeprefix(_PREFIX)
         return path if path != artifact and is_output(path, self.paths) else None
+
+
+def _folder(files: UntrustedFiles, attempt: AttemptLayout) -> Path:
+    """Return the working directory of an attempt, which has it alone until its program can start."""
+    try:
+        files.status(attempt.code)
+    except OSError:
+        return attempt.work
+    return attempt.code
 
 
 def newest_checkpoint(files: UntrustedFiles, attempt: AttemptLayout, spec: Mapping[str, Any]) -> float | None:
@@ -67,11 +76,12 @@ def newest_checkpoint(files: UntrustedFiles, attempt: AttemptLayout, spec: Mappi
 
 
 def _output_times(files: UntrustedFiles, attempt: AttemptLayout, paths: tuple[str, ...]) -> Iterator[float]:
+    folder = _folder(files, attempt)
     for path in paths:
         with suppress(OSError):
-            status = files.status(attempt.code / path)
+            status = files.status(folder / path)
             if stat.S_ISREG(status.st_mode) and is_checkpoint_file(path):
                 yield status.st_mtime
-        for name, status in files.walk(attempt.code / path, limit=_MAX_ENTRIES, enter=lambda _: True):
+        for name, status in files.walk(folder / path, limit=_MAX_ENTRIES, enter=lambda _: True):
             if is_checkpoint_file(name):
                 yield status.st_mtime

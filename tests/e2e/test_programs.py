@@ -118,7 +118,7 @@ def test_a_job_does_what_a_shell_does(
     done = run("", "--retries", "0", "--name", name, "--", *shlex.split(case.command))
     assert (done.returncode, case.line in done.stdout) == (case.code, True), done.stdout + done.stderr
     job = client.job(name).id
-    assert files_below(runs / job / "output") - uploaded == files_below(folders[0]) - uploaded
+    assert files_below(runs / job / "work") - uploaded == files_below(folders[0]) - uploaded
     assert {f"output/{path}" for path in case.files} <= {file.path for file in client.artifacts(job)}
     curves = {series.key: list(series.steps) for series in client.metrics(job).series}
     assert {key: curves.get(key) for key in case.curves} == case.curves

@@ -34,6 +34,8 @@ class Case(NamedTuple):
     resume_flag: str | None = None
     keep: tuple[str, ...] = ()
     needs: str = ""
+    files: int = 0
+    """How many files are in the folder of the checkpoint; 0: any number."""
 
 
 HF = "python hf_trainer.py --max_steps 40 --logging_steps 1 --save_steps 10 --use_cpu --report_to tensorboard"
@@ -50,7 +52,8 @@ ROUNDS = (
         Case("bash run_twice.sh", "out/first/rank0.pt", starts=(20, 40)),
     ),
     (
-        Case("python lightning_fit.py", "checkpoints/last.ckpt", "loss"),
+        # The best checkpoint replaces one of the first attempt, whose absolute path Lightning has stored.
+        Case("python lightning_fit.py", "checkpoints/last.ckpt", "loss", files=2),
         Case(
             HF,
             "trainer_output/checkpoint-20/trainer_state.json",
@@ -120,7 +123,10 @@ def check(client: Client, case: Case, job: str) -> None:
     log = client.logs(job, attempt=2).text
     starts = [line.rpartition(" ")[2] for line in log.splitlines() if line.startswith("steps of this start:")]
     assert starts == [str(steps) for steps in case.starts], log
-    assert f"output/{case.checkpoint}" in {file.path for file in client.artifacts(job)}
+    artifacts = [file.path for file in client.artifacts(job)]
+    assert f"output/{case.checkpoint}" in artifacts
+    folder = f"output/{case.checkpoint.rpartition('/')[0]}/"
+    assert not case.files or sum(path.startswith(folder) for path in artifacts) == case.files, artifacts
     curves = {series.key: list(series.steps) for series in client.metrics(job).series}
     if case.curve:
         steps = curves[case.curve]

@@ -16,7 +16,7 @@ _RESULTS = (
 """Ignored files that programs and tools write, and none reads."""
 _SHOWN = 3
 _QUOTED = re.compile(r"['\"]([^'\"\n]{1,1000})['\"]")
-_CODE_FOLDER = re.compile(r"^/.*/attempts/[^/]+/code/")
+_CODE_FOLDER = re.compile(r"^/.*/(?:attempts/[^/]+/code|job_[0-9a-z]+/work)/")
 
 
 def included_files(folder: Path, paths: Iterable[str | Path]) -> frozenset[str]:

@@ -20,7 +20,7 @@ _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
 _FRAME = re.compile(r'^ *File "(?P<file>[^"\n]{1,1000})", line (?P<line>\d{1,9}), in (?P<function>[^\n]{1,200})$')
 _START = re.compile(r"^.{0,40}INFO rank \d+, attempt \d+(?:, restart \d+)?, pid \d+\n", re.MULTILINE)
 """The line with which the log of a rank begins, and again after each restart."""
-_UPLOADED = re.compile(r"/attempts/[^/]+/code/(?P<path>.+)$")
+_UPLOADED = re.compile(r"/(?:attempts/[^/]+/code|job_[0-9a-z]+/work)/(?P<path>.+)$")
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<|/worker/(?:\w+/)*\w+\.py$|/trainyard/\w+\.py$")
 _OF_HINT = re.compile(r"\((\d)\) ([a-z_]+(?:\.[a-z_]+)*): ([\w.+-]{1,40})(?: \(([^()]*)\))?")
 _FIXABLE = frozenset(

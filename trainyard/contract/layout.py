@@ -80,8 +80,14 @@ class AttemptLayout:
 
     @property
     def code(self) -> Path:
-        """The user's code, unpacked for this attempt by node 0; the working directory of programs."""
+        """The user's code, unpacked for this attempt by node 0. For a program it becomes `work`, and is here again when
+        the next attempt begins."""
         return self.root / "code"
+
+    @property
+    def work(self) -> Path:
+        """The working directory of the job's program: one path for all attempts."""
+        return RunLayout(self.root.parent.parent).work
 
     @property
     def output(self) -> Path:
@@ -264,9 +270,9 @@ class RunLayout:
         return self.root / "artifacts"
 
     @property
-    def output(self) -> Path:
-        """A link to the working directory of a program's newest attempt, for programs of later jobs."""
-        return self.root / "output"
+    def work(self) -> Path:
+        """The working directory of a program, which is the `code` of the newest attempt that started it."""
+        return self.root / "work"
 
     @property
     def profiles(self) -> Path:

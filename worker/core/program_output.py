@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
+from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.output_paths import is_checkpoint_file, is_output, output_paths
 
 log = logging.getLogger(__name__)
@@ -41,17 +41,40 @@ def take_output(layout: AttemptLayout, keep: Sequence[str]) -> None:
         moved.append(path)
     if moved:
         log.info("the working directory has what earlier attempts left in %s", ", ".join(moved))
-    _link(layout)
-    write_atomic(layout.output, json.dumps({"paths": paths, "named": list(keep), "moved": moved}))
+    record = {"paths": paths, "named": list(keep), "moved": moved, "inode": layout.code.stat().st_ino}
+    write_atomic(layout.output, json.dumps(record))
 
 
-def _link(layout: AttemptLayout) -> None:
-    """Make the job's link lead to the working directory of this attempt."""
-    link = RunLayout(layout.root.parent.parent).output
-    new = link.with_name(f"{link.name}-{layout.root.name}")
-    new.unlink(missing_ok=True)
-    new.symlink_to(layout.code.relative_to(link.parent))
-    new.replace(link)
+def enter_work(layout: AttemptLayout) -> None:
+    """Make this attempt's directory, which has got the output of earlier ones, the job's working directory.
+
+    The directory before becomes `code` of its attempt. A second call does nothing.
+
+    Raises:
+        OSError: It cannot be renamed. A later call, or the next attempt, goes on from there.
+    """
+    if not layout.code.is_dir():
+        return
+    if layout.work.is_dir():
+        owner = next((one for one in layout.earlier() if _in_work(one)), None)
+        if owner is None:
+            raise FileExistsError(f"{layout.work} belongs to no attempt of this job; rename it")
+        layout.work.rename(owner.code)
+    layout.code.rename(layout.work)
+
+
+def sees_work(layout: AttemptLayout) -> bool:
+    """Return whether this node has the attempt's working directory at its path.
+
+    A client of a network filesystem remembers for some time which directory has a name. Reading the folder above
+    shortens that.
+    """
+    record = _read_record(layout)
+    try:
+        os.listdir(layout.work.parent)
+        return record is not None and layout.work.stat().st_ino == record["inode"]
+    except FileNotFoundError:
+        return False
 
 
 def has_output(layout: AttemptLayout) -> bool:
@@ -63,7 +86,7 @@ def has_output(layout: AttemptLayout) -> bool:
     return any(
         is_output(path, record["moved"]) or status.st_mtime_ns > written_at
         for path in record["named"]
-        for _, status in _files(layout.code / path)
+        for _, status in _files(layout.work / path)
     )
 
 
@@ -76,7 +99,7 @@ def newest_output(layout: AttemptLayout) -> float | None:
     times = [
         status.st_mtime
         for path in (record["paths"] if record else ())
-        for name, status in _files(layout.code / path)
+        for name, status in _files(layout.work / path)
         if is_checkpoint_file(name)
     ]
     return max(times, default=None)
@@ -90,10 +113,15 @@ def _sources(layout: AttemptLayout) -> list[Path]:
     """
     sources: list[Path] = []
     for attempt in layout.earlier():
-        sources.insert(0, attempt.code)
+        sources.insert(0, layout.work if _in_work(attempt) else attempt.code)
         if attempt.output.is_file():
             break
     return sources
+
+
+def _in_work(attempt: AttemptLayout) -> bool:
+    """Return whether the attempt's directory became the job's working directory, and still is."""
+    return attempt.output.is_file() and not attempt.code.exists()
 
 
 def _read_record(layout: AttemptLayout) -> dict[str, Any] | None:

@@ -6,6 +6,8 @@ import logging
 import os
 import shutil
 import tarfile
+import time
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from trainyard.contract.layout import AttemptLayout, RunLayout
@@ -13,7 +15,7 @@ from trainyard.contract.spec.user_code import MAX_CODE_BYTES, code_archive, runs
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import FinishRecord
 from worker.core.full_disk import DISK_ERRORS
-from worker.core.program_output import take_output
+from worker.core.program_output import enter_work, sees_work, take_output
 from worker.launcher.exit_record import not_started, rejected
 
 log = logging.getLogger(__name__)
@@ -23,6 +25,9 @@ _MAX_MEMBERS = 100_000
 _MAX_NAME = 1024
 _SHOWN_NAME = 100
 _MAX_DEPTH = 64
+_WORK_SECONDS = 120.0
+"""Twice as long as NFS clients keep what they know of a folder, unless they are mounted with another limit."""
+_POLL_SECONDS = 0.2
 _MALFORMED = (tarfile.TarError, ValueError, ArithmeticError, LookupError, RecursionError)
 """What tarfile raises for malformed headers: it documents only the first. Extended headers that follow each other make
 it call itself."""
@@ -52,8 +57,9 @@ def prepare_code(layout: AttemptLayout, launch: LaunchDocument, execution: int) 
     Returns:
         The exit record if that failed; it is already written.
     """
-    if layout.output.is_file():
-        return None
+    is_script = launch.spec.task == "script"
+    if is_script and layout.output.is_file():
+        return _make_work(layout, launch.spec.keep, execution)
     try:
         _unpack_code(layout, launch)
     except (CodeError, OSError) as error:
@@ -62,15 +68,29 @@ def prepare_code(layout: AttemptLayout, launch: LaunchDocument, execution: int) 
             return not_started(layout, execution, str(error), type_=type(error).__name__, reason="disk_full")
         log.error("the code cannot be used: %s", error)
         return rejected(layout, execution, str(error), type_="CodeError")
-    if launch.spec.task != "script":
-        return None
+    return _make_work(layout, launch.spec.keep, execution) if is_script else None
+
+
+def _make_work(layout: AttemptLayout, keep: Sequence[str], execution: int) -> FinishRecord | None:
     try:
-        take_output(layout, launch.spec.keep)
+        if not layout.output.is_file():
+            take_output(layout, keep)
+        enter_work(layout)
     except OSError as error:
-        message = f"what the program wrote cannot be moved from the attempt before: {error}"
+        message = f"the working directory of the attempt before cannot be moved: {error}"
         log.error("%s", message)
         return not_started(layout, execution, message, type_=type(error).__name__)
     return None
+
+
+def await_work(layout: AttemptLayout) -> bool:
+    """On every node, wait until the job's working directory is the one of this attempt; False: it is another."""
+    deadline = time.monotonic() + _WORK_SECONDS
+    while not sees_work(layout):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True
 
 
 def _unpack_code(layout: AttemptLayout, launch: LaunchDocument) -> None:

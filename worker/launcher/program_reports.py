@@ -63,7 +63,7 @@ class ProgramReports:
         self._event_files = TensorBoardFollower(
             self._journal,
             ArtifactFolder(run.artifacts / TRACKER),
-            log_folders(layout.code, run.checkpoints, {**os.environ, **variables}),
+            log_folders(layout.work, run.checkpoints, {**os.environ, **variables}),
             EventClaims(layout, node.index, shared=node.count > 1),
             first,
             remainder=EventRemainder.find(layout) if node.is_first else None,

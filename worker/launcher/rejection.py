@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 from collections.abc import Callable
 
 from trainyard.contract.layout import AttemptLayout
@@ -9,7 +10,7 @@ from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import FinishRecord
 from worker.launcher import exit_record, torchrun
 from worker.launcher.claim import Claimed, missing_secrets
-from worker.launcher.code import prepare_code
+from worker.launcher.code import await_work, prepare_code
 from worker.launcher.environment import prepare_environment
 from worker.launcher.node_check import node_problem
 from worker.launcher.nodes import Node
@@ -42,4 +43,8 @@ def reject_node(
     if name and (problem := node_problem(launch, os.environ)) is not None:
         log.error("%s", problem)
         return exit_record.node_not_ready(layout, execution, name, problem)
+    if launch.spec.task == "script" and not await_work(layout):
+        message = f"did not start: {socket.gethostname()} does not see {layout.work} as node 0 does"
+        log.error("%s", message)
+        return exit_record.not_started(layout, execution, message, type_="StaleFolder")
     return prepare_environment(layout, launch, node, execution, interrupted)

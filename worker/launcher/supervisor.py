@@ -82,9 +82,6 @@ def run(attempt_folder: str) -> None:
     )
     if execution is None:
         return
-    if node.is_first and launch.settle_seconds:
-        log.info("the preceding attempt left no exit record; starting in %d s", launch.settle_seconds)
-        time.sleep(launch.settle_seconds)
     presence.mark_alive(layout, node)
     try:
         secrets = claimed.secrets if claimed else _repeat_claim(layout, launch, connect)
@@ -114,6 +111,9 @@ def _decide(
     rejection = None
     if claimed:
         log_start(layout, launch, node)
+        if launch.settle_seconds:
+            log.info("the preceding attempt left no exit record; starting in %d s", launch.settle_seconds)
+            time.sleep(launch.settle_seconds)
         rejection = reject_claimed(layout, launch, node, claimed, lambda: signals.any)
         if rejection:
             ship_launch_log(layout, launch, connect, _LAST_LOGS_SECONDS)
@@ -133,7 +133,7 @@ def _follow(
     Raises:
         SystemExit: This node cannot run the spec.
     """
-    execution = await_decision(layout, node, preparation_seconds(launch))
+    execution = await_decision(layout, node, preparation_seconds(launch) + launch.settle_seconds)
     if execution is None:
         return None
     log_start(layout, launch, node)

@@ -20,22 +20,20 @@ class EarlierAttempt:
     layout: AttemptLayout
     saved_at: float
     """When the newest checkpoint was written, in seconds since 1970."""
-    code: Path
-    """The working directory of this attempt."""
 
     @classmethod
     def find(cls, layout: AttemptLayout) -> "EarlierAttempt | None":
         """Return it, if there is one and a checkpoint. Called before the program starts."""
         earlier = layout.earlier()
         saved_at = newest_checkpoint(layout)
-        return cls(earlier[0], saved_at, layout.code) if earlier and saved_at is not None else None
+        return cls(earlier[0], saved_at) if earlier and saved_at is not None else None
 
     def path_now(self, path: str) -> Path:
-        """Return where a file of that attempt is now: this attempt has got what its program wrote."""
-        moved = Path(path)
-        if not moved.exists() and moved.is_relative_to(self.layout.code):
-            return self.code / moved.relative_to(self.layout.code)
-        return moved
+        """Return where a file of that attempt is now: this attempt has got what its program wrote, and not the rest."""
+        now = Path(path)
+        if not now.exists() and now.is_relative_to(self.layout.work):
+            return self.layout.code / now.relative_to(self.layout.work)
+        return now
 
     def unread(
         self, values: Iterable[TrackedValue], known: Callable[[TrackedValue], MetricHistory | None]

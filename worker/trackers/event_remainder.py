@@ -35,7 +35,7 @@ class EventRemainder:
         checkpoints = RunLayout(layout.root.parent.parent).checkpoints
         launch = earlier.layout.launch
         submitted_at = launch.stat().st_mtime if launch.exists() else 0.0
-        return cls([earlier.layout.code, layout.code, checkpoints], earlier, submitted_at)
+        return cls([earlier.layout.code, layout.work, checkpoints], earlier, submitted_at)
 
     def values(self, known: Callable[[TrackedValue], MetricHistory | None]) -> Iterator[TrackedValue]:
         """Yield the scalars that follow the last point of their metric and precede the checkpoint."""

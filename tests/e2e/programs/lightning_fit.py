@@ -30,7 +30,7 @@ class Gate(Callback):
 
 
 module = Module()
-save = ModelCheckpoint("checkpoints", every_n_train_steps=10, save_last=True)
+save = ModelCheckpoint("checkpoints", monitor="loss", every_n_train_steps=10, save_last=True)
 trainer = lightning.Trainer(
     max_steps=40,
     accelerator="cpu",

@@ -137,7 +137,7 @@ def test_script_in_an_image_without_torch_reports(script: Any, runtime: Runtime)
         assert not environ.keys() & {*host} - {"PYTHONPATH"}
         assert environ["PYTHONPATH"] == str(attempt.packages)
         assert environ["PATH"] == "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-        assert (observed["sets"], observed["folder"]) == (["part"], str(attempt.code))
+        assert (observed["sets"], observed["folder"]) == (["part"], str(attempt.work))
     assert not processes_of(attempt)
 
 
@@ -204,7 +204,7 @@ def test_companion_runs_in_a_container_of_its_own(script: Any, runtime: Runtime)
 
         status, output = execute("python3", "-c", observe)
         variables, sets, folder, _ = json.loads(output.splitlines()[-1])
-        assert (status, sets, folder) == (0, ["part"], str(attempt.code))
+        assert (status, sets, folder) == (0, ["part"], str(attempt.work))
         assert (variables["RANK"], variables["APP_MODE"]) == ("1", "a b")
         assert not variables.keys() & {"HF_TOKEN", "TRAINYARD_TOKEN", "TRAINYARD_ATTEMPT_FOLDER", "MASTER_PORT"}
         assert execute("sh", "-c", "exit 3")[0] == 3

@@ -49,5 +49,5 @@ def test_killed_program_resumes_from_a_relative_folder(tmp_path, out):
         second = run.run(2)
     assert finish_of(second, 11).reason == "completed"
     assert re.findall(r"(?m)^step (\d)$", second.rank_log(0).read_text()) == ["3", "4", "5"]
-    assert (second.code / out / "ckpt.pt").read_text() == "6"
+    assert (second.work / out / "ckpt.pt").read_text() == "6"
     assert not (first.code / out).exists()

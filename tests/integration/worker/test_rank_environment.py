@@ -51,7 +51,7 @@ def test_only_the_ranks_have_variables_and_secrets(tmp_path: Path, script: dict[
         assert finish_of(attempt, 2).reason == "completed", attempt.launch_log.read_text()[-2000:]
     for rank in range(2):
         for restart in range(2):
-            own, *others = json.loads((attempt.code / f"environ-{rank}-{restart}.json").read_text())
+            own, *others = json.loads((attempt.work / f"environ-{rank}-{restart}.json").read_text())
             assert {name: own[name] for name in given} == given
             assert own["HF_TOKEN"] == SECRET_VALUE
             assert own["RANK"] == str(rank)
@@ -75,7 +75,7 @@ def test_missing_secret_rejects_the_attempt_with_the_remedy(tmp_path: Path, scri
         "environment.secrets: B_TOKEN was deleted or cannot be decrypted; store it again with "
         "`trainyard secrets set B_TOKEN` and retry the job"
     )
-    assert not list(attempt.code.glob("environ-*"))
+    assert not list(attempt.work.glob("environ-*"))
 
 
 @pytest.mark.cpu_seconds(8)

@@ -68,7 +68,7 @@ def test_a_program_reports_and_completes(script, tmp_path):
     assert len(service.series("train/loss")) == len(service.series("eval/score")) == 40
     for rank in (0, 1):
         log = attempt.rank_log(rank).read_text()
-        assert f"begins at 0 in {attempt.code}" in log
+        assert f"begins at 0 in {attempt.work}" in log
         assert "ends at 40" in log
     assert b"ends at 40" in service.logs["a1", "1"]
     assert list(temporary.rglob("*")) == [temporary / f"trainyard-{os.getuid()}"], "an attempt leaves no files there"

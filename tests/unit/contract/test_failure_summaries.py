@@ -36,8 +36,9 @@ def failure(text: str = "", **fields: Any) -> Failure:
 @pytest.mark.parametrize(
     "text", [OURS + USER, OURS + USER + LIBRARY, "line 1\nline 2\n" + OURS + USER + "KeyError: 'hot'\n"]
 )
-def test_last_frame_of_the_user_is_returned(text: str) -> None:
-    summary = summarize_failure(failure(text), {})
+@pytest.mark.parametrize("folder", [CODE, "/shared/runs/job_01m8jtssv3eea6t7007rxyth1z/work"])
+def test_last_frame_of_the_user_is_returned(text: str, folder: str) -> None:
+    summary = summarize_failure(failure(text.replace(CODE, folder)), {})
     assert summary.frame is not None
     assert summary.frame.model_dump() == {
         "file": "sub/spirals.py",

@@ -29,7 +29,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("path", ["data/a.csv", "./data/a.csv", "/runs/job_1/attempts/1-a/code/data/a.csv"])
+@pytest.mark.parametrize(
+    "path",
+    ["data/a.csv", "./data/a.csv", "/runs/job_1/work/data/a.csv", "/runs/job_1/attempts/1-a/code/data/a.csv"],
+)
 def test_a_file_that_is_here_and_was_not_uploaded_is_named(folder: Path, path: str) -> None:
     hint = missing_file_hint(f"[Errno 2] No such file or directory: '{path}'", folder, {"train.py"})
     assert hint is not None

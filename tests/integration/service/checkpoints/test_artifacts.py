@@ -207,9 +207,10 @@ def test_paths_that_lead_out_of_the_folder_are_not_audited(world: World, job: st
     assert not [entry for entry in entries if entry["action"] == "download_artifact"]
 
 
-@pytest.fixture
-def program(world: World) -> str:
+@pytest.fixture(params=[2, 1], ids=["started", "prepared"])
+def program(world: World, request: pytest.FixtureRequest) -> str:
     """A program whose second attempt has what the first wrote, and whose third has not started."""
+    current = request.param
     program = {"version": 1, "task": "script", "argv": ["/opt/train.py"], "keep": ["mine/state.pt"]}
     job = str(world.client.post("/v1/jobs", json=program).json()["id"])
     run = world.app_state.run_layout(job)
@@ -218,9 +219,11 @@ def program(world: World) -> str:
         (2, ["out/a.pt", "out/.hidden", "mine/state.pt", "mine/other", "train.py"]),
     ):
         layout = run.attempt(f"{number}-x")
+        folder = layout.work if number == current else layout.code
         for name in names:
-            (layout.code / name).parent.mkdir(parents=True, exist_ok=True)
-            (layout.code / name).write_text(name)
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(name)
+        layout.root.mkdir(parents=True, exist_ok=True)
         layout.output.write_text("{}")
     run.attempt("3-x").root.mkdir()
     run.artifacts.mkdir()

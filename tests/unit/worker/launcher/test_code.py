@@ -4,6 +4,7 @@ import errno
 import hashlib
 import io
 import random
+import shutil
 import tarfile
 
 import pytest
@@ -203,11 +204,14 @@ def test_mutated_archives_are_accepted_or_rejected(tmp_path, seed):
                 data[block + 148 : block + 156] = b"%06o\0 " % sum(data[block : block + 512])
         attempt = RunLayout(tmp_path / "runs" / "job_1").attempt("1")
         attempt.output.unlink(missing_ok=True)
+        shutil.rmtree(attempt.work, ignore_errors=True)
         rejected_reason(tmp_path, bytes(data) + b"\0" * 1024)
-        outside = [path for path in tmp_path.rglob("*") if not path.is_dir() and attempt.code not in path.parents]
+        unpacked = {attempt.code, attempt.work}
+        outside = [path for path in tmp_path.rglob("*") if not path.is_dir() and unpacked.isdisjoint(path.parents)]
         assert {path.name for path in outside} <= {
             "finish-000001.json",
             "output.json",
             *(path.name for path in archives(tmp_path)),
         }
-        assert not any(path.is_symlink() or not (path.is_file() or path.is_dir()) for path in attempt.code.rglob("*"))
+        inside = [path for folder in unpacked for path in folder.rglob("*")]
+        assert not any(path.is_symlink() or not (path.is_file() or path.is_dir()) for path in inside)

@@ -11,7 +11,7 @@ from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.stored_name import metric_name
 from trainyard.contract.wire.reports import UNKNOWN_STEP, MetricsBatch
 from trainyard.contract.wire.spool import parse_spool
-from worker.core.program_output import take_output
+from worker.core.program_output import enter_work, take_output
 from worker.trackers.event_remainder import EventRemainder
 from worker.trackers.journal import Journal, TrackedValue
 
@@ -30,7 +30,7 @@ def attempts(tmp_path: Path) -> list[AttemptLayout]:
 
 
 def write(layout: AttemptLayout, steps: range, tag: str = "loss", folder: str = "runs", late: float = 0.0) -> None:
-    with SummaryWriter(str(layout.code / folder)) as writer:
+    with SummaryWriter(str((layout.code if layout.code.exists() else layout.work) / folder)) as writer:
         for step in steps:
             writer.add_scalar(tag, step / 4, step, walltime=BEGIN + step + late)
 
@@ -49,6 +49,11 @@ def save(layout: AttemptLayout, step: float, name: str = "state") -> None:
     path = RunLayout(layout.root.parent.parent).checkpoints / name
     path.write_text("")
     os.utime(path, (BEGIN + step, BEGIN + step))
+
+
+def begin(layout: AttemptLayout) -> None:
+    take_output(layout, ())
+    enter_work(layout)
 
 
 def made_up(layout: AttemptLayout, execution: int = 2) -> list[tuple[str, int, float]]:
@@ -133,12 +138,12 @@ def test_damaged_files_are_passed_over(attempts: list[AttemptLayout]) -> None:
 
 
 def test_moved_files_are_read_but_not_of_older_attempts(attempts: list[AttemptLayout]) -> None:
-    take_output(attempts[0], ())
+    begin(attempts[0])
     write(attempts[0], range(1, 8), folder="runs/first")
     attempts[1].launch.write_text("")
-    take_output(attempts[1], ())
+    begin(attempts[1])
     write(attempts[1], range(5, 13), folder="runs/second", late=100.0)
     store(attempts[1], 2, range(5, 9), late=100.0)
     save(attempts[1], 111.5)
-    take_output(attempts[2], ())
+    begin(attempts[2])
     assert made_up(attempts[2], 3) == [("loss", step, step / 4) for step in (9, 10, 11)]
