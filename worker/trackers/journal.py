@@ -256,11 +256,13 @@ class Journal:
             run = self._executions.get(execution)
             return run.steps.highest if run else 0
 
-    def resumes_at(self, execution: int) -> int:
-        """Return the step after the last point that was logged before the newest checkpoint; 0: there is none."""
+    def resumes_at(self, execution: int, tracker: str) -> int:
+        """Return the step after a tracker's last point before the newest checkpoint; 0: there is none."""
         with self._lock:
-            history = self._execution(execution).steps.history
-        return max((one.resumes_at for one in history.values()), default=0)
+            history, own = self._execution(execution).steps.history, self._stored_names.metrics(tracker)
+        # An earlier release did not record the tracker of each metric.
+        known = [one for name, one in history.items() if name in own] or history.values()
+        return max((one.resumes_at for one in known), default=0)
 
     def close(self) -> None:
         with self._lock:

@@ -42,7 +42,7 @@ class StoredNames:
         """
         name, logged = prefix + ".".join(keys), (prefix, *keys)
         stored = metric_name(name) if kind == "Metric" else stored_name(name)
-        if "/" not in name and len(keys) == 1 and "." not in name:
+        if kind != "Metric" and "/" not in name and len(keys) == 1 and "." not in name:
             return stored  # It has no prefix, and no other name has its text.
         first = self._owners.get((kind, tracker, stored))
         if first is None and len(self._owners) < _MAX_OWNERS:
@@ -51,3 +51,7 @@ class StoredNames:
             with contextlib.suppress(OSError), self._path.open("a") as file:
                 file.write(json.dumps([kind, tracker, stored, *logged]) + "\n")
         return stored if first in (logged, None) else with_digest(stored, json.dumps(logged if prefix else keys))
+
+    def metrics(self, tracker: str) -> set[str]:
+        """Return the stored names of the metrics that a tracker reported, in this attempt or an earlier one."""
+        return {stored for kind, by, stored in self._owners if (kind, by) == ("Metric", tracker)}

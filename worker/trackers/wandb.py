@@ -155,7 +155,7 @@ class WandbApi:
                 step = run.begin_again()
             else:
                 self._resumed[reporter, run_id] = frozenset(known.metrics)
-            step = step or self._journal.resumes_at(reporter.execution)
+            step = step or self._journal.resumes_at(reporter.execution, "wandb")
             bucket = {
                 "id": run_id,
                 "name": run_id,
@@ -298,7 +298,7 @@ class WandbApi:
                 self._prefixes.prefix(reporter, f"{reporter} {run_id}", name),
                 name=name,
                 project=str(project or _NO_PROJECT),
-                resumes_at=self._journal.resumes_at(reporter.execution),
+                resumes_at=self._journal.resumes_at(reporter.execution, "wandb"),
                 earlier=self._resumed.get((reporter, run_id), frozenset()),
                 report_media=lambda objects: report_media(
                     self._artifacts, folder, reporter.execution, self._journal, objects

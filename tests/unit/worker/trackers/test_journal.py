@@ -148,6 +148,25 @@ def test_names_of_runs_that_meet_stay_distinct_in_all_attempts(tmp_path: Path, f
     StoredNames(run.root / "logged_names-0.jsonl")
 
 
+def test_counts_of_a_tracker_resume_at_its_own_steps(tmp_path: Path) -> None:
+    run = RunLayout(tmp_path / "job")
+    layouts = [run.attempt(name) for name in ("1-a", "2-b")]
+    for layout in layouts:
+        layout.root.mkdir(parents=True)
+    journal, now = Journal(layouts[0], 0), datetime.now(UTC)
+    for step in range(3):
+        journal.log(1, "wandb", [TrackedValue("loss", 1.0, step, now)])
+        journal.log(1, "tensorboard", [TrackedValue("samples", 1.0, step * 1000, now)])
+    journal.close()
+    run.checkpoints.mkdir()
+    (run.checkpoints / "state").touch()
+    resumed = Journal(layouts[1], 0)
+    assert [resumed.resumes_at(2, tracker) for tracker in ("wandb", "tensorboard")] == [3, 2001]
+    resumed.close()
+    (run.root / "logged_names-0.jsonl").unlink()  # as of an earlier release
+    assert Journal(layouts[1], 0).resumes_at(2, "wandb") == 2001
+
+
 def test_unread_values_have_the_name_of_their_run(tmp_path: Path) -> None:
     layout = RunLayout(tmp_path / "job").attempt("1-a")
     layout.root.mkdir(parents=True)
