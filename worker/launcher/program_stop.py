@@ -11,6 +11,7 @@ from worker.launcher.stop_signals import signal_of_ranks
 
 log = logging.getLogger(__name__)
 
+_OBSERVE_SECONDS = 1.0
 END_SECONDS = 8.0
 """How long a program may take to end after SIGINT. Its trackers send and write the rest in this time."""
 _SAVES_ON = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -54,6 +55,9 @@ class ProgramStop:
         self._savers: set[int] = set()
         """Ranks that were seen to catch a signal to save on. Python's handlers are gone while a program exits."""
         self._interrupted_at: float | None = None
+        self._catches_sigterm = False
+        """Whether a rank did when there were ranks last. The scheduler may end them before this process knows of it."""
+        self._observe_at = 0.0
         self._began = False
         """Whether there were ranks, which may have something to save."""
         self.is_answer = warning is not None
@@ -76,6 +80,20 @@ class ProgramStop:
     def interrupted(self) -> bool:
         return self._interrupted_at is not None
 
+    def observe(self, ranks: Sequence[int]) -> None:
+        """Note whether ranks catch SIGTERM, once in a second."""
+        if ranks and self._now() >= self._observe_at:
+            self._observe_at = self._now() + _OBSERVE_SECONDS
+            self._catches_sigterm = not self._in_container and _catch_sigterm(ranks)
+
+    def answers(self, signalled: bool) -> bool:
+        """Return whether an end of the program answers a stop request, or the scheduler's SIGTERM.
+
+        Args:
+            signalled: Whether the scheduler sent one, to every process of the job.
+        """
+        return self.is_answer or (signalled and self._catches_sigterm)
+
     def request(self, ranks: Sequence[int], reason: str) -> None:
         """Send the signals of a stop request, each once. Ranks without a handler ignore them."""
         self._find_savers(ranks)
@@ -83,7 +101,7 @@ class ProgramStop:
         expected = {self._warning or signal.SIGUSR2}
         if cancelled or self._warning is None:
             expected.add(signal.SIGTERM)
-        caught = not self._in_container and any(processes.catches(rank, signal.SIGTERM) for rank in ranks)
+        caught = not self._in_container and _catch_sigterm(ranks)
         self.is_answer = self.is_answer or cancelled or (caught and signal.SIGTERM not in self._sent)
         for number in sorted(expected - self._sent):
             self._sent.add(number)
@@ -122,3 +140,7 @@ class ProgramStop:
     def _saves(self, ranks: Sequence[int]) -> bool:
         self._find_savers(ranks)
         return self._polls() or not self._savers.isdisjoint(ranks)
+
+
+def _catch_sigterm(ranks: Sequence[int]) -> bool:
+    return any(processes.catches(rank, signal.SIGTERM) for rank in ranks)

@@ -84,8 +84,7 @@ def run(attempt_folder: str) -> None:
         return
     presence.mark_alive(layout, node)
     try:
-        secrets = claimed.secrets if claimed else _repeat_claim(layout, launch, connect)
-        variables = rank_variables(launch.spec, secrets)
+        variables = rank_variables(launch.spec, claimed.secrets if claimed else _repeat_claim(layout, launch, connect))
         scripted = launch.spec.task == "script"
         reports = ProgramReports(layout, launch, node, execution, connect, variables) if scripted else None
         variables |= reports.variables if reports else {}
@@ -239,7 +238,8 @@ class Supervisor:
         if self._program_stop and self._program_stop.interrupted:
             self._killed_for = self._killed_for or self._stop.reason
         if self._program_stop and not self._killed_for:
-            stop = self._stop.reason, self._program_stop.is_answer
+            signalled = self._signals.stops > 0  # A program may end before the launcher knows why it is to end.
+            stop = self._stop.reason or ("preempted" if signalled else None), self._program_stop.answers(signalled)
             script_job.finalize_script(layout, self._first_execution, self._process.returncode, *stop)
         record = exit_record.finalize(
             layout,
@@ -296,9 +296,11 @@ class Supervisor:
             self._stop.request("time_limit")
         elif (self._signals.stops or warned) and self._stop.reason is None and self._cause.is_known(self._heartbeat):
             self._stop.request("preempted")
+        ranks = torchrun.signalled_processes(self._launch, self._process.pid)
+        if self._program_stop:
+            self._program_stop.observe(ranks)
         if not self._stop.reason:
             return
-        ranks = torchrun.signalled_processes(self._launch, self._process.pid)
         if self._program_stop:
             self._program_stop.request(ranks, self._stop.reason)
         elif not self._ranks_signalled:
@@ -336,8 +338,7 @@ class Supervisor:
                     time.sleep(_NODES_SECONDS)
                 self._kill("stalled")
             return
-        stall = monitor.poll()
-        if stall is None:
+        if (stall := monitor.poll()) is None:
             return
         log.error("%s", stall.message)
         if self._node.count > 1 or self._records_collectives:
@@ -384,8 +385,7 @@ class Supervisor:
             self._stop.request("user_cancelled" if reply.stop == "cancel" else "preempted")
         if reply.seconds_left is not None:
             self._time_limit.extend(reply.seconds_left)
-        trace = reply.profile
-        if trace and self._node.is_first and trace.request > self._trace_requested:
+        if (trace := reply.profile) and self._node.is_first and trace.request > self._trace_requested:
             self._trace_requested = trace.request
             write_atomic(self._layout.profile_request, trace.model_dump_json())
 

@@ -43,7 +43,7 @@ while True:
 
 def lines_of(attempt: AttemptLayout) -> dict[int, float]:
     """Return the losses in the client's file by the client's own step, as the client itself reads it."""
-    (run,) = wandb_runs(attempt.root)
+    (run,) = wandb_runs(attempt.work)
     return {line["_step"]: line["loss"] for line in run["lines"]}
 
 
@@ -152,7 +152,7 @@ class StoppedRun:
             return set(lines_of(self.attempt))
         if self.tracker == "mlflow":
             return set()
-        (folder,) = {path.parent for path in self.attempt.root.rglob("events.out.tfevents.*")}
+        (folder,) = {path.parent for path in self.attempt.work.rglob("events.out.tfevents.*")}
         scalars = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload().Scalars("loss")
         return {scalar.step for scalar in scalars}
 

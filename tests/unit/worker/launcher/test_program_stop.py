@@ -108,6 +108,16 @@ def test_program_that_catches_sigterm_has_time_to_save(start: Start) -> None:
     assert next_signal(child) == "SIGINT", "each signal comes once"
 
 
+@pytest.mark.parametrize("caught", [True, False])
+def test_end_at_the_signal_of_the_scheduler_is_an_answer_if_it_was_caught(start: Start, caught: bool) -> None:
+    """`mpirun` ends with exit code 1 at Slurm's SIGTERM, before the launcher knows that the job is preempted."""
+    child, made = start(*["SIGTERM"] * caught), stop()
+    made.observe([child.pid])
+    made.observe([])
+    assert not made.answers(signalled=False)
+    assert made.answers(signalled=True) is caught
+
+
 def test_program_that_polls_is_not_interrupted(start: Start) -> None:
     child, made = start(), stop(polls=True)
     made.enforce([child.pid], "user_cancelled", is_over=False)
