@@ -77,7 +77,7 @@ def test_spec_folder_is_uploaded_once_at_submission(trainyard, client, tmp_path,
     (tmp_path / "mine.py").write_text("raise SystemExit('too late')\n")
     job = next(client.jobs(name="mine"))
     assert (job.status, job.resource.metrics) == ("succeeded", {"train/score": 42})
-    assert "42" in (attempt_of(run_of(runs, job.id), 1).code / "mine.py").read_text()
+    assert "42" in (attempt_of(run_of(runs, job.id), 1).work / "mine.py").read_text()
 
 
 def test_a_custom_task_that_cannot_be_built_is_rejected_with_its_traceback(client: Client, tmp_path: Path) -> None:

@@ -364,7 +364,7 @@ def test_curves_are_those_of_the_client(
     job = client.submit(spec, code=tmp_path).id
     wait_for_status(client, job, "succeeded")
     curves = {one.key: dict(zip(one.steps, one.values, strict=True)) for one in client.metrics(job).series}
-    own, latest = own_curves(tracker, attempt_of(run_of(runs, job), 1).code, text, clients)
+    own, latest = own_curves(tracker, attempt_of(run_of(runs, job), 1).work, text, clients)
     logged = {stored_as("names", name): {1: number} for number, name in enumerate(ODD_NAMES + ALIKE_NAMES)}
     assert curves == own | (logged if tracker == "mlflow" else {})
     assert client.job(job).resource.metrics.items() >= latest.items()

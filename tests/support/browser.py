@@ -66,7 +66,7 @@ class Visit:
 
     def assert_clean(self) -> None:
         """Fail if there was an error or a request to another host, for which Chromium logs an error too."""
-        assert not self.errors, self.errors
+        assert not self.errors, str(self.errors)  # the list is empty when the message is shown
 
     @contextmanager
     def lent(self) -> Iterator["Visit"]:
