@@ -1,7 +1,7 @@
 """The chat template of a tokenizer: what a probe of it tells, and which characters of a conversation are answers."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -291,7 +291,7 @@ class ChatTemplate:
         calls, and its reasoning if the template writes that in some answers."""
         needed = [message["content"], *(call["function"]["name"] for call in message.get("tool_calls") or ())]
         if self.traits.strips_reasoning:
-            needed.append(_reasoning(message))
+            needed += _reasoning(message)
         return (None, "stripped") if _missing(needed, written) else (span, "")
 
     def _start(self, messages: Sequence[Message], turn: int, tools: Sequence[Any] | None, text: str) -> Span | None:
@@ -344,18 +344,30 @@ def _squeezed(text: str) -> str:
     return "".join(text.split())
 
 
-def _reasoning(message: Message) -> str:
-    return next((message[name] for name in _REASONING if isinstance(message.get(name), str)), "")
+def _reasoning(message: Message) -> list[str]:
+    """Return the reasoning of an answer: the different texts of all fields that may have it, also within lists and
+    objects, which templates leave out."""
+    texts = (text for name in _REASONING for text in _texts(message.get(name)))
+    return list({_squeezed(text): text for text in texts if text.strip()}.values())
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _texts(inner)
 
 
 def _is_empty(message: Message) -> bool:
     """Return whether an answer holds nothing but white space."""
-    return not (message["content"].strip() or message.get("tool_calls") or _reasoning(message).strip())
+    return not (message["content"].strip() or message.get("tool_calls") or _reasoning(message))
 
 
 def _leaves_out_reasoning(message: Message, text: str) -> bool:
     reasoning = _reasoning(message)
-    return _squeezed(reasoning) in _missing([reasoning, message["content"]], text)
+    missing = _missing([*reasoning, message["content"]], text)
+    return any(_squeezed(one) in missing for one in reasoning)
 
 
 def _missing(parts: Sequence[str], text: str) -> list[str]:

@@ -18,7 +18,7 @@ from trainyard.contract.formats.records import (
 from trainyard.contract.formats.training_marks import REMEDY, left_out_text, training_mark
 from trainyard.contract.spec.text_sources import FORMAT_FIELDS
 
-CODE_VERSION = 4
+CODE_VERSION = 5
 """Changes when the same record becomes another example, or none; tokens that were cached with another version are not
 used."""
 
@@ -116,15 +116,22 @@ Fields = Callable[[str], Any]
 
 
 def _text(read: Fields) -> str:
-    return _string(read("text"), "text")
+    text = read("text")
+    if not isinstance(text, str):
+        raise _misfit("text")
+    return text
 
 
 def _completion(read: Fields) -> Completion | Chat:
     prompt, completion = read("prompt"), read("completion")
     if isinstance(prompt, str) and isinstance(completion, str):
         return Completion(prompt, completion)
-    if not isinstance(completion, list) or not isinstance(prompt, str | list) or not completion or prompt == []:
-        raise _misfit("completion")
+    for field, value in (("prompt", prompt), ("completion", completion)):
+        if value is None or value == [] or not isinstance(value, str | list):
+            wrong = "missing" if value is None or value == [] else "neither a string nor a list of messages"
+            raise _misfit("completion", f"`{field}` is {wrong}")
+    if isinstance(completion, str):
+        raise _misfit("completion", "`prompt` is a list, but `completion` is a string")
     question, (answer,) = answered("completion", prompt, {"completion": completion}, EXPECTED["completion"])
     for number, (message, mark) in enumerate(zip(question.messages, question.marks, strict=True), 1):
         if mark and message["role"] == "assistant":
@@ -143,11 +150,10 @@ def _completion(read: Fields) -> Completion | Chat:
 
 
 def _instruction(read: Fields) -> Instruction:
-    given = read("input")
     return Instruction(
-        _string(read("instruction"), "alpaca"),
-        "" if given is None else _string(given, "alpaca"),
-        _string(read("output"), "alpaca"),
+        _string(read, "instruction"),
+        "" if read("input") is None else _string(read, "input"),
+        _string(read, "output"),
     )
 
 
@@ -206,9 +212,10 @@ def _hint(turn: Any) -> str:
     return "; for turns of `role` and `content`, set data.format: chat and data.columns: {messages: conversations}"
 
 
-def _string(value: Any, format: str) -> str:
+def _string(read: Fields, field: str) -> str:
+    value = read(field)
     if not isinstance(value, str):
-        raise _misfit(format)
+        raise _misfit("alpaca", f"`{field}` is {'missing' if value is None else 'not a string'}")
     return value
 
 

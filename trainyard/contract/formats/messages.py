@@ -90,14 +90,21 @@ def _tool_call(position: _Position, call: Any) -> dict[str, Any]:
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise BadRecordError(f"has a call of a tool in {position.name} without `function.name`")
     arguments = function.get("arguments")
-    if isinstance(arguments, str):
-        try:
-            json.loads(arguments)
-        except (ValueError, RecursionError):
-            raise BadRecordError(f"has a call of a tool in {position.name} whose arguments are not JSON") from None
+    if not _is_json(arguments):
+        raise BadRecordError(f"has a call of a tool in {position.name} whose arguments are not JSON")
     rest = {key: value for key, value in function.items() if key != "arguments"}
     named = without_nulls(rest) | {"arguments": {} if arguments is None else arguments}
     return {**without_nulls({key: value for key, value in call.items() if key != "function"}), "function": named}
+
+
+def _is_json(arguments: Any) -> bool:
+    """Return whether the arguments of a call, or the text of them, are JSON: Python also reads NaN, and infinity for
+    numbers that are too large."""
+    try:
+        json.dumps(json.loads(arguments) if isinstance(arguments, str) else arguments, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):  # tables have times and bytes too
+        return False
+    return True
 
 
 def parse_tools(value: Any) -> list[Any] | None:

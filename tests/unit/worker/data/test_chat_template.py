@@ -108,6 +108,37 @@ class TestShortThoughts:
 
 
 @pytest.mark.parametrize(
+    "fields",
+    [
+        {"reasoning_content": "", "reasoning": "lost"},
+        {"reasoning_content": "written", "thinking": "lost"},
+        {"reasoning_content": ["lost"]},
+        {"reasoning": {"text": "lost"}},
+        {"reasoning": [{"text": "lost"}]},
+    ],
+    ids=str,
+)
+class TestReasoningThatNoTemplateWrites:
+    def test_its_answer_is_not_learned(self, fields: dict[str, Any]) -> None:
+        template, _ = templates()["qwen3"]
+        with pytest.raises(ValueError, match="leaves out a part of each answer, such as its reasoning"):
+            tokenizer(template).conversation(chat_of([user("q"), answer("a", **fields)]))
+
+    def test_template_without_reasoning_leaves_it_out(self, fields: dict[str, Any]) -> None:
+        marked = tokenizer(OBJECT).conversation(chat_of([user("q"), answer("a", **fields)]))
+        assert (marked.counts["answers_trained"], marked.counts["reasoning_left_out"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"thinking": True}, {"reasoning": {"tokens": 5}}, {"thinking": "r", "reasoning": "r"}]
+)
+def test_flags_and_equal_reasoning_are_no_loss(fields: dict[str, Any]) -> None:
+    template, _ = templates()["qwen3"]
+    marked = tokenizer(template).conversation(chat_of([user("q"), answer("a", **fields)]))
+    assert marked.counts == {"answers": 1, "answers_trained": 1}
+
+
+@pytest.mark.parametrize(
     ("name", "turns"),
     [
         ("qwen3", [user("q"), answer("a")]),

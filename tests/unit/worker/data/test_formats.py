@@ -161,10 +161,35 @@ class TestChat:
                 [USER, {**ANSWER, "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}],
                 "whose arguments are not JSON",
             ),
+            *(
+                (
+                    [USER, {**ANSWER, "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}],
+                    "whose arguments are not JSON",
+                )
+                for arguments in ('{"a": NaN}', '{"a": 1e400}', '{"a": -Infinity}', {"a": [float("nan")]}, {"a": b"b"})
+            ),
         ],
     )
     def test_what_is_wrong_is_stated(self, messages, message):
         assert message in problem({"messages": messages})
+
+    @pytest.mark.parametrize(
+        ("record", "format", "wrong"),
+        [
+            ({"instruction": "i"}, "alpaca", "`output` is missing"),
+            ({"instruction": "i", "output": 4}, "alpaca", "`output` is not a string"),
+            ({"instruction": "i", "output": "o", "input": ["a"]}, "alpaca", "`input` is not a string"),
+            ({"prompt": "p", "response": "c"}, "completion", "`completion` is missing"),
+            ({"prompt": None, "completion": "c"}, "completion", "`prompt` is missing"),
+            ({"prompt": [], "completion": [ANSWER]}, "completion", "`prompt` is missing"),
+            ({"prompt": "p", "completion": 1}, "completion", "`completion` is neither a string nor a list of messages"),
+            ({"prompt": [USER], "completion": "c"}, "completion", "`prompt` is a list, but `completion` is a string"),
+        ],
+    )
+    def test_the_field_that_lacks_a_text_is_named(self, record, format, wrong):
+        with pytest.raises(BadRecordError) as caught:
+            parse_example(record, format, {})
+        assert str(caught.value).endswith(f"; {wrong}")
 
     @pytest.mark.parametrize("tools", ["x", [1], {"name": "f"}])
     def test_tools_are_objects(self, tools):
