@@ -23,6 +23,8 @@ _TOOLS = [{"type": "function", "function": {"name": "f", "description": "", "par
 """Functions of the probe: some templates write calls in another way if the conversation has `tools`."""
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 """The fields of a message that hold reasoning, as transformers reads them."""
+_REASONING_TEXTS = ("text", "content", "summary", *_REASONING)
+"""The fields of an object within them that hold texts; others state kinds, efforts and signatures."""
 _WRITTEN = {"role", "content", "tool_calls"}
 """The fields of a message that are checked in another way."""
 EMPTY = "answers_empty"
@@ -355,7 +357,7 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | dict):
-        for inner in value.values() if isinstance(value, dict) else value:
+        for inner in value if isinstance(value, list) else [value.get(name) for name in _REASONING_TEXTS]:
             yield from _texts(inner)
 
 

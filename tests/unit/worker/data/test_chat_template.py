@@ -130,7 +130,7 @@ class TestReasoningThatNoTemplateWrites:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"thinking": True}, {"reasoning": {"tokens": 5}}, {"thinking": "r", "reasoning": "r"}]
+    "fields", [{"thinking": True}, {"reasoning": {"tokens": 5, "effort": "high"}}, {"thinking": "r", "reasoning": "r"}]
 )
 def test_flags_and_equal_reasoning_are_no_loss(fields: dict[str, Any]) -> None:
     template, _ = templates()["qwen3"]

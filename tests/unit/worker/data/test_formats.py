@@ -106,6 +106,11 @@ class TestChat:
         assert call == CALL
         assert example.tools == [{"name": "add"}]
 
+    def test_nulls_in_arguments_are_values(self):
+        called = {**CALL, "function": {"name": "add", "arguments": {"a": 1, "b": None, "c": [{"d": None}]}}}
+        example = chat(USER, {"role": "assistant", "content": None, "tool_calls": [called | {"index": None}]})
+        assert example.messages[1]["tool_calls"] == [called]
+
     def test_nulls_that_tables_have_for_absent_fields_are_left_out(self):
         filled = [{**message, "tool_calls": None, "name": None, "weight": None} for message in (USER, ANSWER)]
         assert chat(*filled, tools=None) == chat(USER, ANSWER)
