@@ -131,8 +131,9 @@ def test_files_of_a_running_job_are_private(running: tuple[Run, Path]) -> None:
     run, temporary = running
     attempt = run.layout.attempt("1")
     # The rest is what the service writes.
-    made = [path for path in attempt.root.rglob("*") if path.name not in {"launch.json", "token", "outer.log"}]
-    assert {"logs", "spool", "code"} <= {path.name for path in made}
+    own = [path for path in attempt.root.rglob("*") if path.name not in {"launch.json", "token", "outer.log"}]
+    made = [*own, attempt.work, *attempt.work.rglob("*")]
+    assert {"logs", "spool", "work"} <= {path.name for path in made}
     names = {path.name for path in temporary.iterdir()}
     assert f"trainyard-{os.getuid()}" in names
     assert not [name for name in names if name.startswith("torchinductor_")]
