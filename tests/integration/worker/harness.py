@@ -322,11 +322,12 @@ def all_spooled_points(attempt: AttemptLayout, execution: int) -> dict[tuple[str
 
 
 def processes_of(attempt: AttemptLayout) -> list[int]:
-    """Return the live processes whose command line has the attempt's folder."""
+    """Return the live processes whose command line has the attempt's folder, or its working directory."""
     pids = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            if str(attempt.root).encode() in (entry / "cmdline").read_bytes():
+            command = (entry / "cmdline").read_bytes()
+            if any(str(folder).encode() in command for folder in (attempt.root, attempt.work)):
                 pids.append(int(entry.name))
         except OSError:
             continue
