@@ -219,7 +219,7 @@ class Supervisor:
             if self._reports:
                 self._reports.start()
             system.start()
-            self._supervise()
+            signalled = self._supervise()
         finally:
             self._suspensions.close()
             system.close()
@@ -227,18 +227,17 @@ class Supervisor:
         spool.close(_LAST_REPORTS_SECONDS)
         presence.mark_exited(self._layout, self._node)
         if self._node.is_first and not self._fence.poll(at_once=True):
-            self._write_exit_record()
+            self._write_exit_record(signalled)
         else:
             self._heartbeat.close()
             self._log_shipper.close(_LAST_LOGS_SECONDS)
 
-    def _write_exit_record(self) -> None:
+    def _write_exit_record(self, signalled: bool) -> None:
         """On node 0, write and send the exit record: torchrun ends there only when it has ended on every node."""
         layout = self._layout
         if self._program_stop and self._program_stop.interrupted:
             self._killed_for = self._killed_for or self._stop.reason
         if self._program_stop and not self._killed_for:
-            signalled = self._signals.stops > 0  # A program may end before the launcher knows why it is to end.
             stop = self._stop.reason or ("preempted" if signalled else None), self._program_stop.answers(signalled)
             script_job.finalize_script(layout, self._first_execution, self._process.returncode, *stop)
         record = exit_record.finalize(
@@ -256,12 +255,13 @@ class Supervisor:
         self._log_shipper.close(_LAST_LOGS_SECONDS)
         _post_finish(self._connect, record)
 
-    def _supervise(self) -> None:
+    def _supervise(self) -> bool:
+        """Wait for torchrun; return whether the scheduler sent a signal before its end. A later one changes nothing."""
         polled = time.monotonic()
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_POLL_SECONDS)
-                return
+                return self._signals.stops > 0
             polled, previous = time.monotonic(), polled
             self._record_delay(polled - previous)
             self._descendants.update(processes.descendants(self._process.pid))

@@ -121,7 +121,7 @@ def test_absolute_paths_stay_valid(run: RunLayout) -> None:
 
 
 @pytest.mark.parametrize("stopped", [0, 1])
-def test_launcher_that_starts_again_goes_on(run: RunLayout, stopped: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launcher_that_starts_again_goes_on(run: RunLayout, stopped: int) -> None:
     first, second = begin(run, 1), unpack(run, 2)
     write(first, other="of attempt 1")
     take_output(second, ())
