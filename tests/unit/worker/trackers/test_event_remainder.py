@@ -115,7 +115,7 @@ def test_a_metric_of_another_tracker_is_left_to_it(attempts: list[AttemptLayout]
 def test_names_are_those_of_the_follower(attempts: list[AttemptLayout]) -> None:
     write(attempts[0], range(1, 5), tag="acc\n1")
     write(attempts[0], range(1, 5), tag="loss", folder="runs/valid")
-    store(attempts[0], 1, range(1, 4), name=metric_name("acc\n1"))
+    store(attempts[0], 1, range(1, 4), name="acc\n1")
     store(attempts[0], 1, range(1, 4), prefix="valid/")
     save(attempts[0], 20)
     assert sorted(made_up(attempts[1])) == [(metric_name("acc\n1"), 4, 1.0), ("valid/loss", 4, 1.0)]
