@@ -10,6 +10,7 @@ import structlog
 from service.scheduler.base import Observation, SchedulerUnavailableError
 from service.scheduler.slurm.accounting import SlurmAccounts
 from service.scheduler.slurm.commands import NodeReason, SlurmCommands
+from service.scheduler.slurm.late_answers import LateAnswers
 
 log = structlog.get_logger("slurm")
 
@@ -30,6 +31,7 @@ class EndEvidence:
     def __init__(self, commands: SlurmCommands, accounts: SlurmAccounts) -> None:
         self._commands = commands
         self._accounts = accounts
+        self._answers: LateAnswers[dict[str, list[NodeReason]]] = LateAnswers("sinfo")
         self._since: dict[str, float] = {}
         """By tag, since when a job that is over waits for its evidence."""
 
@@ -49,10 +51,8 @@ class EndEvidence:
         for tag, observation in observed.items():
             observation = self.with_canceller(replace(observation, unrecorded=tag in unrecorded), states.get(tag, ""))
             if _may_be_of_nodes(observation):
-                known = reasons.get(observation.nodes)
-                observation = _with_reasons(observation, known or [])
-                if known is None and observation.ended_as == "cancelled":
-                    waiting.add(tag)
+                waiting |= {tag} if observation.nodes[0] not in reasons else set()
+                observation = _with_reasons(observation, reasons.get(observation.nodes[0], []))
             explained[tag] = observation
         now = time.monotonic()
         self._since = {tag: self._since.get(tag, now) for tag in waiting}
@@ -64,16 +64,18 @@ class EndEvidence:
             return replace(observation, canceller=self._accounts.canceller(int(by[1])))
         return observation
 
-    def _reasons(self, observed: Mapping[str, Observation]) -> dict[tuple[str, ...], list[NodeReason]]:
-        """Return why nodes are out of service, by list of nodes; what was not queried is left out."""
-        lists = sorted({each.nodes for each in observed.values() if _may_be_of_nodes(each)})
-        reasons = {}
+    def _reasons(self, observed: Mapping[str, Observation]) -> dict[str, list[NodeReason]]:
+        """Return why nodes are out of service, by list of nodes; what sinfo has not answered yet is left out."""
+        lists = sorted({each.nodes[0] for each in observed.values() if _may_be_of_nodes(each)})[:_MAX_NODE_LISTS]
+        if not lists:
+            return {}
         try:
-            for nodes in lists[:_MAX_NODE_LISTS]:
-                reasons[nodes] = self._commands.node_reasons(",".join(nodes))
+            return self._answers.ask(
+                "reasons", frozenset(lists), lambda: {nodes: self._commands.node_reasons(nodes) for nodes in lists}
+            ).value
         except SchedulerUnavailableError as error:
             log.warning("reasons of nodes are unavailable", error=str(error))
-        return reasons
+            return {}
 
 
 def _may_be_of_nodes(observation: Observation) -> bool:

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from service.scheduler.base import Canceller, SchedulerUnavailableError, SubmittedJob
+from service.scheduler.slurm import late_answers
 from service.scheduler.slurm.commands import NodeReason, Row, SlurmCommands
 from service.scheduler.slurm.scheduler import SlurmScheduler
 from service.scheduler.slurm.states import BY_CONTROLLER
+from tests.support.wait import wait_until
 
 NOWHERE = Path("/nowhere")
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -38,8 +40,11 @@ class FakeCommands(SlurmCommands):
         self.since = START
         self.nodes: list[str] = []
         self.sinfo = True
+        self.sinfo_answers = threading.Event()
+        self.sinfo_answers.set()
 
     def node_reasons(self, nodes: str) -> list[NodeReason]:
+        self.sinfo_answers.wait(60)
         if not self.sinfo:
             raise SchedulerUnavailableError("sinfo ended with 1")
         self.nodes.append(nodes)
@@ -191,6 +196,22 @@ def test_a_cancelled_job_waits_for_its_evidence_but_not_for_ever(
     assert observed["ty-1"].ended_as == "cancelled"
     assert (observed["ty-1"].canceller is None) == (missing != "sinfo")
     assert observed["ty-1"].unrecorded == (missing != "sinfo"), "the accounting may explain it later"
+
+
+def test_a_hanging_sinfo_delays_only_the_ends_that_it_may_explain(
+    scheduler: SlurmScheduler, commands: FakeCommands, time: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(late_answers, "_BRIEF_SECONDS", 0.01)
+    commands.queue = [row(FIRST, "FAILED", "NonZeroExitCode"), row(SECOND, "RUNNING")]
+    commands.reasons = ["node1 is drained: Prolog error"]
+    commands.sinfo_answers.clear()
+    for _ in range(3):
+        assert {tag: each.state for tag, each in scheduler.observe([FIRST, SECOND]).items()} == {"ty-2": "running"}
+        time[0] += 5
+    commands.sinfo_answers.set()
+    wait_until(lambda: not any(each.name == "late-answer" for each in threading.enumerate()), 30, "the answer")
+    assert scheduler.observe([FIRST, SECOND])["ty-1"].prolog_failed
+    assert commands.nodes == ["node1"]
 
 
 def test_a_failing_prolog_explains_a_failed_job(scheduler: SlurmScheduler, commands: FakeCommands) -> None:
