@@ -1,5 +1,6 @@
 """Unpacks the user's code for an attempt: the uploaded archive is checked and unpacked before any rank starts."""
 
+import errno
 import hashlib
 import io
 import logging
@@ -13,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.spec.user_code import MAX_CODE_BYTES, code_archive, runs_uploaded_file
 from trainyard.contract.wire.launch import LaunchDocument
-from trainyard.contract.wire.reports import FinishRecord
+from trainyard.contract.wire.reports import ExitReason, FinishRecord
 from worker.core.full_disk import DISK_ERRORS
 from worker.core.program_output import enter_work, sees_work, take_output
 from worker.launcher.exit_record import not_started, rejected
@@ -31,6 +32,8 @@ _POLL_SECONDS = 0.2
 _MALFORMED = (tarfile.TarError, ValueError, ArithmeticError, LookupError, RecursionError)
 """What tarfile raises for malformed headers: it documents only the first. Extended headers that follow each other make
 it call itself."""
+_NAME_ERRORS = frozenset({errno.EEXIST, errno.EILSEQ, errno.EINVAL, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR})
+"""Errors of a filesystem that the names of an archive cause, in each attempt again. All others may pass."""
 
 
 class CodeError(Exception):
@@ -62,12 +65,14 @@ def prepare_code(layout: AttemptLayout, launch: LaunchDocument, execution: int) 
         return _make_work(layout, launch.spec.keep, execution)
     try:
         _unpack_code(layout, launch)
-    except (CodeError, OSError) as error:
-        if isinstance(error, OSError) and error.errno in DISK_ERRORS:
-            log.error("the code cannot be unpacked: %s", error)
-            return not_started(layout, execution, str(error), type_=type(error).__name__, reason="disk_full")
+    except CodeError as error:
         log.error("the code cannot be used: %s", error)
         return rejected(layout, execution, str(error), type_="CodeError")
+    except OSError as error:
+        log.error("the code cannot be unpacked: %s", error)
+        reason: ExitReason = "disk_full" if error.errno in DISK_ERRORS else "error"
+        message = f"the code cannot be unpacked: {error}"
+        return not_started(layout, execution, message, type_=type(error).__name__, reason=reason)
     return _make_work(layout, launch.spec.keep, execution) if is_script else None
 
 
@@ -110,6 +115,7 @@ def unpack(archive: Path, digest: str, folder: Path, *, limit: int = MAX_CODE_BY
 
     Raises:
         CodeError: The digest differs, or the archive holds anything else.
+        OSError: The archive cannot be read, or a file cannot be written.
     """
     if not archive.is_file():
         raise CodeError(f"code: the archive {digest} is missing in {archive.parent}; submit the job again")
@@ -125,6 +131,10 @@ def unpack(archive: Path, digest: str, folder: Path, *, limit: int = MAX_CODE_BY
                 _write(tar, member, folder.absolute())
     except _MALFORMED as error:
         raise CodeError(f"code: {archive} is not an uncompressed tar: {error}") from None
+    except OSError as error:
+        if error.errno in _NAME_ERRORS:
+            raise CodeError(f"code: {archive} cannot be unpacked: {error}") from None
+        raise
 
 
 def _members(tar: tarfile.TarFile, limit: int) -> list[tarfile.TarInfo]:

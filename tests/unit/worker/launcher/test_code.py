@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import io
+import os
 import random
 import shutil
 import tarfile
@@ -155,13 +156,18 @@ def test_malformed_archive_is_rejected_with_a_reason(tmp_path, data):
     assert len(rejected_reason(tmp_path, data + b"\0" * 1024)) > 10
 
 
-def test_full_disk_is_no_fault_of_the_archive(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(errno.ENOSPC, "disk_full"), (errno.EIO, "error"), (errno.ESTALE, "error"), (errno.EACCES, "error")],
+)
+def test_errors_of_the_filesystem_are_no_fault_of_the_archive(tmp_path, monkeypatch, error, reason):
     def fail(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(error, os.strerror(error))
 
     monkeypatch.setattr("worker.launcher.code.shutil.copyfileobj", fail)
     record = prepare(tmp_path, header("a.py", 3, content=b"x=1") + b"\0" * 1024)
-    assert (record.reason, record.failure.final) == ("disk_full", False)
+    assert (record.reason, record.failure.final) == (reason, False)
+    assert os.strerror(error) in record.failure.message
 
 
 def test_too_many_members_are_rejected(tmp_path, monkeypatch):
