@@ -216,7 +216,29 @@ def test_resources_of_a_cluster_are_proposed_and_sent(visit: Visit, client: Clie
     with page.expect_request("**/retry") as sent:
         page.get_by_role("button", name="Run with these").click()
     assert sent.value.post_data_json == {"resources": {"partition": "long", "memory_gb_per_gpu": 8}}
-    expect(page.locator("#toast")).to_contain_text("runs jobs on its own machine")
+    expect(page.locator("#resources .problem")).to_contain_text("runs jobs on its own machine")
+    expect(page.get_by_label("Partition")).to_have_value("long")
+    page.get_by_role("button", name="Keep as it is").click()
+    expect(page.locator("#resources")).to_be_hidden()
+    visit.ignore_errors("422")
+
+
+def test_enter_sends_a_dialog_and_an_error_keeps_its_input(visit: Visit, client: Client) -> None:
+    job = client.submit({**SPEC, "name": "notes"})
+    client.cancel(job.id)
+    page = visit.go(f"/jobs/{job.id}")
+    page.get_by_role("button", name="Edit name, tags and notes").click()
+    page.get_by_label("Notes, in Markdown").fill("long thoughts")
+    tags = page.get_by_label("Tags", exact=True)
+    tags.fill("=none")
+    tags.press("Enter")
+    expect(page.locator("#edit-dialog .problem")).not_to_be_empty()
+    expect(page.get_by_label("Notes, in Markdown")).to_have_value("long thoughts")
+    tags.fill("baseline")
+    tags.press("Enter")
+    expect(page.locator("#edit-dialog")).to_be_hidden()
+    stored = client.job(job.id)
+    assert (stored.tags, stored.notes) == ({"baseline": ""}, "long thoughts")
     visit.ignore_errors("422")
 
 

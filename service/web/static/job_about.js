@@ -3,7 +3,7 @@
 import { urlOf } from "./address.js";
 import { call } from "./api.js";
 import { markdown } from "./markdown.js";
-import { byId, make, openDialog, setText, toast, toastError } from "./page.js";
+import { byId, make, setText, submitDialog, toast } from "./page.js";
 
 const MAX_LABEL = 24;
 const FORKED_FROM = "forked_from"; // trainyard.contract.wire.lineage
@@ -38,13 +38,16 @@ export function connectAbout(current, changed) {
     name.value = job.name;
     tags.value = Object.entries(job.tags ?? {}).map(([tag, value]) => (value ? `${tag}=${value}` : tag)).join(", ");
     notes.value = job.notes ?? "";
-    if ((await openDialog(byId("edit-dialog"))) !== "yes") return;
-    const wanted = Object.fromEntries(tags.value.split(",").map((one) => one.trim()).filter(Boolean).map((one) => {
-      const [tag, ...value] = one.split("=");
-      return [tag.trim(), value.join("=").trim()];
-    }));
-    const removed = Object.keys(job.tags ?? {}).filter((tag) => !(tag in wanted)).map((tag) => [tag, null]);
-    const body = { name: name.value.trim() || job.name, tags: { ...wanted, ...Object.fromEntries(removed) }, notes: notes.value };
-    await call(`/v1/jobs/${job.id}`, { method: "PATCH", body }).then((answer) => { changed(answer); toast("Saved."); }, toastError);
+    const send = async () => changed(await call(`/v1/jobs/${job.id}`, { method: "PATCH", body: changesOf(job, name.value, tags.value, notes.value) }));
+    if (await submitDialog(byId("edit-dialog"), send)) toast("Saved.");
   });
+}
+
+function changesOf(job, name, tags, notes) {
+  const wanted = Object.fromEntries(tags.split(",").map((one) => one.trim()).filter(Boolean).map((one) => {
+    const [tag, ...value] = one.split("=");
+    return [tag.trim(), value.join("=").trim()];
+  }));
+  const removed = Object.keys(job.tags ?? {}).filter((tag) => !(tag in wanted)).map((tag) => [tag, null]);
+  return { name: name.trim() || job.name, tags: { ...wanted, ...Object.fromEntries(removed) }, notes };
 }

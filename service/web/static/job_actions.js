@@ -3,7 +3,7 @@
 import { urlOf } from "./address.js";
 import { call } from "./api.js";
 import { failureSummary, fixAddress, fixLabel } from "./job_failure.js";
-import { askForResources, mayChangeResources } from "./job_resources.js";
+import { changeResources, mayChangeResources } from "./job_resources.js";
 import { byId, confirmAction, openDialog, toast, toastError } from "./page.js";
 import { pauseReads } from "./read_pause.js";
 
@@ -39,15 +39,17 @@ export function connectActions(current, changed) {
   byId("actions")?.addEventListener("click", async (event) => {
     const button = event.target.closest("[data-action]");
     if (!button) return;
-    const request = await requestOf(button.dataset.action, current());
-    if (request === null) return;
-    const [name, body] = request;
-    button.disabled = true;
-    try {
-      const path = `/v1/jobs/${current().id}`;
-      if (name === "delete") { await deleteJob(path); return; }
+    const path = `/v1/jobs/${current().id}`;
+    const send = async (name, body) => {
       changed(await call(`${path}/${name}`, { method: "POST", body }), name, body);
       toast(TOASTS[name]);
+    };
+    if (button.dataset.action === "resources") { await changeResources(current(), send); return; }
+    const request = await requestOf(button.dataset.action, current());
+    if (request === null) return;
+    button.disabled = true;
+    try {
+      await (request[0] === "delete" ? deleteJob(path) : send(...request));
     } catch (error) {
       toastError(error);
     } finally {
@@ -69,7 +71,6 @@ async function deleteJob(path) {
 
 /** The name of an action and the body of its request, undefined if it has none; null if the user did not confirm it. */
 async function requestOf(name, job) {
-  if (name === "resources") return askForResources(job);
   if (CONFIRMATIONS[name]) {
     const [title, text, verb] = CONFIRMATIONS[name];
     return (await confirmAction(`${title} ${job.name}?`, text, verb)) ? [name] : null;

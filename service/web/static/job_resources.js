@@ -1,7 +1,7 @@
 // The dialog that lets a job go on with other resources: of the same job, whose checkpoints and curves stay.
 
 import { call } from "./api.js";
-import { byId, openDialog } from "./page.js";
+import { byId, submitDialog } from "./page.js";
 
 const WAITS = new Set(["queued", "submitting"]);
 const NUMBERS = new Set(["time_limit_minutes", "memory_gb_per_gpu"]);
@@ -10,20 +10,19 @@ const NUMBERS = new Set(["time_limit_minutes", "memory_gb_per_gpu"]);
 export const mayChangeResources = (job) =>
   ["failed", "cancelled"].includes(job.status) || job.status === "paused" && job.desired !== "cancelled" || WAITS.has(job.status) && job.desired === "run";
 
-/**
- * Ask for other resources.
- * @returns {Promise<[string, object] | null>} the action and the body of its request; null if nothing changes.
- */
-export async function askForResources(job) {
+/** Ask for other resources; whether the job got some. `send(name, body)` calls an action of the job. */
+export async function changeResources(job, send) {
   const dialog = byId("resources");
   const fields = [...dialog.querySelectorAll("input[name]")];
   const before = job.spec.resources ?? {};
   for (const field of fields) field.value = before[field.name] ?? "";
   await showPartitions(dialog);
-  if (await openDialog(dialog) !== "yes") return null;
-  const changes = Object.fromEntries(fields.map((field) => [field.name, valueOf(field)]).filter(([name, value]) => value !== (before[name] ?? null)));
-  if (!Object.keys(changes).length) return null;
-  return [job.status === "paused" ? "resume" : "retry", { resources: changes }];
+  return submitDialog(dialog, async () => {
+    const values = fields.map((field) => [field.name, valueOf(field)]);
+    const changes = Object.fromEntries(values.filter(([name, value]) => value !== (before[name] ?? null)));
+    if (!Object.keys(changes).length) throw new Error("No field was changed.");
+    await send(job.status === "paused" ? "resume" : "retry", { resources: changes });
+  });
 }
 
 const valueOf = ({ name, value }) => value.trim() === "" ? null : NUMBERS.has(name) ? Number(value) : value.trim();

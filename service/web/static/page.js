@@ -91,11 +91,41 @@ export function onOpen(details, action) {
   if (details.open) action();
 }
 
-/** Open a dialog; the value of the button that closed it, "no" for Escape. */
+/**
+ * Open a dialog; the value of the button that closed it, "no" for Escape and for a button of class "close". Enter in a
+ * field presses the first button that submits, which in dialogs with fields is the one of "yes".
+ */
 export function openDialog(dialog) {
   dialog.returnValue = "no";
+  for (const button of dialog.querySelectorAll("button.close")) button.onclick = () => dialog.close();
   dialog.showModal();
   return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue), { once: true }));
+}
+
+/**
+ * Open a dialog and call `send` for its "yes". An error of `send` is shown in the dialog, which stays open with its input.
+ * @returns {Promise<boolean>} whether `send` succeeded.
+ */
+export async function submitDialog(dialog, send) {
+  const form = dialog.querySelector("form");
+  const problem = dialog.querySelector(".problem") ?? make("p", { class: "problem", role: "alert" });
+  dialog.querySelector(".buttons").before(problem);
+  setText(problem, "");
+  form.onsubmit = async (event) => {
+    if (event.submitter?.value !== "yes") return;
+    event.preventDefault();
+    setText(problem, "");
+    event.submitter.disabled = true;
+    try {
+      await send();
+      dialog.close("yes");
+    } catch (error) {
+      setMessage(problem, error.message);
+    } finally {
+      event.submitter.disabled = false;
+    }
+  };
+  return (await openDialog(dialog)) === "yes";
 }
 
 /** Confirm an action in the page's dialog, with `verb` on the button that does it; true when confirmed. */

@@ -1,7 +1,7 @@
 // Saved views of the table: a menu that opens them, and a dialog that saves what is shown.
 
 import { call, callAll } from "./api.js";
-import { byId, make, mayChange, onOpen, openDialog, toast, toastError, visitor } from "./page.js";
+import { byId, make, mayChange, onOpen, submitDialog, toast, toastError, visitor } from "./page.js";
 
 const OF_THE_VIEW = ["where", "sort", "columns", "group"];
 
@@ -37,17 +37,23 @@ export class SavedViews {
     byId("views").open = false;
     const name = byId("view-name");
     name.value = "";
-    if ((await openDialog(byId("view-dialog"))) !== "yes" || !name.value.trim()) return;
+    let done = "";
+    await submitDialog(byId("view-dialog"), async () => { done = await this.send(name.value.trim()); });
+    if (done) toast(`${done} the view ${name.value.trim()}.`);
+  }
+
+  /** Store the table's address under a name; what became of it. */
+  async send(name) {
     const parameters = this.address();
     const page = new URLSearchParams(parameters);
     for (const one of [...OF_THE_VIEW, "job"]) page.delete(one);
     const view = {
-      name: name.value.trim(), shared: byId("view-shared").checked, page: page.toString(), columns: parameters.getAll("columns"),
+      name, shared: byId("view-shared").checked, page: page.toString(), columns: parameters.getAll("columns"),
       where: parameters.get("where") ?? "", sort: parameters.get("sort") ?? "", group: parameters.get("group") ?? "",
     };
-    const present = (await callAll("/v1/views")).find((one) => one.name === view.name && one.created_by === visitor.name);
+    const present = (await callAll("/v1/views")).find((one) => one.name === name && one.created_by === visitor.name);
     await (present ? call(`/v1/views/${present.id}`, { method: "PUT", body: view }) : call("/v1/views", { method: "POST", body: view }));
-    toast(`${present ? "Replaced" : "Saved"} the view ${view.name}.`);
+    return present ? "Replaced" : "Saved";
   }
 
   async remove(view) {
