@@ -18,7 +18,7 @@ from trainyard.contract.formats.records import (
 from trainyard.contract.formats.training_marks import REMEDY, left_out_text, training_mark
 from trainyard.contract.spec.text_sources import FORMAT_FIELDS
 
-CODE_VERSION = 5
+CODE_VERSION = 6
 """Changes when the same record becomes another example, or none; tokens that were cached with another version are not
 used."""
 

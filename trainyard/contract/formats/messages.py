@@ -1,7 +1,7 @@
 """Messages of conversations and preferences, as chat templates take them. Pure functions of plain data."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from trainyard.contract.formats.records import BadRecordError, json_list, without_nulls
@@ -90,21 +90,22 @@ def _tool_call(position: _Position, call: Any) -> dict[str, Any]:
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise BadRecordError(f"has a call of a tool in {position.name} without `function.name`")
     arguments = function.get("arguments")
-    if not _is_json(arguments):
-        raise BadRecordError(f"has a call of a tool in {position.name} whose arguments are not JSON")
+    if arguments is not None and (problem := _problem_of(arguments)):
+        raise BadRecordError(f"has a call of a tool in {position.name} whose arguments are {problem}")
     rest = {key: value for key, value in function.items() if key != "arguments"}
     named = without_nulls(rest) | {"arguments": {} if arguments is None else arguments}
     return {**without_nulls({key: value for key, value in call.items() if key != "function"}), "function": named}
 
 
-def _is_json(arguments: Any) -> bool:
-    """Return whether the arguments of a call, or the text of them, are JSON: Python also reads NaN, and infinity for
-    numbers that are too large."""
+def _problem_of(arguments: Any) -> str | None:
+    """Return why these are not the arguments of a call, or the text of them; None if they are."""
     try:
-        json.dumps(json.loads(arguments) if isinstance(arguments, str) else arguments, allow_nan=False)
+        value = json.loads(arguments) if isinstance(arguments, str) else arguments
+        # Python also reads NaN, and infinity for numbers that are too large.
+        json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):  # tables have times and bytes too
-        return False
-    return True
+        return "not JSON"
+    return None if isinstance(value, Mapping) else "not a JSON object"
 
 
 def parse_tools(value: Any) -> list[Any] | None:

@@ -104,6 +104,8 @@ def _preference(format: str, source: Fields, field: str, answers: Mapping[str, A
     for name, answer in answers.items():
         if has_texts and not isinstance(answer, str):
             raise misfit(format, FORMATS[format], f"`{name}` is missing, or is not a string as the other texts are")
+        if isinstance(answer, str) and isinstance(prompt, list):
+            raise misfit(format, FORMATS[format], f"`{name}` is a string, and `{field}` is a list")
         if not has_texts and (not isinstance(answer, list) or not answer):
             raise misfit(format, FORMATS[format], f"`{name}` is missing, or is not a list of messages")
     if not isinstance(prompt, str | list | None) or prompt == []:

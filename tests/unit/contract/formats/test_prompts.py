@@ -61,6 +61,8 @@ class TestConversations:
             ({"chosen": [USER, GOOD], "rejected": [NEXT, BAD]}, "have no common beginning"),
             ({"chosen": [USER, GOOD], "rejected": "Bye"}, "`chosen` is missing, or is not a string"),
             ({"chosen": [USER, GOOD]}, "`rejected` is missing, or is not a list of messages"),
+            ({"prompt": [USER], "chosen": "a", "rejected": "b"}, "`chosen` is a string, and `prompt` is a list"),
+            ({"prompt": ["q"], "chosen": [GOOD], "rejected": "b"}, "`rejected` is a string, and `prompt` is a list"),
             ({"chosen": [USER, GOOD, USER, GOOD], "rejected": [USER, GOOD, NEXT, BAD]}, "`chosen` continues after the"),
             ({"prompt": 7, "chosen": "a", "rejected": "b"}, "`prompt` is neither a string nor a list of messages"),
             ({"prompt": [], "chosen": [GOOD], "rejected": [BAD]}, "`prompt` is neither a string nor a list"),

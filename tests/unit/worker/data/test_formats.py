@@ -173,6 +173,13 @@ class TestChat:
                 )
                 for arguments in ('{"a": NaN}', '{"a": 1e400}', '{"a": -Infinity}', {"a": [float("nan")]}, {"a": b"b"})
             ),
+            *(
+                (
+                    [USER, {**ANSWER, "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}],
+                    "whose arguments are not a JSON object",
+                )
+                for arguments in ("[1]", "null", '"{}"', [("a", "1")], 5, True)
+            ),
         ],
     )
     def test_what_is_wrong_is_stated(self, messages, message):
