@@ -28,7 +28,6 @@ from service.reconciler.adoption import Adoption
 from service.reconciler.apply import DecisionWriter
 from service.reconciler.cluster_poll import ClusterPoll
 from service.reconciler.decide import NO_CHANGE, Decision, decide, resumed
-from service.reconciler.entries import JobEntry
 from service.reconciler.evidence import with_job_names
 from service.reconciler.late_evidence import LateEvidence
 from service.reconciler.node_exclusion import node_fault
@@ -45,6 +44,28 @@ from service.scheduler.backends import names_entries
 from service.scheduler.base import Observation, Scheduler, SchedulerUnavailableError, SubmittedJob
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.wire.cluster import MaintenanceResource
+
+
+@dataclass(frozen=True)
+class JobEntry:
+    """An unfinished job and its current attempt."""
+
+    job: Job
+    attempt: Attempt | None
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the service has been requested to end the attempt."""
+        is_requested = self.job.desired != "run" or self.job.status in ("cancelling", "pausing")
+        return self.job.status in ACTIVE and is_requested
+
+    @property
+    def log_context(self) -> dict[str, str | None]:
+        """The fields of every log line about the job."""
+        attempt = self.attempt
+        fields = {"attempt": attempt.id, "scheduler_id": attempt.scheduler_id} if attempt else {}
+        return {"job": self.job.id} | fields
+
 
 log = structlog.get_logger("reconciler")
 

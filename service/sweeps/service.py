@@ -1,7 +1,7 @@
 """What a user can request of sweeps: submit, read and cancel one. Each is one transaction."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -32,7 +32,6 @@ from service.specs.acceptance import AcceptedSpec, RejectedSpec
 from service.sweeps.repository import SweepRepository
 from service.sweeps.resources import sweep_detail, sweep_resources
 from service.sweeps.search.submission import new_search, refusals
-from service.sweeps.values import typed_values
 from trainyard.contract.problems import MAX_PROBLEMS, Problem, SpecError
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
 from trainyard.contract.wire.jobs import TERMINAL
@@ -50,6 +49,8 @@ AcceptAll = Callable[[list[dict[str, Any]]], Iterable[AcceptedSpec | RejectedSpe
 """Validates and resolves documents. Raises ServiceError if they take too long."""
 CheckSpec = Callable[[AcceptedSpec], None]
 """Checks what the user may submit. Raises ServiceError."""
+_VERBATIM = frozenset({"auto"})
+"""Requested values that tell more than what they became."""
 
 
 class SubmissionOptions(NamedTuple):
@@ -251,3 +252,22 @@ def cancel(database: Database, principal: Principal, sweep_id: str, now: datetim
                 job.desired = "cancelled"
                 jobs.add_event(job, "cancel_requested", f"cancellation of the sweep requested by {principal.name}")
         return sweep_detail(repository, sweep, now)
+
+
+def typed_values(changes: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the changes with the type that the spec gives them: the text `1e-2` becomes the number 0.01."""
+    return {path: _typed(value, _at(spec, path)) for path, value in changes.items()}
+
+
+def _typed(requested: Any, resolved: Any) -> Any:
+    is_scalar = isinstance(resolved, bool | int | float)
+    return (
+        resolved if is_scalar and isinstance(requested, str | int | float) and requested not in _VERBATIM else requested
+    )
+
+
+def _at(spec: Mapping[str, Any], path: str) -> Any:
+    inner: Any = spec
+    for part in path.split("."):
+        inner = inner.get(part) if isinstance(inner, Mapping) else None
+    return inner

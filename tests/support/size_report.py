@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("trainyard", "service", "worker")
 OTHER_FOLDERS = ("tests", "bench", "migrations")
-MAX_FILE = 400
+MAX_FILE = 600
 MAX_FUNCTION = 50
 LARGEST_COUNT = 5
 

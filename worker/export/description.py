@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from trainyard.contract.model_input import DIGITS, ImageInput, VectorInput
 from trainyard.contract.spec.decoders import GptModel, LlamaModel
-from trainyard.contract.spec.sections import ConvnetModel, MlpModel
+from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, MlpModel
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.export import ExportDtype, ExportKind
 from trainyard.contract.wire.exported import EXPORT_NOTE, MODEL_CARD, ExportNote
@@ -22,7 +23,6 @@ from worker.core.random_state import seed_generators
 from worker.engine.frozen_base import held_dtype
 from worker.export.card import BaseModelCard, license_of, model_card
 from worker.export.embedding import text_vectors_of
-from worker.export.inputs import input_of
 from worker.tasks.builtin_models import build_builtin
 
 _HASHING_THREADS = 4
@@ -124,3 +124,13 @@ def _config_of(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return config if isinstance(config, dict) else {}
+
+
+def input_of(spec: TrainingSpec) -> ImageInput | VectorInput | None:
+    """Return the input of a spec's model; None if it reads text, or if the job's own code defines it."""
+    match spec.model, spec.data:
+        case ConvnetModel(), BuiltinData(name="digits"):
+            return DIGITS
+        case MlpModel(sizes=sizes), _:
+            return VectorInput(size=sizes[0], outputs=sizes[-1])
+    return None

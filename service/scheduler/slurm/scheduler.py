@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,6 @@ from service.scheduler.base import (
     SubmittedJob,
 )
 from service.scheduler.slurm.accounting import SlurmAccounts
-from service.scheduler.slurm.cached_observation import CachedObservation
 from service.scheduler.slurm.commands import (
     CommandCounter,
     Row,
@@ -54,6 +53,21 @@ from service.scheduler.slurm.states import (
 from service.scheduler.slurm.submitters import Submitters
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.cluster import ClusterSnapshot
+
+
+@dataclass(frozen=True)
+class CachedObservation:
+    """The last observation of an attempt, for one scheduler id; another job may claim the attempt later."""
+
+    scheduler_id: str
+    """Empty: valid for every id."""
+    observation: Observation | None
+    """None: nothing was learned."""
+
+    def for_job(self, job: SubmittedJob) -> Observation | None:
+        """The observation, if it is about this job's scheduler id."""
+        return self.observation if self.scheduler_id in ("", job.scheduler_id) else None
+
 
 log = structlog.get_logger("slurm")
 

@@ -24,8 +24,8 @@ def function(lines: int) -> str:
     [
         ("service", function(50), 0, "50  service/a.py:A.f"),
         ("service", function(51), 1, "service/a.py:A.f has 51 lines, more than 50"),
-        ("worker", "x = 1\n" * 400, 0, "400  worker/a.py"),
-        ("worker", "x = 1\n" * 401, 1, "worker/a.py has 401 lines, more than 400"),
+        ("worker", "x = 1\n" * 600, 0, "600  worker/a.py"),
+        ("worker", "x = 1\n" * 601, 1, "worker/a.py has 601 lines, more than 600"),
         ("tests", "x = 1\n" * 401, 0, "401      1  tests"),
     ],
 )
