@@ -125,6 +125,7 @@ check: dev
 	$(BIN)/python -m tests.support.alembic_check
 	$(BIN)/python -m tests.support.size_report
 	$(BIN)/python -m tests.support.name_lint
+	$(BIN)/python -m tests.support.phrase_lint
 	$(BIN)/python -m tests.support.advisories
 
 docs: dev
