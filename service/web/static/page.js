@@ -120,7 +120,8 @@ export async function submitDialog(dialog, send) {
       await send();
       dialog.close("yes");
     } catch (error) {
-      setMessage(problem, error.message);
+      if (dialog.open) setMessage(problem, error.message);
+      else toastError(error);
     } finally {
       event.submitter.disabled = false;
     }
