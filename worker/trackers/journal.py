@@ -56,6 +56,8 @@ class TrackedValue:
     time: datetime
     prefix: str = ""
     """The beginning of the name that tells its run from others."""
+    on_axis: bool = False
+    """Whether the step is a value of another metric of the program, and not the tracker's own count."""
 
 
 @dataclass
@@ -289,6 +291,8 @@ class Journal:
             return
         name = self._name(run, execution, tracker, value)
         if name is not None:
+            if value.on_axis:
+                self._stored_names.note_axis(tracker, name)
             run.curves.add(new, tracker, name, number, value.step, value.time)
 
     def _write(self, run: _Execution, execution: int, new: NewPoints) -> None:

@@ -8,6 +8,8 @@ from typing import Literal
 from trainyard.contract.stored_name import metric_name, stored_name, with_digest
 
 Kind = Literal["Metric", "Parameter", "Tag", "Medium"]
+_AXIS = "Axis"
+"""Instead of a kind: the metric has the steps of another one."""
 _MAX_OWNERS = 50_000
 """Names that are told apart from later ones."""
 
@@ -46,12 +48,25 @@ class StoredNames:
             return stored  # It has no prefix, and no other name has its text.
         first = self._owners.get((kind, tracker, stored))
         if first is None and len(self._owners) < _MAX_OWNERS:
-            first = self._owners[kind, tracker, stored] = logged
+            first = logged
             # Without its line, only an attempt that logs the two in another order takes one for the other.
-            with contextlib.suppress(OSError), self._path.open("a") as file:
-                file.write(json.dumps([kind, tracker, stored, *logged]) + "\n")
+            self._add((kind, tracker, stored), logged)
         return stored if first in (logged, None) else with_digest(stored, json.dumps(logged if prefix else keys))
 
+    def note_axis(self, tracker: str, stored: str) -> None:
+        """Note that a metric has the steps of another metric."""
+        if (key := (_AXIS, tracker, stored)) not in self._owners and len(self._owners) < _MAX_OWNERS:
+            self._add(key, ())
+
     def metrics(self, tracker: str) -> set[str]:
-        """Return the stored names of the metrics that a tracker reported, in this attempt or an earlier one."""
-        return {stored for kind, by, stored in self._owners if (kind, by) == ("Metric", tracker)}
+        """Return the stored names of the metrics that a tracker reported, in this attempt or an earlier one.
+
+        Metrics with the steps of another metric are left out if the tracker has others.
+        """
+        metrics = {stored for kind, by, stored in self._owners if (kind, by) == ("Metric", tracker)}
+        return {stored for stored in metrics if (_AXIS, tracker, stored) not in self._owners} or metrics
+
+    def _add(self, key: tuple[str, str, str], logged: tuple[str, ...]) -> None:
+        self._owners[key] = logged
+        with contextlib.suppress(OSError), self._path.open("a") as file:
+            file.write(json.dumps([*key, *logged]) + "\n")

@@ -117,7 +117,7 @@ class RunHistory:
             self.used[name] = metric if self.metrics.are_defined else metric or self.used.get(name)
             step = self._step(name, line, flat)
             self.last_step = max(self.last_step, integer(step) or 0)
-            yield TrackedValue(prefix + name, value, step, time, prefix)
+            yield TrackedValue(prefix + name, value, step, time, prefix, on_axis=metric is not None)
 
     def changed(self) -> set[str]:
         """Return the names whose values were yielded with another step metric than the one that is defined now."""

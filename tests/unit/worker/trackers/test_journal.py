@@ -167,6 +167,21 @@ def test_counts_of_a_tracker_resume_at_its_own_steps(tmp_path: Path) -> None:
     assert Journal(layouts[1], 0).resumes_at(2, "wandb") == 2001
 
 
+def test_steps_of_an_axis_are_no_count_of_the_tracker(tmp_path: Path) -> None:
+    run = RunLayout(tmp_path / "job")
+    layouts = [run.attempt(name) for name in ("1-a", "2-b")]
+    layouts[0].root.mkdir(parents=True)
+    layouts[1].root.mkdir()
+    now = datetime.now(UTC)
+    journal = Journal(layouts[0], 0)
+    on_axis = TrackedValue("reward", 1.0, 50_000, now, on_axis=True)
+    journal.log(1, "wandb", [TrackedValue("loss", 1.0, 7, now), on_axis])
+    journal.close()
+    run.checkpoints.mkdir()
+    (run.checkpoints / "state").touch()
+    assert Journal(layouts[1], 0).resumes_at(2, "wandb") == 8
+
+
 def test_unread_values_have_the_name_of_their_run(tmp_path: Path) -> None:
     layout = RunLayout(tmp_path / "job").attempt("1-a")
     layout.root.mkdir(parents=True)
