@@ -1,1 +1,1 @@
-"""The parts of `worker.launcher.supervisor`: what surrounds torchrun on a node. Nothing here imports torch."""
+"""The launcher: the code around torchrun on a node, run by `worker.launcher.supervisor`. Nothing here imports torch."""

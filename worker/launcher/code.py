@@ -27,11 +27,11 @@ _MAX_NAME = 1024
 _SHOWN_NAME = 100
 _MAX_DEPTH = 64
 _WORK_SECONDS = 120.0
-"""Twice as long as NFS clients keep what they know of a folder, unless they are mounted with another limit."""
+"""Twice the default time for which NFS clients cache the attributes of a folder."""
 _POLL_SECONDS = 0.2
 _MALFORMED = (tarfile.TarError, ValueError, ArithmeticError, LookupError, RecursionError)
-"""What tarfile raises for malformed headers: it documents only the first. Extended headers that follow each other make
-it call itself."""
+"""Errors that tarfile raises for malformed headers; only the first is documented. Consecutive extended headers make
+tarfile recurse."""
 _NAME_ERRORS = frozenset({errno.EEXIST, errno.EILSEQ, errno.EINVAL, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR})
 """Errors of a filesystem that the names of an archive cause, in each attempt again. All others may pass."""
 
@@ -53,12 +53,12 @@ class _Archive(io.BufferedReader):
 
 
 def prepare_code(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> FinishRecord | None:
-    """Make the working directory, which all nodes see: the spec's code, and what earlier attempts of a program wrote.
+    """Make the working directory, which all nodes see, from the spec's code and a program's output in earlier attempts.
 
     A launcher that the scheduler starts again for this attempt leaves the directory as the program left it.
 
     Returns:
-        The exit record if that failed; it is already written.
+        The exit record if this failed; it is already written.
     """
     is_script = launch.spec.task == "script"
     if is_script and layout.output.is_file():
@@ -89,7 +89,7 @@ def _make_work(layout: AttemptLayout, keep: Sequence[str], execution: int) -> Fi
 
 
 def await_work(layout: AttemptLayout) -> bool:
-    """On every node, wait until the job's working directory is the one of this attempt; False: it is another."""
+    """Wait, on every node, until the job's working directory belongs to this attempt; return False after a timeout."""
     deadline = time.monotonic() + _WORK_SECONDS
     while not sees_work(layout):
         if time.monotonic() > deadline:
@@ -162,7 +162,8 @@ def _members(tar: tarfile.TarFile, limit: int) -> list[tarfile.TarInfo]:
 
 
 def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
-    """Write one member. Not with tarfile's filters, which Debian 12's Python lacks; `folder` contains no links."""
+    """Write a member. tarfile's filters are not used, since Debian 12's Python lacks them; `folder` contains no
+    links."""
     path = Path(os.path.normpath(folder / member.name.lstrip("/")))
     if not path.is_relative_to(folder):
         raise CodeError(f"code: {member.name!r} would be unpacked outside the folder")
@@ -175,7 +176,7 @@ def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
     with path.open("wb") as file:
         shutil.copyfileobj(content, file)
     if member.mode & 0o100:
-        # Executable for whoever may read it.
+        # Make it executable for each account that may read it.
         mode = path.stat().st_mode
         path.chmod(mode | (mode & 0o444) >> 2)
 

@@ -1,8 +1,7 @@
 """torchrun in a process of its own, which sets the spec's variables in the ranks alone and records how they failed.
 
 Run as `python -m worker.launcher.elastic <attempt folder> <node index> <scheduler id> <torchrun's arguments>`. torchrun
-prints which rank was killed by which signal, but reports it to no program, and it keeps nothing of a start that it
-follows with another one.
+only prints which signal killed which rank, and it forgets a failed start when it starts the ranks again.
 """
 
 import json
@@ -106,7 +105,7 @@ def create_rendezvous(
 
 
 def store_variable(layout: AttemptLayout, launch: Mapping[str, Any], folder: Path) -> dict[str, str]:
-    """Return the variable with the file in which the ranks of one node meet, a new one for each start.
+    """Return the variable that names the file in which the ranks of one node meet. Each start gets a new file.
 
     Args:
         folder: A folder of this node that other accounts cannot enter. The ranks of containers see only the run.
@@ -166,7 +165,7 @@ def record_failures(
 ) -> Callable[..., Any]:
     """Wrap `_monitor_workers`: write a file for each start with failed ranks, and make no further start if it is final.
 
-    `path_of` and `is_final` get the number of restarts. `signature` returns what identifies the end of a rank.
+    `path_of` and `is_final` get the number of restarts. `signature` returns text that identifies the end of a rank.
     """
     killed_before = count_oom_kills()
 

@@ -7,13 +7,13 @@ from trainyard.contract.layout import RunLayout
 from trainyard.contract.wire.launch import LaunchDocument
 
 _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""Names of one setting; torch refuses or ignores one of them if both are set."""
+"""Two names of the same setting. If both are set, torch ignores one of them or raises an error."""
 _RECORDED_COLLECTIVES = 2000
 
 
 def gpu_environment(launch: LaunchDocument, attempt: Path, base: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables to set beside those of the spec and of `base`, which take precedence. None without NCCL;
-    a script's program chooses them itself.
+    """Return the variables to add to the spec's and to `base`, which take precedence. Without NCCL there are none; a
+    script's program chooses them itself.
 
     Args:
         attempt: The folder of the attempt.

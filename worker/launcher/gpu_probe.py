@@ -1,6 +1,6 @@
-"""Ask NVIDIA's driver how many GPUs it has. A program of its own, since a broken driver may never answer.
+"""Ask NVIDIA's driver how many GPUs it has. This is a separate program, since a broken driver may never answer.
 
-It prints the number, or what is wrong. Without the driver's library it fails: the GPUs may be of another vendor.
+It prints the number or the driver's error. Without the driver's library it fails: the GPUs may be another vendor's.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""What the GPUs of a node do, from NVML. Without NVIDIA's driver or its Python module there are no GPUs. No torch."""
+"""Usage of a node's GPUs, from NVML. Without NVIDIA's driver or its Python module there are no GPUs. No torch."""
 
 import importlib
 import logging
@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 _THROTTLES: Mapping[str, int] = MappingProxyType(
     {"power": 0x4 | 0x80, "thermal": 0x20 | 0x40, "hardware": 0x8, "sync": 0x10}
 )
-"""Bits of `nvmlDeviceGetCurrentClocksThrottleReasons` (nvml.h) by what slows the clock down."""
+"""Bits of `nvmlDeviceGetCurrentClocksThrottleReasons` (nvml.h), by the cause of the lower clock."""
 
 
 class GpuUsage:
@@ -36,7 +36,7 @@ class GpuUsage:
             log.info("the usage of GPUs is not read: %s", error)
 
     def read(self) -> dict[int, dict[str, float]]:
-        """Return the values of each GPU, by its number in the job. What a GPU does not support is left out."""
+        """Return the values of each GPU, by its number in the job. Values that a GPU does not support are left out."""
         return {number: self._read(handle) for number, handle in self._handles.items()}
 
     def _read(self, handle: Any) -> dict[str, float]:

@@ -59,7 +59,7 @@ class HeartbeatThread:
             client.close()
 
     def _send_safely(self, client: ServiceClient) -> float:
-        """Send one heartbeat as `_send` does; whatever else fails, such as a full disk, ends no later heartbeat."""
+        """Call `_send`, and log any other error, such as a full disk, so that later heartbeats are still sent."""
         try:
             return self._send(client)
         except RefusedError:
@@ -69,7 +69,7 @@ class HeartbeatThread:
             return 0.0
 
     def _send(self, client: ServiceClient) -> float:
-        """Send one heartbeat and handle the answer; return the seconds to wait at least before the next one."""
+        """Send one heartbeat and handle the answer; return the minimum seconds until the next heartbeat."""
         try:
             self._claim_late(client)
             body = Heartbeat(execution=self._execution(), node=self._node).model_dump_json()
@@ -98,6 +98,6 @@ class HeartbeatThread:
         try:
             client.post("claim", self._late_claim.model_dump_json())
         except RefusedError as error:
-            # The claim file made this run the only one; the run that the service knows read the file and exited.
+            # This run holds the claim file, so the run that the service knows has read it and exited.
             log.warning("the late claim was refused: %s", error)
         self._late_claim = None

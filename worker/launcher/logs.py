@@ -29,7 +29,7 @@ from worker.reporting.service_client import (
 log = logging.getLogger(__name__)
 
 _MAX_FAILURES = 8
-"""Internal errors of the service, or answers of a proxy, in a row before a stream is not sent any more."""
+"""Consecutive internal errors of the service, or answers of a proxy, after which a stream is no longer sent."""
 _MIN_CHUNK = 4096
 _PUNCH_HOLE_KEEP_SIZE = 0x03
 _BLOCK = 4096
@@ -44,11 +44,12 @@ class LogStream:
     path: Path
     offset: int = 0
     chunk_bytes: int = MAX_LOG_CHUNK
-    """How much is sent at once; less than the service's limit where a proxy has a lower one."""
+    """Bytes to send at once; below the service's limit if a proxy has a lower limit."""
     failures: int = 0
-    """Internal errors of the service, or answers of a proxy, in a row."""
+    """Consecutive internal errors of the service, or answers of a proxy."""
     refused: bool = False
-    """Whether the service cannot store it. The rest stays in the file, which the service reads after the attempt."""
+    """Whether the service cannot store the log. The rest stays in the file, which the service reads after the
+    attempt."""
 
 
 class LogShipper:

@@ -1,7 +1,7 @@
-"""What must work on a node before its ranks start, checked within a second.
+"""Checks of a node before its ranks start. They take at most a second.
 
-More need not be checked here. Without the run directory or the interpreter this code does not run, and Slurm's end of
-the attempt names the node. Without a route to the service the ranks train, and their reports arrive later.
+No other checks are needed. Without the run directory or the interpreter this code does not run, and Slurm's end of the
+attempt names the node. Without a route to the service the ranks train, and their reports arrive later.
 """
 
 import subprocess
@@ -41,7 +41,7 @@ def _gpu_problem(needed: int, environ: Mapping[str, str], library: str) -> str |
         return None
     if not answer.isdecimal():
         return f"the driver of its GPUs does not work: {answer}"
-    # An instance of MIG is a part of a GPU, and the driver counts whole ones.
+    # A MIG instance is part of a GPU, and the driver counts whole GPUs.
     if int(answer) >= needed or "MIG" in environ.get("CUDA_VISIBLE_DEVICES", ""):
         return None
     return f"its driver has {answer} GPUs, and {needed} are needed"

@@ -1,6 +1,6 @@
-"""What a node and the ranks on it use, from Linux's /proc: processors, memory, disk and network. No torch.
+"""Processors, memory, disk and network that a node and its ranks use, from Linux's /proc. No torch.
 
-Rates are of the time between two readings; the first one has none. What cannot be read is left out.
+Rates cover the time between two readings; the first reading has none. Values that cannot be read are left out.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _KIB = 1024
 
 @dataclass(frozen=True)
 class _Reading:
-    """Counters that only grow, at one time in seconds."""
+    """Counters that only grow, and the time in seconds at which they were read."""
 
     time: float
     busy: int
@@ -46,7 +46,7 @@ class NodeUsage:
     """The rank of each child of torchrun, by pid."""
 
     def read(self) -> tuple[dict[str, float], dict[int, dict[str, float]]]:
-        """Return the values of the node, and those of each rank."""
+        """Return the values of the node, and the values of each rank."""
         memory, ticks = self._rank_processes()
         reading = _Reading(self.now(), *self._processor_ticks(), *self._network_bytes(), ticks)
         last, self._last = self._last, reading
@@ -59,7 +59,7 @@ class NodeUsage:
             node["network_sent_bytes_per_second"] = max(0, reading.sent - last.sent) / seconds
             for rank, values in ranks.items():
                 before = last.ranks.get(rank, {})
-                # A process that has ended takes its ticks with it; a new one began with none.
+                # Ticks of ended processes are gone; a new process starts at 0.
                 used = sum(max(0, count - before.get(pid, 0)) for pid, count in reading.ranks[rank].items())
                 values["cpu_percent"] = 100.0 * used / _TICKS / seconds
         return node, ranks
@@ -101,7 +101,7 @@ class NodeUsage:
         return received, sent
 
     def _rank_processes(self) -> tuple[dict[int, int], dict[int, dict[int, int]]]:
-        """Return the resident bytes of each rank with its processes, and the ticks of each of them."""
+        """Return the resident bytes of each rank with its processes, and the ticks of each process."""
         memory: dict[int, int] = {}
         ticks: dict[int, dict[int, int]] = {}
         for pid in processes.children(self.torchrun):

@@ -22,14 +22,14 @@ _DECISION = "execution"
 
 @dataclass(frozen=True)
 class Node:
-    """This node among those of its job."""
+    """This node of the job."""
 
     index: int
     count: int
     address: str
     """The host name or address at which the other nodes reach it."""
     scheduler_id: str
-    """Part of file names, so that two scheduler jobs of one attempt never read each other's files."""
+    """Is part of file names, so that two scheduler jobs of an attempt never read each other's files."""
     name: str = ""
     """Its name in the scheduler."""
 
@@ -39,7 +39,7 @@ class Node:
 
 
 def this_node(launch: LaunchDocument, environ: Mapping[str, str]) -> Node:
-    """Return this node from Slurm's variables; a job of one node needs none."""
+    """Return this node from Slurm's variables, which a single-node job does not need."""
     scheduler_id = environ.get("SLURM_JOB_ID", "local")
     if launch.nodes == 1:
         return Node(0, 1, "127.0.0.1", scheduler_id)
@@ -95,7 +95,7 @@ def _resolve(name: str) -> str | None:
 
 
 def _outgoing_address() -> str:
-    """Return the address of the interface with the default route; without one, the loopback address."""
+    """Return the address of the interface with the default route, or the loopback address without such a route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             # Nothing is sent: connecting a datagram socket only selects a route. The address is for documentation.

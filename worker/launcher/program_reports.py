@@ -1,5 +1,5 @@
-"""What the program of a `script` job reports: the listener of its trackers, the follower of its event files, and the
-senders of the spools."""
+"""Reports of a `script` job's program: the listener for its trackers, the follower of its event files, and the senders
+of the spools."""
 
 import logging
 import os
@@ -38,7 +38,7 @@ _LAST_EVENTS_SECONDS = 10.0
 
 
 class ProgramReports:
-    """Receives and sends what the program of this node reports. The listener's port is bound at construction."""
+    """Receives the reports of this node's program and sends them. The listener's port is bound at construction."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class ProgramReports:
     ) -> None:
         """
         Args:
-            node: Node 0 also sends what `trainyard.script` appends to the execution's spool.
+            node: This node. Node 0 also sends the reports that `trainyard.script` appends to the execution's spool.
             first: The first execution of this launcher.
-            variables: What the ranks get in addition to the environment of the launcher.
+            variables: The variables that the ranks get in addition to the launcher's environment.
         """
         self._layout = layout
         self._first = first
@@ -83,14 +83,14 @@ class ProgramReports:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The variables of the ranks from which `worker.rank` makes those of each tracker."""
+        """The variables of the ranks from which `worker.rank` makes the variables of each tracker."""
         return {LISTENER_URL: self._listener.url, LISTENER_SECRET: self._listener.secret}
 
     def _address(self) -> tuple[str, str]:
         return self._listener.url, self._listener.secret
 
     def _state_refusal(self) -> None:
-        """State that a program used another key. Another account of the node that tries one looks the same."""
+        """State that a program used another key. A key that another account of the node tries looks the same."""
         self._journal.state_once(max(self._execution, self._first), "tracker_key", REFUSED)
 
     def _handle(self, request: TrackerRequest) -> dict[str, Any] | Path:
@@ -113,7 +113,7 @@ class ProgramReports:
         self._unused.state(GPUS_EVENT, self._describe_gpus(unused, count))
 
     def append(self, execution: int, points: Sequence[Point]) -> None:
-        """Append points that no tracker reported; they are sent with those of the program.
+        """Append points that no tracker reported; they are sent with the program's points.
 
         Raises:
             OSError: They could not be written.
@@ -141,7 +141,7 @@ class ProgramReports:
         self._execution = execution
 
     def _read_run_files(self, running: int) -> None:
-        """Store what W&B's files have; the runs of other executions than the running one have ended."""
+        """Store the reports in W&B's files, and end the runs of all executions but the running one."""
         try:
             self._wandb.read_files()
             self._wandb.end_runs(running)

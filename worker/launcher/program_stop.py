@@ -15,19 +15,19 @@ _OBSERVE_SECONDS = 1.0
 END_SECONDS = 8.0
 """How long a program may take to end after SIGINT. Its trackers send and write the rest in this time."""
 _SAVES_ON = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-"""A program that can save at a stop request catches one of these, or calls `should_stop`."""
+"""A program that can save at a stop request catches one of these signals, or calls `should_stop`."""
 
 _FORWARDERS = frozenset(
     {"uv", "pixi", "mamba", "micromamba", "timeout", "nsys", "perf", "mpirun", "mpiexec", "orterun"}
 )
-"""Programs that catch signals only to forward them to what they have started."""
+"""Programs that catch signals only to forward them to their children."""
 
 
 class ProgramStop:
     """The stop of the program on one node.
 
-    SIGINT ends Python like Ctrl-C: exit handlers run, in which trackers send the rest. Ranks get it that catch no
-    signal to save on, and ranks that still run when their time to save is over.
+    SIGINT ends Python like Ctrl-C: exit handlers run, in which trackers send the rest. It goes to ranks that catch no
+    signal to save on, and to ranks that still run when their time to save is over.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ProgramStop:
             warning: The signal that the spec names.
             polls: Returns whether the program calls `should_stop`.
             in_container: Whether a process that catches each signal forwards it to the program.
-            runs_command: Whether the ranks are any command, and what it has started.
+            runs_command: Whether each rank is an arbitrary command; its child processes get the signals too.
         """
         self._warning = warning
         self._polls = polls
@@ -59,13 +59,13 @@ class ProgramStop:
         """Whether a rank did when there were ranks last. The scheduler may end them before this process knows of it."""
         self._observe_at = 0.0
         self._began = False
-        """Whether there were ranks, which may have something to save."""
+        """Whether ranks have started, which may have something to save."""
         self.is_answer = warning is not None
         """Whether an end of the program after the request is its answer, and neither an error nor a success."""
 
     @classmethod
     def of(cls, launch: LaunchDocument, polls: Callable[[], bool]) -> "ProgramStop | None":
-        """Return that of a job; None where the ranks are our own."""
+        """Return the stop of a `script` job; None for built-in tasks."""
         if launch.spec.task != "script":
             return None
         warning = signal_of_ranks(launch) if launch.spec.restart.signal else None
@@ -81,16 +81,16 @@ class ProgramStop:
         return self._interrupted_at is not None
 
     def observe(self, ranks: Sequence[int]) -> None:
-        """Note whether ranks catch SIGTERM, once in a second."""
+        """Record, at most once per second, whether ranks catch SIGTERM."""
         if ranks and self._now() >= self._observe_at:
             self._observe_at = self._now() + _OBSERVE_SECONDS
             self._catches_sigterm = not self._in_container and _catch_sigterm(ranks)
 
     def answers(self, signalled: bool) -> bool:
-        """Return whether an end of the program answers a stop request, or the scheduler's SIGTERM.
+        """Return whether the end of the program answers a stop request or the scheduler's SIGTERM.
 
         Args:
-            signalled: Whether the scheduler sent one, to every process of the job.
+            signalled: Whether the scheduler sent SIGTERM to every process of the job.
         """
         return self.is_answer or (signalled and self._catches_sigterm)
 
@@ -105,7 +105,8 @@ class ProgramStop:
         self.is_answer = self.is_answer or cancelled or (caught and signal.SIGTERM not in self._sent)
         for number in sorted(expected - self._sent):
             self._sent.add(number)
-            # What ignores the signal is not disturbed; of the processes of a command, others would be ended by it.
+            # Processes that ignore the signal are not disturbed. A command's processes without a handler would end, so
+            # they get none.
             processes.send_signal(
                 (rank for rank in ranks if not self._runs_command or processes.catches(rank, number)), number
             )
@@ -114,7 +115,7 @@ class ProgramStop:
         """Interrupt the ranks when it is time, and return whether they must be killed now.
 
         Args:
-            is_over: The time has passed in which a program may save.
+            is_over: Whether the program's time to save has passed.
         """
         if self._interrupted_at is not None:
             return self._now() - self._interrupted_at > END_SECONDS

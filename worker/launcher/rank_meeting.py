@@ -1,4 +1,5 @@
-"""Whether the ranks of a program have met, seen from outside: several that never do each train a copy of the model."""
+"""Observes from outside whether the ranks of a program have met. Ranks that never meet each train a copy of the
+model."""
 
 import os
 import time
@@ -12,14 +13,14 @@ EVENT = "ranks_never_met"
 PATIENCE_SECONDS = 180.0
 """How long ranks may take to import their libraries and load their data before they meet."""
 _SHORT_SECONDS = 30.0
-"""A program that ends before may have met between two polls."""
+"""Ranks of a program that ends earlier may have met between two polls."""
 _POLL_SECONDS = 1.0
 
 
 class RankMeeting:
-    """The ranks of one node. A process group of torch connects each of them to the store at `MASTER_PORT`.
+    """Whether the ranks of a node have met: a torch process group connects each of them to the store at `MASTER_PORT`.
 
-    If only some have connected, they wait for the others; that is a stall, for which `health.stall_timeout_minutes` is.
+    If only some ranks have connected, they wait for the others; `health.stall_timeout_minutes` covers this stall.
     """
 
     def __init__(self, ranks: int, warn: Callable[[str], None], *, now: Callable[[], float] = time.monotonic) -> None:
@@ -37,7 +38,7 @@ class RankMeeting:
 
     @classmethod
     def of(cls, launch: LaunchDocument, node: Node, warn: Callable[[str], None]) -> "RankMeeting | None":
-        """Return the one of a program; None where ranks need not meet, or another node watches them."""
+        """Return the observer of a program; None where ranks need not meet, or another node watches them."""
         ranks = launch.nodes * launch.processes_per_node
         return cls(ranks, warn) if ranks > 1 and launch.is_distributed and node.is_first else None
 

@@ -1,4 +1,4 @@
-"""What a node checks and prepares before torchrun starts. A failed check ends the attempt before its ranks start."""
+"""Checks and preparation of a node before torchrun starts. A failed check ends the attempt before its ranks start."""
 
 import logging
 import os

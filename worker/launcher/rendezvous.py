@@ -1,8 +1,8 @@
-"""How torchrun's agents meet: without a socket and without a pickle.
+"""Rendezvous of torchrun's agents without a socket and without a pickle.
 
 torchrun's own rendezvous listens on all interfaces, accepts every client, and unpickles what it finds there. The nodes
-of a job are known from the start, so files of the run directory are enough: each node writes which start of the ranks
-it has arrived at, and a start begins when all have arrived.
+of a job are known from the start, so files of the run directory are enough: each node records that it has arrived at a
+start of the ranks, and the start begins when all nodes have arrived.
 """
 
 import json
@@ -41,7 +41,7 @@ class Clock:
 
 
 class NodeStore(Store):
-    """torchrun's values of one start of the ranks, in the signed folder. Each is written once, by one node."""
+    """torchrun's values for one start of the ranks, in the signed folder. Each value is written once, by one node."""
 
     def __init__(self, folder: SignedFolder, prefix: str, node: int, clock: Clock = Clock()) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class NodeStore(Store):
 
 @dataclass
 class NodeRendezvous(RendezvousHandler):
-    """The meetings of the nodes of one execution, and of those that follow it in the same attempt.
+    """The meetings of the nodes for an execution and the later executions of the same attempt.
 
     Node 0 has rank 0, and determines where the ranks meet.
     """
@@ -108,11 +108,12 @@ class NodeRendezvous(RendezvousHandler):
     node: int
     count: int
     address: str
-    """Where the ranks meet if this is node 0: its address for the other nodes, or the loopback address."""
+    """The address at which the ranks meet if this is node 0: its address for the other nodes, or the loopback
+    address."""
     folder: SignedFolder | None
-    """Where several nodes meet."""
+    """The folder in which several nodes meet; None with one node."""
     serves_ranks: bool
-    """Whether the ranks are clients of a store in this process. Otherwise rank 0 makes one."""
+    """Whether the ranks are clients of a store in this process. Otherwise rank 0 makes the store."""
     clock: Clock = field(default_factory=Clock)
     _start: int = 0
     _server: Any = None
@@ -168,8 +169,8 @@ class NodeRendezvous(RendezvousHandler):
         return f"{self.run_id}/closed"
 
     def _open_port(self) -> int:
-        """Return the port at which the ranks meet. Each start has a store of its own: in the one before, gloo would
-        find the addresses of dead ranks (pytorch#135712)."""
+        """Return the port at which the ranks meet. Each start has its own store: in the previous store, gloo would find
+        the addresses of dead ranks (pytorch#135712)."""
         self._server = None
         listener = listen(self.address)
         port = int(listener.getsockname()[1])

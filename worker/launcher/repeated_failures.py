@@ -12,10 +12,10 @@ _NAME = re.compile(r"torchrun-(\d+)-\d+\.json")
 
 
 def failed_as_before(layout: AttemptLayout, execution: int) -> bool:
-    """Return whether the execution failed as the last one did that failed before it, and came no further.
+    """Return whether the execution failed in the same way as the previous failed execution, at no later step.
 
-    A program that reported later steps than before is started again: its error depends on more than its code. Starts in
-    between that ended without a failure, such as by a preemption, do not count.
+    A program that reported later steps than before is started again: its error depends on more than its code.
+    Executions in between that ended without a failure, such as by preemption, do not count.
     """
     before = _previous_failure(layout, execution)
     if before is None or not are_repeated(read_rank_exits(*before), read_rank_exits(layout, execution)):
@@ -24,7 +24,7 @@ def failed_as_before(layout: AttemptLayout, execution: int) -> bool:
 
 
 def _previous_failure(layout: AttemptLayout, execution: int) -> tuple[AttemptLayout, int] | None:
-    """Return the last failed execution of the job before this one. Numbers of executions increase across attempts."""
+    """Return the last failed execution of the job before this execution. Their numbers increase across attempts."""
     failed = {
         int(match[1]): AttemptLayout(path.parents[1])
         for path in layout.root.parent.glob(f"*/{layout.errors.name}/torchrun-*.json")

@@ -1,4 +1,4 @@
-"""Resource limits of the ranks: the soft ones are raised, since those of a shell are too low for training."""
+"""Resource limits of the ranks. Soft limits are raised, since a shell's limits are too low for training."""
 
 from contextlib import suppress
 from resource import RLIM_INFINITY, RLIMIT_MEMLOCK, RLIMIT_NOFILE, RLIMIT_NPROC, RLIMIT_STACK, getrlimit, setrlimit
@@ -9,7 +9,7 @@ _STACK_BYTES = 8 * 1024 * 1024
 
 
 def raise_soft_limits() -> None:
-    """Raise the soft limits of open files, processes, locked memory and stack of this process to the hard ones.
+    """Raise this process's soft limits of open files, processes, locked memory and stack to the hard limits.
 
     The limit of core files stays: a dump of a rank may fill a disk.
     """
@@ -24,8 +24,7 @@ def raise_soft_limits() -> None:
 def raised_stack(soft: int, hard: int) -> int:
     """Return the soft limit of the stack in bytes.
 
-    glibc gives each thread a stack of this size, but 2 MiB if it is unlimited, so that an unlimited one would make the
-    stacks of threads smaller.
+    glibc gives each thread a stack of this size, but only 2 MiB if the limit is unlimited.
     """
     if hard != RLIM_INFINITY:
         return hard

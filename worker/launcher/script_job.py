@@ -1,4 +1,4 @@
-"""How a `script` job ends, whose ranks are the user's program: the launcher writes the exit record or the errors."""
+"""The end of a `script` job. Its ranks are the user's program, so the launcher writes the exit record or the errors."""
 
 import signal
 import socket
@@ -25,7 +25,7 @@ from worker.launcher.unused import read_failure
 def finalize_script(
     layout: AttemptLayout, first: int, returncode: int, reason: ExitReason | None, is_answer: bool = False
 ) -> None:
-    """Write what a built-in task's ranks write themselves: an exit record, or an error file for each rank that failed.
+    """Write an exit record, or an error file for each failed rank. The ranks of a built-in task write these themselves.
 
     Args:
         returncode: The exit code of torchrun.
@@ -71,7 +71,7 @@ def _write_record(layout: AttemptLayout, first: int, reason: ExitReason, failure
 
 
 def _describe(layout: AttemptLayout, rank_exit: RankExit, execution: int) -> RankError:
-    """Return the error from torchrun's error file if the program wrote one (`@record`), else from the log's end."""
+    """Return the error from torchrun's error file if the program wrote it (`@record`), else from the log's end."""
     tail = read_tail(layout.rank_log(rank_exit.rank))
     error = error_of(rank_exit, tail)
     unnamed = rank_exit.message or f"the program ended with exit code {rank_exit.exitcode}"
@@ -92,6 +92,7 @@ def _describe(layout: AttemptLayout, rank_exit: RankExit, execution: int) -> Ran
 
 
 def _shown_output(traceback: str, tail: str, *, is_hooked: bool) -> str:
-    """Return the traceback that was recorded, or the end of the log, which has what the program wrote before it too."""
+    """Return the recorded traceback, or the end of the log, which also has the program's output before the
+    traceback."""
     last = traceback.rstrip().rpartition("\n")[2].strip()
     return tail if not last or (is_hooked and last in tail) else traceback

@@ -1,7 +1,7 @@
-"""Values that the nodes of an attempt give each other: files of the run directory, signed with the attempt's token.
+"""Values that the nodes of an attempt exchange: files of the run directory, signed with the attempt's token.
 
 Other accounts may be able to write to the folder, for example because the site's umask lets a group write. A value
-without the signature is treated as absent, and so is what is no regular file.
+without the signature, or in anything but a regular file, is treated as absent.
 """
 
 import hashlib

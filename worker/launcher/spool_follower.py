@@ -1,4 +1,4 @@
-"""Sends the spool of the current execution of a node, and begins another one after an in-place restart."""
+"""Sends the spool of a node's current execution, and begins the next execution's spool after an in-place restart."""
 
 import contextlib
 from collections.abc import Callable
@@ -12,7 +12,7 @@ _CLOSING_SECONDS = 0.5
 
 
 class SpoolFollower:
-    """Sends one spool of the current execution, after those of earlier executions."""
+    """Sends the spool of the current execution, after the spools of earlier executions."""
 
     def __init__(self, layout: AttemptLayout, connect: Callable[[], ServiceClient], node: int | None) -> None:
         """

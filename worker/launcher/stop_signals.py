@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 CANCEL_GRACE_SECONDS = 30.0
 SUSPENDED_SECONDS = 15.0
-"""A thread that polls every second and did not for this long was stopped or blocked."""
+"""A thread that polls every second was stopped or blocked if it did not poll for this long."""
 _POLL_SECONDS = 1.0
 _ANSWER_SECONDS = 2.0
 """How long the ranks are not signalled while the service is asked why."""
@@ -170,8 +170,8 @@ class TimeLimit:
         now: Callable[[], float] = time.monotonic,
         query: Callable[[], float | None] = lambda: None,
     ) -> None:
-        """`seconds` from now until the end; infinite where no limit is known. `query` returns those that the scheduler
-        knows; None if it does not answer."""
+        """`seconds` from now until the end; infinite where no limit is known. `query` returns the scheduler's value;
+        None if it does not answer."""
         self._now = now
         self._end = now() + seconds
         self._lead = lead
@@ -197,7 +197,7 @@ class TimeLimit:
         start, end = (environ.get(f"SLURM_JOB_{name}_TIME", "") for name in ("START", "END"))
         left = float(end) - wall if end.isdigit() else 0.0
         if start.isdigit() and end.isdigit() and not float(start) <= wall < float(end):
-            # The clock of this node differs from that of the controller. The launcher is the first program of the job.
+            # This node's clock differs from the controller's. The launcher is the first program of the job.
             left = float(end) - float(start)
         if left <= 0.0:
             left = (launch.limit_minutes or float("inf")) * 60.0

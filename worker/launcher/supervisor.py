@@ -138,7 +138,7 @@ def _follow(
     log_start(layout, launch, node)
     if rejection := reject_node(layout, launch, node, execution, lambda: signals.any):
         _post_finish(connect, rejection)
-        # The other nodes already wait for this one: a failing task makes Slurm end them (--kill-on-bad-exit).
+        # The other nodes already wait for this node: a failing task makes Slurm end them (--kill-on-bad-exit).
         sys.exit(1)
     return execution
 
@@ -256,7 +256,8 @@ class Supervisor:
         _post_finish(self._connect, record)
 
     def _supervise(self) -> bool:
-        """Wait for torchrun; return whether the scheduler sent a signal before its end. A later one changes nothing."""
+        """Wait for torchrun; return whether the scheduler sent a signal before its end. A later signal changes
+        nothing."""
         polled = time.monotonic()
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -274,7 +275,7 @@ class Supervisor:
     def _record_delay(self, seconds: float) -> None:
         """Account for the seconds since the loop last ran; it runs several times per second."""
         if suspended := self._suspensions.collect():
-            # `scontrol suspend` and gang scheduling stop every process of a job, this one too.
+            # `scontrol suspend` and gang scheduling stop every process of a job, including the launcher.
             log.warning("the job was suspended for %.0f s", suspended)
             self._time_limit.add_suspension(suspended)
         if self._watchdog and seconds > SUSPENDED_SECONDS:
@@ -282,7 +283,7 @@ class Supervisor:
             self._watchdog.add_suspension(seconds)
 
     def _add_rank_logs(self) -> None:
-        """Ship the logs of this node's ranks. With several nodes, each rendezvous decides which those are."""
+        """Ship the logs of this node's ranks. With several nodes, each rendezvous decides which ranks run here."""
         if self._node.count == 1:
             return
         for pid in processes.children(self._process.pid):
@@ -358,7 +359,7 @@ class Supervisor:
         return self._launch.spec.backend == "nccl"
 
     def _write_stacks(self) -> None:
-        # A program that takes it as its warning would begin to save, and be killed before it has.
+        # A program with this signal as its warning would begin to save, and would be killed before it has saved.
         if signal_of_ranks(self._launch) != watchdog.STACKS:
             processes.send_signal([pid for pid, _ in processes.descendants(self._process.pid)], watchdog.STACKS)
         time.sleep(_STACKS_SECONDS)

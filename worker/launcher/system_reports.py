@@ -1,5 +1,5 @@
-"""Reports what a node uses, every ten seconds, as metrics under `system/`. A thread of the launcher, outside of the
-training's processes; without torch."""
+"""Reports the usage of a node every ten seconds as metrics under `system/`, in a thread of the launcher. The training's
+processes are not involved. No torch."""
 
 import logging
 import os
@@ -41,17 +41,17 @@ class Reports(Protocol):
         """Append points to the node's spool of an execution. Raises OSError: They could not be written."""
 
     def state_unused_gpus(self, unused: list[int], count: int) -> None:
-        """State that no process has opened these of the node's GPUs."""
+        """State that no process has opened these GPUs of the node."""
 
 
 class Usage(Protocol):
-    """Reads what the node and its ranks use."""
+    """Reads the usage of the node and its ranks."""
 
     def read(self) -> tuple[dict[str, float], dict[int, dict[str, float]]]: ...
 
 
 class Gpus(Protocol):
-    """Reads what the GPUs of a node do."""
+    """Reads the usage of the node's GPUs."""
 
     def read(self) -> dict[int, dict[str, float]]: ...
 
@@ -73,9 +73,9 @@ def metrics_of(
 
 
 def next_step(last: int | None, progress: int) -> int:
-    """Return the step of a reading: that of the training, but after that of the reading before.
+    """Return the step of a reading: the training's step, but greater than the previous reading's step.
 
-    While the training makes no step, each reading counts as one, so that none is lost: a metric has one point a step.
+    A metric has one point per step, so each reading adds a step while the training makes none; no reading is lost.
     Pages draw these metrics by their times.
     """
     return progress if last is None else max(progress, last + 1)
@@ -86,13 +86,13 @@ class IdleGpus:
 
     def __init__(self) -> None:
         self._busy_at: dict[int, float] = {}
-        """When each GPU was seen first, or busy the last time."""
+        """When each GPU was last busy, or first seen."""
 
     def count(self, gpus: Mapping[int, Mapping[str, float]], now: float) -> int:
         """Return the number of idle GPUs.
 
         Args:
-            gpus: A reading of each GPU; one without its utilisation counts as busy.
+            gpus: A reading of each GPU; a GPU without a utilisation value counts as busy.
             now: The time of the reading in seconds.
         """
         for gpu, values in gpus.items():
@@ -153,7 +153,7 @@ class SystemReports:
         log.debug("reading the usage took %.3f s of a processor", time.thread_time() - started)
 
     def report(self) -> None:
-        """Read once, and append what was read. A full disk leaves the reading out."""
+        """Read once, and append the reading. On a full disk the reading is lost."""
         self._gpus = self._gpus or self._connect_gpus()
         usage, ranks = self._usage.read()
         gpus = self._gpus.read()

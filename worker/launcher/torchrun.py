@@ -37,7 +37,7 @@ def start(
     """Start torchrun. Must be called before any thread exists, since Python code runs between fork and exec.
 
     Args:
-        variables: What only the ranks get; torchrun reads it as JSON from its standard input, a file in memory.
+        variables: Variables of the ranks alone; torchrun reads them as JSON from its standard input, a file in memory.
     """
     libc = ctypes.CDLL(None)
     defaults = gpu_environment(launch, layout.root, os.environ)
@@ -107,8 +107,8 @@ def uses_nsys(launch: LaunchDocument) -> bool:
 
 
 def signalled_processes(launch: LaunchDocument, torchrun: int) -> list[int]:
-    """Return the processes that learn of a stop by a signal: the ranks, and what nsys or a command has started, since
-    these need not forward it."""
+    """Return the processes that learn of a stop by a signal: the ranks, and the children of nsys or a command, which
+    need not forward signals."""
     if uses_nsys(launch) or launch.spec.runs_command:
         return [pid for pid, _ in processes.descendants(torchrun)]
     return processes.children(torchrun)
@@ -137,7 +137,7 @@ def environment(launch: LaunchDocument, execution: int, base: dict[str, str]) ->
     }
     if uses_nsys(launch):
         variables[WRAPPED_VARIABLE] = "1"
-    # The spec's variables are added in the ranks, and win. What the node sets otherwise does not.
+    # This replaces the node's own values. The spec's variables are added in the ranks, and replace it.
     if interface := _interface(launch):
         variables |= dict.fromkeys(_INTERFACES, interface)
     source = str(Path(worker.__file__).parents[1])

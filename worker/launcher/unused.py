@@ -1,5 +1,5 @@
-"""What a program leaves unused: ranks that each work by themselves, and GPUs that no process opens. It is a warning of
-the job, and its end where the spec asks for that."""
+"""Unused resources of a program: ranks that each work by themselves, and GPUs that no process opens. The job gets a
+warning, and ends if the spec says so."""
 
 import logging
 import socket
@@ -20,7 +20,7 @@ GPU_PATIENCE_SECONDS = 300.0
 
 
 class Unused:
-    """States what is unused. All nodes of an attempt learn of it by a file, if the job ends for it."""
+    """States the unused resources. If they end the job, all nodes of the attempt learn of it by a file."""
 
     def __init__(self, layout: AttemptLayout, spec: TrainingSpec, warn: Callable[[str, str], None]) -> None:
         """
@@ -69,7 +69,7 @@ class UnusedGpus:
         """Return the unused GPUs when enough time has passed, once; else none.
 
         Args:
-            gpus: A reading of each GPU. One whose processes cannot be read counts as opened.
+            gpus: A reading of each GPU. A GPU whose processes cannot be read counts as opened.
             now: The time of the reading in seconds.
         """
         self._started = now if self._started is None else self._started
@@ -85,7 +85,7 @@ class UnusedGpus:
 
 
 def describe_gpus(unused: list[int], count: int, node: int, nodes: int) -> str:
-    """Return the message about unused GPUs of a node with `count` of them."""
+    """Return the message about unused GPUs of a node with `count` GPUs."""
     names = f"GPU{'s' if len(unused) > 1 else ''} {', '.join(map(str, unused))}"
     which = f"any of the {count} GPUs" if len(unused) == count > 1 else names
     of_node = f" of node {node}" if nodes > 1 else ""

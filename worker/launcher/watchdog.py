@@ -44,8 +44,8 @@ def detect_stall(
     """Return the stall, if the run is stalled.
 
     Args:
-        records: The latest progress record of each rank that has written one, by rank.
-        still_for: Seconds since any of them last changed.
+        records: The latest progress record of each rank that has written any, by rank.
+        seconds_without_progress: Seconds since any of the records last changed.
         timeout: Seconds that a run may make no progress.
         world: How many ranks write records; 0 where that is unknown.
     """
@@ -64,7 +64,7 @@ def allowance(records: Mapping[int, ProgressRecord], timeout: float) -> float:
 
 
 def behind(records: Mapping[int, ProgressRecord], world: int) -> list[int]:
-    """Return the ranks that the others wait for: those without a record, else those with the fewest marks, else those
+    """Return the ranks that the others wait for: ranks without a record, else ranks with the fewest marks, else ranks
     outside torch while others are inside. Empty if nothing distinguishes the ranks."""
     missing = [rank for rank in range(world) if rank not in records]
     if missing:
@@ -123,7 +123,7 @@ class Watchdog:
         self._moved += seconds
 
     def poll(self) -> Stall | None:
-        """Return the stall if there is one now. Reads the files only once per interval."""
+        """Return the stall if the run is stalled now. Reads the files only once per interval."""
         now = self._now()
         if now - self._polled < interval(self._timeout):
             return None
@@ -147,7 +147,7 @@ def size_of(log: Path) -> int:
 
 
 def stack_after(log: Path, end: int) -> str:
-    """Return what a rank's log holds after position `end`: the stacks come first."""
+    """Return the content of a rank's log after position `end`; the stacks come first."""
     try:
         with log.open("rb") as file:
             file.seek(end)
@@ -157,7 +157,7 @@ def stack_after(log: Path, end: int) -> str:
 
 
 def to_failure(stall: Stall, stack: str) -> Failure:
-    """Return the stall as a failure for the exit record; `stack` is that of the first rank that is behind."""
+    """Return the stall as a failure for the exit record; `stack` is the stack of the first rank that is behind."""
     rank = stall.behind[0] if stall.behind else None
     return Failure(
         rank=rank, host=stall.host, type="Stalled", message=stall.message[:8000], traceback=stack, hint=_HINT
