@@ -30,8 +30,7 @@ _WORK_SECONDS = 120.0
 """Twice the default time for which NFS clients cache the attributes of a folder."""
 _POLL_SECONDS = 0.2
 _MALFORMED = (tarfile.TarError, ValueError, ArithmeticError, LookupError, RecursionError)
-"""Errors that tarfile raises for malformed headers; only the first is documented. Consecutive extended headers make
-tarfile recurse."""
+"""tarfile's errors for malformed headers; only the first is documented. Consecutive extended headers recurse."""
 _NAME_ERRORS = frozenset({errno.EEXIST, errno.EILSEQ, errno.EINVAL, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR})
 """Errors of a filesystem that the names of an archive cause, in each attempt again. All others may pass."""
 
@@ -162,8 +161,7 @@ def _members(tar: tarfile.TarFile, limit: int) -> list[tarfile.TarInfo]:
 
 
 def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
-    """Write a member. tarfile's filters are not used, since Debian 12's Python lacks them; `folder` contains no
-    links."""
+    """Write a member, without tarfile's filters, which Debian 12's Python lacks. `folder` contains no links."""
     path = Path(os.path.normpath(folder / member.name.lstrip("/")))
     if not path.is_relative_to(folder):
         raise CodeError(f"code: {member.name!r} would be unpacked outside the folder")

@@ -48,8 +48,7 @@ class LogStream:
     failures: int = 0
     """Consecutive internal errors of the service, or answers of a proxy."""
     refused: bool = False
-    """Whether the service cannot store the log. The rest stays in the file, which the service reads after the
-    attempt."""
+    """Whether the service cannot store the log. It reads the rest from the file after the attempt."""
 
 
 class LogShipper:

@@ -1,5 +1,4 @@
-"""Reports of a `script` job's program: the listener for its trackers, the follower of its event files, and the senders
-of the spools."""
+"""Reports of a `script` job's program: its trackers' listener, its event files' follower, and the spools' senders."""
 
 import logging
 import os

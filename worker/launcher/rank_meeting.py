@@ -1,5 +1,4 @@
-"""Observes from outside whether the ranks of a program have met. Ranks that never meet each train a copy of the
-model."""
+"""Observes from outside whether a program's ranks have met. Ranks that never meet each train a copy of the model."""
 
 import os
 import time

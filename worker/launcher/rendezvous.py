@@ -108,8 +108,7 @@ class NodeRendezvous(RendezvousHandler):
     node: int
     count: int
     address: str
-    """The address at which the ranks meet if this is node 0: its address for the other nodes, or the loopback
-    address."""
+    """The address where the ranks meet if this is node 0: its address for other nodes, or the loopback address."""
     folder: SignedFolder | None
     """The folder in which several nodes meet; None with one node."""
     serves_ranks: bool

@@ -92,7 +92,6 @@ def _describe(layout: AttemptLayout, rank_exit: RankExit, execution: int) -> Ran
 
 
 def _shown_output(traceback: str, tail: str, *, is_hooked: bool) -> str:
-    """Return the recorded traceback, or the end of the log, which also has the program's output before the
-    traceback."""
+    """Return the recorded traceback, or the end of the log, which also has the output before the traceback."""
     last = traceback.rstrip().rpartition("\n")[2].strip()
     return tail if not last or (is_hooked and last in tail) else traceback

@@ -256,7 +256,7 @@ class Supervisor:
         _post_finish(self._connect, record)
 
     def _supervise(self) -> bool:
-        """Wait for torchrun; return whether the scheduler sent a signal before its end. A later signal changes
+        """Wait for torchrun; return whether the scheduler sent a signal before its end. Later signals change
         nothing."""
         polled = time.monotonic()
         while True:

@@ -107,8 +107,8 @@ def uses_nsys(launch: LaunchDocument) -> bool:
 
 
 def signalled_processes(launch: LaunchDocument, torchrun: int) -> list[int]:
-    """Return the processes that learn of a stop by a signal: the ranks, and the children of nsys or a command, which
-    need not forward signals."""
+    """Return the processes to signal at a stop: the ranks, and descendants of nsys or a command. Those programs need
+    not forward signals themselves."""
     if uses_nsys(launch) or launch.spec.runs_command:
         return [pid for pid, _ in processes.descendants(torchrun)]
     return processes.children(torchrun)

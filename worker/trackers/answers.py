@@ -1,4 +1,4 @@
-"""What the APIs of trackers share: requests, errors, and the prefixes of a program's runs."""
+"""Shared parts of the tracker APIs: requests, errors, and the prefixes of a program's runs."""
 
 import itertools
 import json
@@ -46,10 +46,10 @@ class TrackerRequest:
         return self.body.read(self.length)
 
     def json_object(self, limit: int) -> dict[str, Any]:
-        """Return the object that the body is in JSON; an empty one if there is no body.
+        """Return the JSON object in the body; an empty object if there is no body.
 
         Raises:
-            TrackerError: It is none, or larger than `limit` bytes.
+            TrackerError: The body is not a JSON object, or is larger than `limit` bytes.
         """
         text = self.read(limit)
         try:

@@ -20,14 +20,14 @@ MAX_BYTES = 1024**3
 _CHUNK = 1024 * 1024
 _MAX_JSON = 16 * 1024 * 1024
 _MAX_PART, _MAX_CUT = 200, 100
-"""Bytes of a part of a path that is a name as it is, and characters of another one."""
+"""Maximum bytes of a path part that is stored unchanged, and characters that remain of a changed part."""
 _NOT_IN_PART = frozenset("/\\%")
-"""Paths are decoded like those of URLs."""
+"""Paths are decoded like URL paths."""
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9_.\- ]")
 
 
 class ArtifactsFullError(TrackerError):
-    """The artifacts would be larger than they may be. Nothing of the file was read."""
+    """The artifacts would exceed their limit. Nothing of the file was read."""
 
     def __init__(self, limit: int) -> None:
         message = f"the artifacts of a job may have at most {limit:,} bytes"
@@ -126,7 +126,7 @@ class ArtifactFolder:
         return path
 
     def entries(self, name: str) -> list[Path]:
-        """Return what a folder contains; nothing if there is none of that name."""
+        """Return the entries of a folder; an empty list if it does not exist."""
         folder = self._path(name)
         return sorted(one for one in folder.iterdir() if one.name[0] != ".") if folder.is_dir() else []
 
@@ -137,7 +137,7 @@ class ArtifactFolder:
         self._path(name).mkdir(parents=True, exist_ok=True)
 
     def reserve_folder(self, name: str) -> bool:
-        """Make a folder; return False if it exists, made by whoever.
+        """Make a folder; return False if it already exists.
 
         Raises:
             TrackerError: The name is invalid.
@@ -169,8 +169,8 @@ class ArtifactFolder:
 
 
 def store_or_state(artifacts: ArtifactFolder, name: str, request: TrackerRequest, journal: Journal) -> bool:
-    """Store the body of a request. What there is no room for is left out, which an event of the job states: an error
-    would end the program. Return whether it is stored.
+    """Store the body of a request; return whether it is stored. Without room, it is left out and an event of the job
+    states this: an error would end the program.
 
     Raises:
         TrackerError: The name is invalid, or the client sent less than it announced.

@@ -1,4 +1,4 @@
-"""The curves of one execution: which tracker reports a metric, and at which steps its points are."""
+"""The curves of one execution: the tracker of each metric, and the steps of its points."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -12,9 +12,9 @@ from worker.trackers.left_out import LeftOut
 from worker.trackers.steps import ExecutionSteps
 
 WANDB_SUMMARY = "wandb_summary"
-"""What W&B's `run.summary` has and its lines do not."""
+"""Values that W&B's `run.summary` has and its lines do not."""
 _TRACKERS = (WANDB_SUMMARY, "tensorboard", "mlflow", "wandb")
-"""The order of trackers: a metric is taken from the last one that reports it."""
+"""The order of trackers: a metric is taken from the last tracker that reports it."""
 _GIVE_STEPS = frozenset({"wandb", WANDB_SUMMARY})
 """Trackers whose client counts where the program gives no step: their 0 is a step."""
 
@@ -24,7 +24,7 @@ class NewPoints:
     """Points that are written next."""
 
     points: list[tuple[str, Point | None]] = field(default_factory=list)
-    """By metric. None stands for a curve that begins again without points."""
+    """Pairs of a metric and its point. None stands for a curve that begins again without points."""
     begun: set[str] = field(default_factory=set)
     """Metrics whose curves begin again."""
 
@@ -50,7 +50,7 @@ class _Zero(NamedTuple):
 
     @property
     def order(self) -> tuple[datetime, float]:
-        """Of several values of a step, MLflow shows the one with the highest time, then value."""
+        """If a step has several values, MLflow shows the latest, then the highest."""
         return self.time, 0.0 if math.isnan(self.number) else self.number
 
 
@@ -64,14 +64,14 @@ class Curves:
         """The tracker of each metric."""
         self._latest: dict[str, tuple[int | None, float, datetime]] = {}
         self._zeros: dict[str, tuple[_Zero, _Zero]] = {}
-        """The first value and the last one at step 0, of metrics that may have no steps."""
+        """The first and the last value at step 0 of metrics that may have no steps."""
 
     def add(self, new: NewPoints, tracker: str, name: str, number: float, step: int | None, time: datetime) -> None:
-        """Add the point of a value, unless it is left out or repeats the one before.
+        """Add the point of a value, unless it is left out or repeats the previous value.
 
         Args:
             name: The stored name of the metric.
-            step: What the tracker sent; None: the program gave no step.
+            step: The step that the tracker sent; None: the program gave no step.
         """
         if step is not None and not 0 <= step <= MAX_SAFE_INT:
             self.left_out.add_step(name)
@@ -90,7 +90,7 @@ class Curves:
         new.points.append((name, Point(key=name, step=assigned, value=number, time=time)))
 
     def take(self, new: NewPoints, tracker: str, name: str) -> bool:
-        """Return whether a tracker reports the metric. Its curve begins again if one before it in the order did."""
+        """Return whether the metric is taken from this tracker. If it replaces another, the curve begins again."""
         before = self._trackers.setdefault(name, tracker)
         if _TRACKERS.index(tracker) < _TRACKERS.index(before):
             return False
@@ -101,7 +101,7 @@ class Curves:
         return True
 
     def begin_again(self, new: NewPoints, name: str) -> None:
-        """Forget what was logged of a metric."""
+        """Forget the points that were logged of a metric."""
         new.begin_again(name)
         self.steps.restart(name)
         self._latest.pop(name, None)

@@ -1,6 +1,6 @@
-"""What the launcher of an earlier attempt had not read when it was killed, up to its program's checkpoint.
+"""Values that an earlier attempt's launcher had not read when it was killed, up to its program's checkpoint.
 
-A program that resumes logs what follows the checkpoint again; what came before it is only in the files of trackers.
+A program that resumes logs the values after the checkpoint again; earlier values are only in the files of trackers.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +15,7 @@ from worker.trackers.steps import MetricHistory
 
 @dataclass(frozen=True)
 class EarlierAttempt:
-    """The attempt before this one."""
+    """The previous attempt."""
 
     layout: AttemptLayout
     saved_at: float
@@ -23,13 +23,13 @@ class EarlierAttempt:
 
     @classmethod
     def find(cls, layout: AttemptLayout) -> "EarlierAttempt | None":
-        """Return it, if there is one and a checkpoint. Called before the program starts."""
+        """Return the previous attempt; None without an attempt or a checkpoint. Called before the program starts."""
         earlier = layout.earlier()
         saved_at = newest_checkpoint(layout)
         return cls(earlier[0], saved_at) if earlier and saved_at is not None else None
 
     def path_now(self, path: str) -> Path:
-        """Return where a file of that attempt is now: this attempt has got what its program wrote, and not the rest."""
+        """Return the present path of a file of that attempt: only the program's output has moved to this attempt."""
         now = Path(path)
         if not now.exists() and now.is_relative_to(self.layout.work):
             return self.layout.code / now.relative_to(self.layout.work)
@@ -41,7 +41,7 @@ class EarlierAttempt:
         """Yield the values that follow the last point of their metric and precede the checkpoint, each step once.
 
         Args:
-            known: Returns what earlier executions logged of the metric of a value; None: it is left out.
+            known: Returns the history of a value's metric in earlier executions; None: the value is left out.
         """
         yielded: set[tuple[str, int | None]] = set()
         for value in values:

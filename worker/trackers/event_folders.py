@@ -41,14 +41,14 @@ def event_paths(roots: Sequence[Path]) -> list[EventPath]:
     """Return the event files below the folders, each once. Symbolic links and hidden folders are not followed."""
     known: dict[Path, EventPath] = {}
     for root in roots:
-        # The folder itself may be reached by links, which whoever named it has chosen.
+        # The path of the folder itself may contain links, which the user has chosen.
         for event_path in _walk(Path(os.path.realpath(root))):
             known.setdefault(event_path.path, event_path)
     return list(known.values())
 
 
 def _walk(root: Path) -> Iterator[EventPath]:
-    """Yield event files, those near the root first, so that a limit cuts off the deepest."""
+    """Yield event files, the nearest to the root first, so that a limit cuts off the deepest."""
     folders, folder_count, entry_count = deque([(str(root), 0)]), 1, 0
     while folders:
         folder, depth = folders.popleft()

@@ -1,6 +1,6 @@
-"""What TensorBoard's messages `Event` say, decoded without TensorBoard. Pure.
+"""Decodes TensorBoard's `Event` messages without TensorBoard. Pure functions.
 
-Numbers of fields are those of `event.proto`, `summary.proto`, `tensor.proto` and the hparams plugin.
+Field numbers are from `event.proto`, `summary.proto`, `tensor.proto` and the hparams plugin.
 """
 
 import math
@@ -13,7 +13,7 @@ from worker.trackers.wire_format import Field, content, doubles, fields, signed,
 
 _MAX_TAGS = 20_000
 _TEXT_SUFFIX = "/text_summary"
-"""What torch and tensorboardX append to the tag of a text."""
+"""The suffix that torch and tensorboardX append to the tag of a text."""
 _FILE_TYPES = {b"\x89PNG": ".png", b"GIF8": ".gif", b"\xff\xd8\xff": ".jpg", b"RIFF": ".wav"}
 _NUMBERS: Mapping[int, tuple[int, str, str]] = {
     1: (5, "<f", "<f"),
@@ -22,7 +22,7 @@ _NUMBERS: Mapping[int, tuple[int, str, str]] = {
     9: (10, "<q", "varint"),
     19: (13, "<e", "half"),
 }
-"""By `dtype`: the field of the values, the form of `tensor_content`, and the form of the values."""
+"""The field of the values, the form of `tensor_content`, and the form of the values, by `dtype`."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class EventArtifact:
 
 @dataclass(frozen=True)
 class EventHistogram:
-    """How many values were between one edge and the next."""
+    """The number of values between adjacent edges."""
 
     tag: str
     edges: list[float]
@@ -48,7 +48,7 @@ class EventHistogram:
 
 @dataclass
 class Event:
-    """What is used of one message."""
+    """The parts of a message that are used."""
 
     time: float = 0.0
     """Seconds since 1970."""
@@ -66,13 +66,13 @@ class _Metadata:
 
 
 def decode_event(message: bytes, plugins: MutableMapping[str, str]) -> Event:
-    """Return what a message says. Unknown parts, such as graphs, are left out.
+    """Return the content of a message. Unknown parts, such as graphs, are left out.
 
     Args:
-        plugins: The plugin of each tag of the file, which a writer need say only once; extended by this call.
+        plugins: The plugin of each tag of the file, which a writer need state only once; extended by this call.
 
     Raises:
-        MalformedMessageError: The bytes are no such message.
+        MalformedMessageError: The bytes are not an `Event` message.
     """
     event = Event()
     summaries: list[bytes] = []
@@ -131,7 +131,7 @@ def _add_tensor(event: Event, tag: str, plugin: str, value: int | bytes) -> None
     if plugin == "text" and strings:
         event.artifacts.append(EventArtifact(tag.removesuffix(_TEXT_SUFFIX), ".txt", b"\n".join(strings)))
     elif plugin == "histograms":
-        # Rows of a lower limit, an upper one and a count, which need not be in order.
+        # Each row has a lower limit, an upper limit and a count. The rows need not be in order.
         numbers = [number for kind, part in tensor if kind == 4 for number in doubles(part)]
         rows = sorted(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=False))
         if rows:
@@ -142,7 +142,7 @@ def _add_tensor(event: Event, tag: str, plugin: str, value: int | bytes) -> None
 
 
 def _add_histogram(event: Event, tag: str, plugin: str, value: int | bytes) -> None:
-    """Add a `HistogramProto`, whose limits are the upper ones of its buckets."""
+    """Add a `HistogramProto`, which has the upper limits of its buckets."""
     lowest, limits, counts = 0.0, list[float](), list[float]()
     for number, part in fields(content(value)):
         if number == 1:
@@ -151,7 +151,7 @@ def _add_histogram(event: Event, tag: str, plugin: str, value: int | bytes) -> N
             limits = doubles(part)
         elif number == 7:
             counts = doubles(part)
-    # torch writes an empty first bucket, whose limit is the lower one of the next.
+    # torch writes an empty first bucket, whose limit is the lower limit of the next bucket.
     edges, counts = (limits, counts[1:]) if counts and not counts[0] else ([lowest, *limits], counts)
     _add_counts(event, tag, edges, counts)
 

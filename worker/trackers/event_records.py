@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MAX_RECORD = 64 * 1024 * 1024
-"""Bytes of the largest message that is read; larger ones are passed over."""
+"""Bytes of the largest message that is read; larger messages are skipped."""
 _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
 _POLYNOMIAL = 0x82F63B78
@@ -19,7 +19,7 @@ _POLYNOMIAL = 0x82F63B78
 
 
 class DamagedRecordError(Exception):
-    """The content of a file is no record where one must begin."""
+    """The file has no valid record at an offset where a record must begin."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def read_records(path: Path, offset: int = 0) -> Iterator[EventRecord]:
 
 
 def masked_crc32c(data: bytes) -> int:
-    """Return the checksum as it is stored: rotated, plus a constant."""
+    """Return the checksum in its stored form: rotated, plus a constant."""
     value = crc32c(data)
     return (((value >> 15) | (value << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 

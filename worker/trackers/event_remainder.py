@@ -19,7 +19,7 @@ from worker.trackers.wire_format import MalformedMessageError
 
 @dataclass(frozen=True)
 class EventRemainder:
-    """The unread events of the attempt before this one."""
+    """The unread events of the previous attempt."""
 
     folders: list[Path]
     attempt: EarlierAttempt

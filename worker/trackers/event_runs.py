@@ -26,8 +26,8 @@ class EventRuns:
 
         Args:
             folder: The folder of the run's event file.
-            written: The folders that have event files of the rank. The first values may be those of a sub-folder,
-                which `add_hparams` and `add_scalars` make beside the event file of the run.
+            written: The folders that have event files of the rank. The first values may come from a sub-folder, which
+                `add_hparams` and `add_scalars` make beside the event file of the run.
 
         Raises:
             TrackerError: The program has too many runs.

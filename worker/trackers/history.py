@@ -1,4 +1,4 @@
-"""What earlier executions of a job logged, from their spools: where the counts of a resumed program continue."""
+"""Metrics that earlier executions of a job logged, from their spools; a resumed program continues their counts."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ _SPOOL = re.compile(r"execution-(\d{6})(?:\.node-\d+)?\.jsonl")
 
 
 def read_history(layout: AttemptLayout, execution: int) -> dict[str, MetricHistory]:
-    """Return what executions before this one logged, by metric."""
+    """Return the history of each metric in earlier executions."""
     written_at = newest_checkpoint(layout)
     known: dict[str, MetricHistory] = {}
     for path in _spools(layout, execution):
@@ -75,7 +75,7 @@ def _spools(layout: AttemptLayout, execution: int) -> Iterator[Path]:
 
 
 def _read_spool(path: Path, written_at: float | None) -> dict[str, MetricHistory]:
-    """Return what a spool has of each metric, up to a damaged record.
+    """Return the history of each metric in a spool, up to a damaged record.
 
     Args:
         written_at: When the newest checkpoint was written, in seconds since 1970.

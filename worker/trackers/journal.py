@@ -1,4 +1,4 @@
-"""The one writer of a node's tracker spool: it takes what all trackers report, from any thread."""
+"""The only writer of a node's tracker spool. It takes the reports of all trackers, from any thread."""
 
 import contextlib
 import json
@@ -39,7 +39,7 @@ from worker.trackers.steps import ExecutionSteps, MetricHistory
 
 EVENTS_PER_NODE = 1_000_000
 MAX_NAMES = 9_000
-"""Metric names of one node, below what the service allows a job."""
+"""Maximum metric names of a node, below the service's limit for a job."""
 _CHECK_SECONDS = 1.0
 """How often the spool is read for metrics that the program reports by `trainyard.script`."""
 _METRICS_MARK = b'"kind": "metrics"'
@@ -47,7 +47,7 @@ _METRICS_MARK = b'"kind": "metrics"'
 
 @dataclass(frozen=True)
 class TrackedValue:
-    """One value of a metric as a tracker sent it."""
+    """A value of a metric as a tracker sent it."""
 
     name: str
     value: Any
@@ -112,8 +112,8 @@ class Journal:
     def rewrite(self, execution: int, tracker: str, values: Iterable[TrackedValue]) -> int:
         """Replace the curves of the metrics that the values name, and return the number of points.
 
-        What was logged of them in this execution is void. Their steps are assigned as if nothing had been logged.
-        Either all records are written or none.
+        Their earlier points in this execution become void, and steps are assigned as if nothing had been logged. Either
+        all records are written or none.
 
         Raises:
             OSError: They could not be written.
@@ -142,11 +142,11 @@ class Journal:
         tracker: str,
         values: Callable[[Callable[[TrackedValue], MetricHistory | None]], Iterable[TrackedValue]],
     ) -> int:
-        """Append what earlier executions logged and nobody read, with its own steps; return the number of points.
+        """Append values that earlier executions logged and nobody read, at their steps; return the number of points.
 
         Args:
-            values: Returns the values, for a function that returns what is known of the metric of a value. If nothing
-                is known of any metric, that is an empty history.
+            values: Returns the values. Its argument is a function that returns the known history of a value's metric,
+                or an empty history if nothing is known of any metric.
 
         Raises:
             OSError: They could not be written.
@@ -170,7 +170,7 @@ class Journal:
         return len(points)
 
     def add_points(self, execution: int, points: Sequence[Point]) -> None:
-        """Append points that are of no tracker: they have no part in the steps and names of the program.
+        """Append points that no tracker reported. They do not affect the steps and names of the program.
 
         Raises:
             OSError: They could not be written.
@@ -189,10 +189,10 @@ class Journal:
         notes: str | None = None,
         removed_tags: Iterable[str] = (),
     ) -> None:
-        """Append parameters, tags, notes, and which tags were deleted. Nested values are flattened, and long texts cut.
+        """Append parameters, tags, notes, and names of deleted tags. Nested values are flattened, and long texts cut.
 
         Args:
-            prefix: The one of the names of the run.
+            prefix: The prefix of the run's names.
 
         Raises:
             OSError: They could not be written.
@@ -333,7 +333,7 @@ class Journal:
         return self._stated_name(run, execution, kind, prefix + ".".join(keys), stored)
 
     def _stated_name(self, run: _Execution, execution: int, kind: Kind, name: str, stored: str) -> str:
-        """Return the stored name; one that differs from the program's is stated once for each kind."""
+        """Return the stored name; a difference from the program's name is stated once for each kind."""
         if stored != name:
             message = f"{kind} name {name[:80]!r} is stored as {stored!r}; others are changed in the same way"
             self._state(run, execution, "name" if kind == "Metric" else f"{kind.lower()}_name", message)
@@ -357,7 +357,7 @@ class Journal:
         self._event(run, execution, "report_adjusted", "warning", message, {"kind": kind})
 
     def _state_left_out(self) -> None:
-        """State what is left out of the curves of executions that have ended."""
+        """State the values that are left out of the curves of ended executions."""
         for execution, run in self._executions.items():
             left_out, run.curves.left_out = run.curves.left_out, LeftOut()
             # Where the spool cannot be written, requests of trackers fail with the reason.

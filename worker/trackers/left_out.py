@@ -1,4 +1,4 @@
-"""What is left out of the curves of an execution, for the job's events."""
+"""Values that are left out of the curves of an execution, for the job's events."""
 
 import json
 from array import array
@@ -12,7 +12,7 @@ from trainyard.contract.wire.spool import SpoolCorruptError, parse_spool
 _MAX_VALUES = 1_000_000
 """Values that are compared: four bytes each."""
 _MAX_BYTES = 64 * 1024 * 1024
-"""Of a spool that is read to compare them."""
+"""Bytes of the largest spool that is read to compare the values."""
 _MAX_NAMED = 20
 """Metrics that an event names."""
 
@@ -25,10 +25,10 @@ class LeftOut:
 
     def __init__(self) -> None:
         self.replaced: set[str] = set()
-        """Metrics whose curve began again when a tracker of a higher place reported them."""
+        """Metrics whose curve began again when a tracker later in the order reported them."""
         self._steps: Counter[str] = Counter()
         self._values: Values = {}
-        """What trackers of a lower place reported."""
+        """Values from trackers earlier in the order."""
         self._uncompared: Counter[str] = Counter()
         self._size = 0
 
@@ -71,7 +71,7 @@ class LeftOut:
 
 
 def _curves(spool: Path, names: set[str]) -> tuple[Values, Values]:
-    """Return the values of curves, and those before the curves began again; of a long spool none."""
+    """Return the values of curves, and the values from before the curves began again; nothing from a long spool."""
     curves: Values = {name: array("f") for name in names}
     voided: Values = {name: array("f") for name in names}
     try:
@@ -91,7 +91,7 @@ def _curves(spool: Path, names: set[str]) -> tuple[Values, Values]:
 
 
 def _key(value: float) -> str:
-    """Return what equal values have in common. TensorBoard stores 32 bits, as `array` does; NaN equals itself."""
+    """Return a key that equal values share. TensorBoard stores 32 bits, as `array` does; NaN equals itself."""
     return repr(value + 0.0)
 
 

@@ -35,15 +35,15 @@ REFUSED = (
 _TELEMETRY = "/sdk/otel/"
 """The paths of W&B's telemetry, which its client sends without a key."""
 _HEAD_SECONDS = 5.0
-"""In which a client must have sent the head of its first request, which has the key."""
+"""Seconds within which a client must send the head of its first request, which has the key."""
 _REQUEST_SECONDS = 60.0
 _MAX_STRANGERS = 64
-"""Connections without a key so far. A further one replaces the oldest."""
+"""Maximum connections that have not sent a key. A further connection replaces the oldest."""
 _MAX_CLIENTS = 256
-"""Connections with the key of the job."""
+"""Maximum connections with the key of the job."""
 _MAX_TELEMETRY = 1024**2
 _MAX_BODY = 1024**4
-"""Artifacts are written, or left out, as they arrive; each API limits what it reads at once."""
+"""Artifacts are written, or left out, as they arrive; each API limits the bytes that it reads at once."""
 
 
 class TrackerListener:
@@ -125,7 +125,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Incoming(io.RawIOBase):
-    """What a client sends, up to a deadline that applies to all reads together."""
+    """The bytes that a client sends, up to a deadline that applies to all reads together."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -209,7 +209,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise TrackerError(403, "PERMISSION_DENIED", "this listener is for programs on the same machine")
         url = urlsplit(self.path)
         if url.path.startswith(_TELEMETRY):
-            # W&B's client sends it without the key, so that the connection stays one of a stranger.
+            # W&B's client sends telemetry without the key, so the connection still counts as a stranger's.
             self.rfile.read(self._length(_MAX_TELEMETRY))
             return None
         reporter = self._reporter()
@@ -226,7 +226,7 @@ class _Handler(BaseHTTPRequestHandler):
         return int(text)
 
     def _reporter(self) -> Reporter:
-        """Return the rank that sends the request; rank 0 for what reads a file by its signed address.
+        """Return the rank that sends the request; rank 0 for a client that reads a file by its signed address.
 
         Raises:
             TrackerError: The request has no token of this attempt.

@@ -1,4 +1,4 @@
-"""Makes items of media from what the clients of trackers send."""
+"""Makes items of media from the data that trackers' clients send."""
 
 import math
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from worker.trackers.journal import Journal
 
 
 def media_item(key: str, step: int | None, type_: MediaType, time: datetime, **fields: Any) -> MediaItem | None:
-    """Return an item; None if the service would refuse it, such as one with a path that is too long or a negative step.
+    """Return an item; None if the service would refuse it, for example because of a negative step or too long a path.
 
     Args:
         step: The step that the program gave; None: it gave none.
-        fields: Those of `MediaItem`. A caption is cut, and sizes that are no positive integers are left out.
+        fields: The fields of `MediaItem`. A caption is cut, and sizes that are not positive integers are left out.
     """
     caption = fields.pop("caption", None)
     sizes = {name: fields.pop(name, None) for name in ("width", "height")}
@@ -46,7 +46,7 @@ def state_step(journal: Journal, execution: int, key: str, step: int | None) -> 
 
 
 def histogram(edges: object, counts: object) -> Histogram | None:
-    """Return a histogram; None for what is none. Adjacent bins of one with more than `MAX_BINS` are joined."""
+    """Return a histogram; None if the values do not form any. Above `MAX_BINS` bins, adjacent bins are joined."""
     bins, values = _numbers(edges), _numbers(counts)
     if not values or len(bins) != len(values) + 1 or any(one > other for one, other in pairwise(bins)):
         return None

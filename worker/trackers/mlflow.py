@@ -27,7 +27,7 @@ _LOGGED_IMAGE = re.compile(
 """The file of `MlflowClient.log_image`, whose key has `~` for `/`, or `#` in earlier versions."""
 _MAX_BODY = 16 * 1024 * 1024
 _PROBED = frozenset({"/api/3.0/mlflow/server-info"})
-"""What the client asks of every server, and does without."""
+"""Paths that the client requests from every server, and does not need."""
 _NOTES = "mlflow.note.content"
 _INTERNAL = "mlflow."
 _YEAR_2200 = 7_258_118_400_000

@@ -32,7 +32,7 @@ class _Model:
     name: str
     artifact_uri: str
     given: Document
-    """What the client created it with."""
+    """The body of the request that created the model."""
     created: int = field(default_factory=lambda: int(time.time() * 1000))
     status: str = "LOGGED_MODEL_PENDING"
 
@@ -41,7 +41,7 @@ class _Model:
         return str(self.given.get("experiment_id") or "0")
 
     def value(self, kind: Kind, key: str) -> Value:
-        """Return what a search compares; None if the model does not have it."""
+        """Return the value that a search compares; None if the model does not have it."""
         if kind == "attribute":
             times = dict.fromkeys(("creation_timestamp", "last_updated_timestamp"), self.created)
             value: Value = (self.given | times | {"name": self.name, "model_id": self.model_id}).get(key)
@@ -87,7 +87,7 @@ class MlflowModels:
         }
 
     def route(self, method: str, path: str) -> Callable[[Reporter, Document], Document] | None:
-        """Return what carries out a request; None if it is none about models."""
+        """Return the handler of a request; None if the request is not about models."""
         collection, _, rest = path.partition("/")
         if collection != _MODELS or not rest or (method, path) in self._routes:
             return self._routes.get((method, path))

@@ -23,7 +23,7 @@ _USER = "mlflow.user"
 
 
 class MetricPoint(NamedTuple):
-    """One point as the program gave it."""
+    """A point as the program gave it."""
 
     value: float
     step: int
@@ -32,7 +32,7 @@ class MetricPoint(NamedTuple):
 
     @property
     def order(self) -> tuple[int, float]:
-        """Of several points of a step, MLflow shows the one with the highest time, then value."""
+        """If a step has several points, MLflow shows the latest, then the highest."""
         return self.time, 0.0 if math.isnan(self.value) else self.value
 
     def document(self, key: str) -> Document:
@@ -81,7 +81,7 @@ class Run:
         return {"info": self.info(), "data": data}
 
     def value(self, kind: Kind, key: str) -> Value:
-        """Return what a search compares; None if the run does not have it."""
+        """Return the value that a search compares; None if the run does not have it."""
         if kind == "metric":
             return self.metrics[key].value if key in self.metrics else None
         if kind == "param":
@@ -100,7 +100,7 @@ class Run:
         """Set parameters, which do not change within an execution; a restarted program may log other values.
 
         Raises:
-            TrackerError: One has another value. None is set.
+            TrackerError: A parameter already has another value. No parameter is set.
         """
         for key, value in given.items():
             known = self.parameters.get(key)
@@ -119,14 +119,14 @@ class _History:
     def __init__(self) -> None:
         self.values, self.steps, self.times = array("d"), array("q"), array("q")
         self._is_ordered = True
-        """Whether no time is before the one of an earlier point, as long as the client's clock gives the times."""
+        """Whether the times never decrease. This holds while the client's clock gives the times."""
         self._identities: set[tuple[int, int, bytes]] | None = None
-        """Of all points, once they are not ordered and one was looked for."""
+        """The identities of all points, once the points are not ordered and a point was looked up."""
         self._execution = 0
         self._begin = 0
         """The first point of the newest execution."""
         self._newest: dict[int, tuple[int, float]] | None = None
-        """The order of the last point of each step of this execution, once they are not ordered."""
+        """The order of the last point of each step of this execution, once the points are not ordered."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -135,7 +135,7 @@ class _History:
         return MetricPoint(self.values[index], self.steps[index], self.times[index])
 
     def append(self, execution: int, point: MetricPoint) -> bool:
-        """Add a point; return whether the execution has logged one with a later time."""
+        """Add a point; return whether the execution has already logged a point with a later time."""
         if execution != self._execution:
             self._execution, self._begin, self._newest = execution, len(self), None
         is_late = len(self) > self._begin and point.time < self.times[-1]
@@ -164,7 +164,7 @@ class _History:
         return any(_identity(self.point(index)) == _identity(point) for index in range(first, end))
 
     def has_later(self, execution: int, point: MetricPoint) -> bool:
-        """Return whether the execution has logged a point of the step that comes after this one in MLflow's order."""
+        """Return whether the execution has logged a point of this step that is later in MLflow's order."""
         if execution != self._execution:
             return False
         if self._is_ordered:
@@ -179,7 +179,7 @@ class _History:
 
 
 def _identity(point: MetricPoint) -> tuple[int, int, bytes]:
-    """Return what distinguishes a point from others of its metric, as on a server of MLflow. NaN equals itself."""
+    """Return a key that distinguishes points of a metric, as on a server of MLflow. NaN equals itself."""
     return point.step, point.time, struct.pack("d", point.value)
 
 
@@ -191,20 +191,20 @@ class PointHistories:
         self._lock = threading.Lock()
         self._size = 0
         self._histories: dict[tuple[str, str], _History | None] = {}
-        """By run and metric; None: forgotten."""
+        """The histories by run and metric; None: forgotten."""
         self._late: set[tuple[str, str]] = set()
-        """Those to which points have come that a point with a later time precedes."""
+        """Run and metric of histories in which a point follows a point with a later time."""
 
     def has(self, run_id: str, key: str, point: MetricPoint) -> bool | None:
-        """Return whether a point is among those of its metric; None if they were forgotten."""
+        """Return whether the metric's history has a point; None if the history was forgotten."""
         with self._lock:
             history = self._histories.get((run_id, key), _History())
             return None if history is None else point in history
 
     def has_later(self, run_id: str, key: str, execution: int, point: MetricPoint) -> bool:
-        """Return whether a value that the execution has logged at the step stays, as on a server of MLflow.
+        """Return whether the step keeps a value that the execution has logged before, as on a server of MLflow.
 
-        Where the points were forgotten, none does.
+        False if the points were forgotten.
         """
         with self._lock:
             history = self._histories.get((run_id, key))
@@ -232,9 +232,9 @@ class PointHistories:
         self._size -= length + _HISTORY_COST
 
     def take_late(self, running: int) -> list[tuple[str, str, int, list[MetricPoint]]]:
-        """Return run, metric, execution and points by time of metrics without steps whose points came in another order.
+        """Return run, metric, execution and points by time of metrics without steps whose points came out of order.
 
-        Each is returned once, when its execution is not the running one any more.
+        Each metric is returned once, after its execution has ended.
         """
         taken = []
         with self._lock:
@@ -250,7 +250,7 @@ class PointHistories:
         """Return the points of a metric from one position to another, and whether more follow.
 
         Raises:
-            TrackerError: They are not known any more.
+            TrackerError: The points were forgotten.
         """
         with self._lock:
             history = self._histories.get((run_id, key), _History())

@@ -1,4 +1,4 @@
-"""Searches of MLflow's client among what the program made: conditions, order and pages. Pure functions."""
+"""Searches of MLflow's client for experiments, runs and models: conditions, order and pages. Pure functions."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,10 +13,10 @@ _ONLY_DELETED = "DELETED_ONLY"
 
 
 class Searchable(Protocol):
-    """What a search can find."""
+    """An object that a search can find."""
 
     def value(self, kind: Kind, key: str) -> Value:
-        """Return what is compared; None if it does not exist."""
+        """Return the value to compare; None if it does not exist."""
 
 
 Item = TypeVar("Item", bound=Searchable)
@@ -25,13 +25,13 @@ Item = TypeVar("Item", bound=Searchable)
 def search(
     items: Sequence[Item], body: Document, attributes: Sequence[str], kinds: Sequence[Kind], *, default: int = 1000
 ) -> tuple[list[Item], Document]:
-    """Return a page of the items that meet a request's filter, in its order, and what the answer says of the next page.
+    """Return a page of the items that meet a request's filter, in its order, and the fields about the next page.
 
     Args:
         items: In the order in which they were made; without an order in the request, the newest is the first.
         attributes: The attributes that the items have.
-        kinds: What else they have.
-        default: The results of a page, if the request has no number.
+        kinds: The kinds of values that the items have besides attributes.
+        default: The number of results on a page if the request names no number.
 
     Raises:
         TrackerError: The filter, the order or the page cannot be used.
@@ -71,7 +71,7 @@ def _read(
 
 
 def _sorted(items: Sequence[Item], order: Order) -> list[Item]:
-    """Sort as MLflow does: what has no number comes after the others, and what has no value last, in both orders."""
+    """Sort as MLflow does. In both orders, NaN follows the numbers, and items without a value are last."""
     groups: tuple[list[tuple[Any, Item]], list[Item], list[Item]] = ([], [], [])
     for item in items:
         value = item.value(order.kind, order.key)

@@ -1,4 +1,4 @@
-"""The names under which a node's launcher stores what a program logs."""
+"""The names under which a node's launcher stores a program's metrics, parameters, tags and media."""
 
 import contextlib
 import json
@@ -9,25 +9,25 @@ from trainyard.contract.stored_name import metric_name, stored_name, with_digest
 
 Kind = Literal["Metric", "Parameter", "Tag", "Medium"]
 _AXIS = "Axis"
-"""Instead of a kind: the metric has the steps of another one."""
+"""Replaces the kind in the entry of a metric that has the steps of another metric."""
 _MAX_OWNERS = 50_000
-"""Names that are told apart from later ones."""
+"""Maximum names that are told apart from later names."""
 
 
 class StoredNames:
     """Tells names apart that would be stored alike: `inner/loss`, and `loss` of the run `inner`.
 
-    The first one has the name in this and all later attempts. Others get a digest.
+    The name that is logged first is stored unchanged in this and all later attempts. Other names get a digest.
     """
 
     def __init__(self, path: Path) -> None:
         """
         Args:
-            path: The file with the names of earlier attempts, to which new ones are appended.
+            path: The file with the names of earlier attempts, to which new names are appended.
         """
         self._path = path
         self._owners: dict[tuple[str, str, str], tuple[str, ...]] = {}
-        """The prefix and the keys of the first one, by kind, tracker and stored name."""
+        """The prefix and the keys that were logged first, by kind, tracker and stored name."""
         with contextlib.suppress(OSError):
             for line in path.read_bytes().splitlines():
                 with contextlib.suppress(ValueError, TypeError):  # a line that was not written to its end
@@ -35,12 +35,12 @@ class StoredNames:
                     self._owners.setdefault((kind, tracker, stored), tuple(first))
 
     def stored(self, kind: Kind, prefix: str, *keys: str, tracker: str = "") -> str:
-        """Return the stored name of what a program logs.
+        """Return the stored name of a metric, parameter, tag or medium.
 
         Args:
-            prefix: The one of its run.
-            keys: The name, or of a nested parameter the keys that lead to it.
-            tracker: The one that reports a metric: what two trackers report under one name is one metric.
+            prefix: The prefix of its run.
+            keys: The name, or the keys that lead to a nested parameter.
+            tracker: The tracker that reports a metric. If two trackers report the same name, it is the same metric.
         """
         name, logged = prefix + ".".join(keys), (prefix, *keys)
         stored = metric_name(name) if kind == "Metric" else stored_name(name)
@@ -49,7 +49,7 @@ class StoredNames:
         first = self._owners.get((kind, tracker, stored))
         if first is None and len(self._owners) < _MAX_OWNERS:
             first = logged
-            # Without its line, only an attempt that logs the two in another order takes one for the other.
+            # Without this line, a later attempt confuses the two names only if it logs them in another order.
             self._add((kind, tracker, stored), logged)
         return stored if first in (logged, None) else with_digest(stored, json.dumps(logged if prefix else keys))
 

@@ -1,4 +1,4 @@
-"""What trackers send as parameters, tags and notes. Pure functions."""
+"""Parameters, tags and notes from trackers. Pure functions."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from trainyard.contract.base import sanitize
 from trainyard.contract.wire.reports import MAX_PARAMETER_TEXT
 
 _MAX_DEPTH = 8
-"""Levels of nested parameters; what is deeper is stored as JSON."""
+"""Levels of nested parameters; deeper values are stored as JSON."""
 _TRAINER_NAMES = {"per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs"}
 
 
@@ -24,7 +24,7 @@ def trainer_steps(parameters: Mapping[str, Any]) -> int | None:
 
 
 def stored_text(value: object) -> str:
-    """Return a text as it is stored: without what no database takes, and cut."""
+    """Return the text to store: without characters that databases refuse, and cut."""
     return str(sanitize(str(value)))[:MAX_PARAMETER_TEXT]
 
 

@@ -1,4 +1,4 @@
-"""Which step a tracker's point has, and from which step an execution resumed. Pure functions of what is known."""
+"""The step of a tracker's point, and the step from which an execution resumed. Pure functions of the known points."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class MetricHistory:
     latest_step: int = -1
     """The step of the point that was logged last."""
     latest_at: float = 0.0
-    """When that was, in seconds since 1970."""
+    """When the last point was logged, in seconds since 1970."""
 
     def joined(self, other: "MetricHistory") -> "MetricHistory":
         """Return the history with the points of both."""
@@ -50,9 +50,9 @@ class ExecutionSteps:
         """Return the step of the next point of a metric.
 
         Args:
-            step: What the tracker sent; None: the program gave no step.
-            counts_zeros: Whether the tracker sends 0 in that case, as MLflow and TensorBoard do, so that a second 0 of
-                a metric in a row means the same.
+            step: The step that the tracker sent; None: the program gave no step.
+            counts_zeros: Whether the tracker sends 0 if the program gives no step, as MLflow and TensorBoard do. A
+                second consecutive 0 of a metric then means that there is no step.
         """
         last = self._last.get(name)
         if step is not None and (step != 0 or not counts_zeros):

@@ -33,7 +33,7 @@ _MAX_FILES = 1000
 _BATCH = 1000
 """Values that are appended to the journal at once."""
 _TYPES: Mapping[str, MediaType] = {".txt": "text", ".wav": "audio"}
-"""Of the files that are no images."""
+"""Types of the files that are not images."""
 _YEAR_2200 = 7_258_118_400.0
 
 
@@ -54,7 +54,7 @@ class _File:
 
 @dataclass
 class _Batch:
-    """What some records of one file say."""
+    """The contents of some records of a file."""
 
     end: int
     values: list[TrackedValue] = field(default_factory=list)
@@ -62,7 +62,7 @@ class _Batch:
 
 
 class TensorBoardFollower:
-    """Reads what programs append to event files. The files at construction belong to the past, up to their size."""
+    """Reads the records that programs append to event files. Content that exists at construction is not read."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class TensorBoardFollower:
         Args:
             roots: Folders below which event files are expected.
             execution: The first execution of this launcher.
-            remainder: What the launcher of an earlier attempt left.
+            remainder: Events that the launcher of an earlier attempt left unread.
         """
         self._journal = journal
         self._artifacts = artifacts
@@ -101,13 +101,13 @@ class TensorBoardFollower:
         self._thread.start()
 
     def begin(self, execution: int) -> None:
-        """Take what is written from now on as that of another execution."""
+        """Count records that are written from now on to another execution."""
         if execution != self._next_execution:
             self._next_execution = execution
             self._wake.set()
 
     def close(self, timeout: float) -> None:
-        """Read what the program left, for `timeout` seconds at most."""
+        """Read the rest of the program's event files, for `timeout` seconds at most."""
         self._closed = True
         self._wake.set()
         if self._thread.is_alive():
@@ -116,7 +116,7 @@ class TensorBoardFollower:
                 log.warning("the event files of TensorBoard were not read to their ends within %.0f s", timeout)
 
     def poll(self, *, last: bool = False) -> None:
-        """Read what is new.
+        """Read the new records.
 
         Args:
             last: The program has ended: every file is looked for, and claimed by this node if no other node has it.
@@ -127,11 +127,11 @@ class TensorBoardFollower:
             self._walk(at_once=last)
         for file in list(self._files.values()):
             self._read(file, even_unchanged=last or restarted)
-        # Before a restart every rank of the execution has ended, so that what it wrote has just been read.
+        # Before a restart every rank of the execution has ended, so all its records have just been read.
         self._execution = following
 
     def read_remainder(self) -> None:
-        """Report what the launcher of an earlier attempt had not read when it was killed."""
+        """Report the events that the launcher of an earlier attempt had not read when it was killed."""
         if self._remainder is None:
             return
         try:
@@ -182,7 +182,7 @@ class TensorBoardFollower:
         return _File(one.path, one.root, self._claims.rank(one.path), offset, ended=not own)
 
     def _read(self, file: _File, *, even_unchanged: bool) -> None:
-        """Report the file's new records. What cannot be stored now is read again at the next time."""
+        """Report the file's new records. Records that cannot be stored now are read again next time."""
         if file.ended:
             return
         try:

@@ -30,7 +30,7 @@ def parse_token(token: str) -> tuple[str, Reporter] | None:
 
 
 def signature_of(secret: str, path: str) -> str:
-    """Return what makes the address of one file readable without a token. W&B's older client sends none there."""
+    """Return the signature that replaces the token in a file's address, where W&B's older client sends no token."""
     return hmac.new(secret.encode(), path.encode(), "sha256").hexdigest()
 
 
@@ -51,11 +51,11 @@ def tracker_variables(base: Mapping[str, str], execution: int, job_page: str | N
         quiet = {_NO_LINKS: base.get(_NO_LINKS, "true")}
         variables |= {"MLFLOW_TRACKING_URI": url, "MLFLOW_TRACKING_TOKEN": token} | quiet
         if "MLFLOW_TRACKING_USERNAME" in base:
-            # Those of another server, which the client would send instead of the token.
+            # Otherwise the client would send another server's user and password instead of the token.
             variables |= {"MLFLOW_TRACKING_USERNAME": "trainyard", "MLFLOW_TRACKING_PASSWORD": token}
     if not _OWN_WANDB & base.keys():
-        # By default the client sends every 15 seconds, writes blocks of its file as often (from 0.31 on; before, only
-        # full ones), and loses the rest when it is killed. It takes parts of a second for the default.
+        # The client's default is to send every 15 seconds and to write blocks of its file as often (before 0.31, only
+        # full blocks). It loses the rest when it is killed. A fraction of a second counts as the default.
         intervals = {name: base.get(name, "1") for name in _WANDB_INTERVALS}
         variables |= {"WANDB_BASE_URL": url, "WANDB_API_KEY": token} | intervals
         if job_page and _WANDB_PAGES not in base:

@@ -1,6 +1,6 @@
 """The part of W&B's protocol that clients write with, over the journal: GraphQL operations, file stream and files.
 
-W&B does not document it; the operations are those of the public client (`wandb-core`).
+W&B does not document it; the operations are taken from the public client (`wandb-core`).
 """
 
 import json
@@ -28,7 +28,7 @@ UPLOADS = "/wandb-files/"
 _STREAM = re.compile(r"/files/([^/]+)/([^/]+)/([^/]+)/file_stream")
 _MAX_BODY = 64 * 1024 * 1024
 _OPERATION = re.compile(r"\b(?:query|mutation)\s+(\w+)|^\s*(?:query\s*)?\{\s*(\w+)")
-"""The name of an operation, or the first field of one without a name."""
+"""The name of an operation, or the first field of an unnamed operation."""
 _RUN_ID = re.compile(r"[\w\-][\w.\- ]{0,127}")
 _CLIENT_FILES = frozenset({"output.log", "wandb-summary.json", "config.yaml"})
 """Files of the client whose content the job has already: its log, metrics and parameters."""
@@ -140,8 +140,8 @@ class WandbApi:
         return {"upsertBucket": {"bucket": bucket, "inserted": True}}
 
     def _resume_status(self, reporter: Reporter, variables: Document) -> Document:
-        """Answer `wandb.init(id=..., resume=...)`: a run of this execution continues after its last line, one of an
-        earlier execution after the checkpoint from which the job does."""
+        """Answer `wandb.init(id=..., resume=...)`. A run of this execution continues after its last line. A run of an
+        earlier execution continues after the checkpoint from which the job resumes."""
         run_id = _run_id(variables.get("name"))
         project = str(variables.get("project") or _NO_PROJECT)
         if not self._artifacts.has_folder(_folder(run_id)):
@@ -248,10 +248,10 @@ class WandbApi:
         return {}
 
     def read_files(self) -> None:
-        """Store what the files of runs have and their streams had not. Called periodically.
+        """Store the data of run files that the streams did not have. Called periodically.
 
         Raises:
-            OSError: It could not be stored; the next call repeats it.
+            OSError: The data could not be stored; the next call repeats it.
         """
         with self._lock:
             for run in self._runs.values():
@@ -310,7 +310,7 @@ class WandbApi:
 
 
 def _fields(run: WandbRun) -> Document:
-    """Return what a server of W&B knows of a run."""
+    """Return the fields of a run, as a server of W&B has them."""
     parameters, tags, notes = (run.described(kind) for kind in ("parameters", "tags", "notes"))
     return {
         "displayName": run.name,

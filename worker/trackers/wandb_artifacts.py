@@ -48,7 +48,7 @@ class _Artifact:
 
 
 class WandbArtifacts:
-    """The artifacts of a job: those of this launcher, and those that earlier attempts committed."""
+    """The artifacts of a job: the launcher's own, and the artifacts that earlier attempts committed."""
 
     def __init__(self, folder: ArtifactFolder, address: Callable[[], tuple[str, str]]) -> None:
         """
@@ -187,7 +187,7 @@ class WandbArtifacts:
         }
 
     def _aliases(self, artifact: _Artifact) -> list[Document]:
-        """Return the aliases of a version that no newer one of the collection has taken over."""
+        """Return the aliases of a version that no newer version of the collection has taken over."""
         own = dict.fromkeys((*artifact.aliases, _LATEST))
         aliases = [alias for alias in own if self._named({"name": f"{artifact.collection}:{alias}"}) == artifact]
         fields = {"__typename": "ArtifactAlias", "id": GLOBAL_ID, "artifactCollection": _collection(artifact)}
@@ -232,7 +232,7 @@ class WandbArtifacts:
         return {"project": {"artifactCollection": collection}}
 
     def _files(self, artifact: _Artifact) -> Document:
-        """Return all uploaded files of an artifact with their addresses, as one page."""
+        """Return all uploaded files of an artifact with their addresses, as a single page."""
         names = [name for name, one in self._contents(artifact).items() if "ref" not in one]
         nodes = [{"__typename": "File", "name": name, "directUrl": self._signed(artifact, name)} for name in names]
         page = {"__typename": "PageInfo", "hasNextPage": False, "endCursor": None}

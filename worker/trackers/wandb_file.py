@@ -120,9 +120,9 @@ class RunFile:
 
 
 def find_run_file(run_id: str, rank: int, known: frozenset[tuple[int, int]]) -> RunFile | None:
-    """Return the run's file that a process below this one has open, if it is not known yet.
+    """Return the run's file that a descendant of this process has open, if it is not known yet.
 
-    The client's process holds it open for as long as the run lasts, wherever it is, and also in a container.
+    The client's process holds the file open for as long as the run lasts, in any folder, and also in a container.
 
     Args:
         known: Identities of files that were found before.
@@ -151,7 +151,7 @@ def _open_files(pid: int) -> list[str]:
 
 
 def parse_history(message: bytes) -> Document:
-    """Return a history record as the line that the client would send; what is malformed is left out."""
+    """Return a history record as the line that the client would send; malformed parts are left out."""
     line: Document = {}
     with contextlib.suppress(MalformedMessageError):
         for number, value in fields(message):
@@ -163,7 +163,7 @@ def parse_history(message: bytes) -> Document:
 
 
 def update_values(values: Document, message: bytes) -> None:
-    """Apply a record of the configuration or the summary: what it sets and what it removes."""
+    """Apply a record of the configuration or the summary: set its values, and remove the keys that it removes."""
     with contextlib.suppress(MalformedMessageError):
         for number, value in fields(message):
             if number == 1:

@@ -1,4 +1,4 @@
-"""What W&B's run files and configuration mean: the points of history lines, and parameters."""
+"""Interprets W&B's run files and configuration: the points of history lines, and parameters."""
 
 import fnmatch
 import json
@@ -17,7 +17,7 @@ definitions at the end of a run, and a run that is killed before its file has a 
 _MAX_DEPTH = 8
 _YEAR_2200 = 7_258_118_400
 _NO_STEP = -1
-"""Of a line whose step is no whole number."""
+"""The step of a line whose step is not a whole number."""
 
 
 def parse_config(text: object) -> tuple[dict[str, Any], "StepMetrics"]:
@@ -34,15 +34,15 @@ class StepMetrics:
     """Which metric gives the step of others: `run.define_metric("*", step_metric="train/global_step")`."""
 
     of_name: Mapping[str, str | None] = field(default_factory=dict)
-    """None: the metric is defined without one, and no pattern applies to it."""
+    """The step metric by name; None: the metric is defined without a step metric, and no pattern applies to it."""
     of_pattern: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, defined: object) -> "StepMetrics":
         """Read the list of metric definitions of a configuration, whose keys are the numbers of protobuf fields.
 
-        1 is the name of a metric, 2 a pattern of names, 4 the name of the step metric, 5 its position in the list,
-        from 1, and 9 is there if the definition replaces the one before (MetricRecord in `wandb_internal.proto`).
+        1 is the name of a metric, 2 a pattern of names, 4 the name of the step metric, 5 its position in the list, from
+        1, and 9 is present if the definition replaces the previous definition (MetricRecord in `wandb_internal.proto`).
         """
         records = [one for one in defined if isinstance(one, dict)] if isinstance(defined, list) else []
         names: dict[str, str | None] = {}
@@ -66,12 +66,12 @@ class StepMetrics:
         return StepMetrics({**self.of_name, **other.of_name}, {**self.of_pattern, **other.of_pattern})
 
     def with_preview(self, streamed: "StepMetrics") -> "StepMetrics":
-        """Return the definitions of a file with those of the stream, which may be newer, or lack the newest."""
+        """Return a file's definitions with the stream's, which may be newer, or lack the newest."""
         axes = {name: step for name, step in streamed.of_name.items() if step is not None or name not in self.of_name}
         return self | StepMetrics(axes, streamed.of_pattern)
 
     def step_metric(self, name: str) -> str | None:
-        """Return the metric that gives the step of a metric, or is one; None: W&B's own count of calls."""
+        """Return the step metric of a metric, which may be the metric itself; None: W&B's own count of calls."""
         if name in self.of_name.values() or name in self.of_pattern.values():
             return name
         if name in self.of_name:
@@ -120,13 +120,13 @@ class RunHistory:
             yield TrackedValue(prefix + name, value, step, time, prefix, on_axis=metric is not None)
 
     def changed(self) -> set[str]:
-        """Return the names whose values were yielded with another step metric than the one that is defined now."""
+        """Return the names whose values were yielded with a step metric other than the present definition."""
         if not self.metrics.are_defined:
             return set()
         return {name for name, metric in self.used.items() if self.metrics.step_metric(name) != metric}
 
     def forget(self, names: set[str]) -> None:
-        """Take the values that were yielded under these names as right."""
+        """Accept the steps of the values that were yielded under these names."""
         self.used |= {name: self.metrics.step_metric(name) for name in names}
 
     def objects(self, line: Mapping[str, Any]) -> Iterator[tuple[str, int | None, dict[str, Any], datetime]]:
@@ -149,7 +149,7 @@ class RunHistory:
         return _NO_STEP if counted is None else counted + (self._offset or 0)
 
     def summary_values(self, summary: Mapping[str, Any], prefix: str) -> Iterator[TrackedValue]:
-        """Yield what the program set in `run.summary` and never logged, at the last step."""
+        """Yield the values that the program set in `run.summary` and never logged, at the last step."""
         logged = self.names
         for name, value in _flatten(summary):
             # The summary also has aggregates of logged metrics: `loss.min`.
@@ -170,10 +170,10 @@ def parse_summary(chunk: object) -> dict[str, Any]:
 
 
 def resume_point(summary: dict[str, Any], step: int) -> dict[str, Any]:
-    """Return where a client continues a run.
+    """Return the fields from which a client continues a run.
 
     Args:
-        summary: The one of the run so far.
+        summary: The summary of the run so far.
         step: The step after its last line; 0: the run begins.
     """
     last = {"_step": step - 1} if step else {}

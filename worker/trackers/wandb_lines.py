@@ -1,4 +1,4 @@
-"""The history lines of a W&B run, each once, whether the client's stream or its file has them first."""
+"""The history lines of a W&B run, each once, from whichever source has them first: the client's stream or its file."""
 
 from array import array
 from bisect import bisect_left
@@ -16,14 +16,14 @@ class RunLines:
 
     def __init__(self) -> None:
         self.files: list[RunFile] = []
-        """The files of the run. A program that begins the run again in the same execution has another one."""
+        """The files of the run. A program that begins the run again in the same execution writes another file."""
         self._stored = array("q")
         self._streamed: dict[int, Document] = {}
         """Stored lines that the file did not have yet: the client fills blocks before it writes them."""
         self._count = 0
 
     def attach(self, file: RunFile) -> None:
-        """Add a file. A second one has the lines of a run that was begun again, whose steps may be those of before."""
+        """Add a file. A second file has the lines of a run that was begun again, whose steps may repeat."""
         if self.files:
             del self._stored[:]
         self.files.append(file)
@@ -32,7 +32,7 @@ class RunLines:
         """Return the lines that are not stored, by their identity.
 
         Args:
-            first: Lines of the stream: the position of the first one. It identifies lines without a step.
+            first: The position of the first line, for lines of the stream. It identifies lines without a step.
         """
         unknown: dict[int, Document] = {}
         for position, line in enumerate(lines, first or 0):
@@ -44,7 +44,7 @@ class RunLines:
         return unknown
 
     def are_late(self, new: Iterable[int]) -> bool:
-        """Return whether a stored line follows one of the new lines: where an axis repeats, the last value counts."""
+        """Return whether a new line precedes a stored line: where an axis repeats, the last value counts."""
         return bool(self._stored) and any(0 <= step < self._stored[-1] for step in new)
 
     def add(self, lines: dict[int, Document]) -> None:

@@ -75,7 +75,7 @@ def _items(
 
 
 def _files(value: Mapping[str, Any], kind: str) -> Iterator[tuple[str, object]]:
-    """Yield the path and the caption of each file of an object, which is a list of media or one of them."""
+    """Yield the path and the caption of each file of an object, which is a medium or a list of media."""
     if isinstance(value.get("path"), str):
         yield value["path"], value.get("caption")
         return

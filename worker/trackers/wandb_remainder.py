@@ -1,4 +1,4 @@
-"""Which run files W&B's clients of an attempt write, and what an earlier attempt's launcher had not read of them."""
+"""The run files that an attempt's W&B clients write, and the lines that an earlier attempt's launcher had not read."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class NotedFile:
-    """The file of a run, with what its points depend on."""
+    """The file of a run, with the values that its points depend on."""
 
     path: str
     prefix: str
@@ -28,14 +28,14 @@ class NotedFile:
 
 @dataclass(frozen=True)
 class EndedRun:
-    """What a client that continues a run reads of it."""
+    """The data of an ended run that a client reads to continue it."""
 
     run_id: str
     rank: int
     fields: Document
-    """Of the bucket, in the words of W&B's server."""
+    """The fields of the bucket, as W&B's server names them."""
     metrics: list[str]
-    """The names that it has logged."""
+    """The names of the metrics that the run has logged."""
 
 
 class NotedFiles:
@@ -46,7 +46,7 @@ class NotedFiles:
         self._layout = layout
 
     def add(self, one: NotedFile | EndedRun) -> None:
-        """Append a line. Without it, only the next attempt lacks what this launcher does not read, or knows."""
+        """Append a line. If that fails, only the next attempt is affected: it lacks the unread lines, or the run."""
         try:
             with self._path.open("a") as lines:
                 lines.write(json.dumps(asdict(one)) + "\n")
@@ -69,13 +69,13 @@ class NotedFiles:
 
 @dataclass(frozen=True)
 class RunFileRemainder:
-    """The unread lines of the attempt before this one."""
+    """The unread lines of the previous attempt."""
 
     attempt: EarlierAttempt
 
     @classmethod
     def find(cls, layout: AttemptLayout) -> "RunFileRemainder | None":
-        """Return them, if there is an earlier attempt and a checkpoint. Called before the program starts."""
+        """Return the unread lines; None without an earlier attempt or a checkpoint. Call before the program starts."""
         earlier = EarlierAttempt.find(layout)
         return cls(earlier) if earlier else None
 

@@ -1,4 +1,4 @@
-"""A run of W&B's client: what its stream and its file say becomes points, parameters and tags, each once."""
+"""A run of W&B's client. The contents of its stream and its file become points, parameters and tags, each once."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -36,7 +36,7 @@ class WandbRun:
     ) -> None:
         """
         Args:
-            prefix: Of the names of metrics, parameters and tags.
+            prefix: The prefix of the names of metrics, parameters and tags.
             resumes_at: The step at which the job continues after its checkpoint.
             earlier: The names of metrics that the run has logged in earlier executions, which the client continues.
             report_media: Appends the media of a line to the journal.
@@ -63,11 +63,11 @@ class WandbRun:
         self._described: dict[str, Document] = {}
         self._ended = False
         self._summarized: Document = {}
-        """What the summary had at the last end of the run."""
+        """The values of the summary at the last end of the run."""
 
     @property
     def reads_file(self) -> bool:
-        """Whether the newest file of the run may have more."""
+        """Whether the newest file of the run may have unread records."""
         return bool(self.lines.files) and not self.lines.files[-1].ended
 
     @property
@@ -81,10 +81,10 @@ class WandbRun:
         return self._history.names
 
     def begin_again(self) -> int:
-        """Expect more of a run that the client continues, and return the step at which it does; 0: it has no line.
+        """Expect more lines of a run that the client continues; return the step at which it continues, 0 without lines.
 
         Raises:
-            OSError: The rest of what the client wrote before could not be stored.
+            OSError: The rest of the client's earlier lines could not be stored.
         """
         self.read_file()
         self.completed = self._ended = False
@@ -110,12 +110,12 @@ class WandbRun:
             self._write_again(self._history.on_axes)
 
     def define(self, metrics: StepMetrics) -> None:
-        """Take the definitions that the client has sent. It sends those of before again, and removes none."""
+        """Take the definitions that the client has sent. It repeats earlier definitions, and removes none."""
         self._streamed_metrics |= metrics
         self._update_metrics()
 
     def describe(self, parameters: Document, tags: Document, notes: Document) -> None:
-        """Append what is new: the client repeats the whole configuration with each change."""
+        """Append the new values: the client repeats the whole configuration with each change."""
         parameters = self._unknown("parameters", parameters)
         tags, text = self._unknown("tags", tags), self._unknown("notes", notes).get("notes")
         if parameters or tags or text:
@@ -124,7 +124,7 @@ class WandbRun:
             self._described.setdefault(kind, {}).update(values)
 
     def described(self, kind: Literal["parameters", "tags", "notes"]) -> Document:
-        """Return what the client has said of the run."""
+        """Return the parameters, tags or notes that the client has sent."""
         return self._described.get(kind, {})
 
     def alert(self, level: EventLevel, title: str, text: str, pause: float) -> None:
@@ -139,10 +139,10 @@ class WandbRun:
             self._journal.alert(self.execution, level, title, text)
 
     def read_file(self) -> None:
-        """Store what the file has and the stream had not.
+        """Store the data of the file that the stream did not have.
 
         Raises:
-            OSError: It could not be stored; the next call repeats it.
+            OSError: The data could not be stored; the next call repeats it.
         """
         for file in self.lines.files:
             if not file.ended:
