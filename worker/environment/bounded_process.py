@@ -119,7 +119,7 @@ class _Copy:
             time.sleep(seconds)
 
     def drain(self) -> None:
-        """Copy what is in the pipe now, at most as much as a pipe holds."""
+        """Copy the present content of the pipe, up to a pipe's capacity."""
         for _ in range(MAX_LOGGED_BYTES // _CHUNK):
             if not self._read():
                 return

@@ -1,4 +1,4 @@
-"""Checks on a node, before the ranks start, that the environment's Python runs and has what the worker needs."""
+"""Checks on a node, before the ranks start, that the environment's Python runs and has the worker's packages."""
 
 import logging
 import os
@@ -44,7 +44,7 @@ def check_python(
         python: The interpreter, for the message.
 
     Raises:
-        EnvironmentRejectedError: The Python does not run, or lacks what the worker needs.
+        EnvironmentRejectedError: The Python does not run, or lacks packages that the worker needs.
         InterruptedPreparationError: The job is requested to stop.
     """
     name = _defining_field(launch)

@@ -1,7 +1,7 @@
 """The preparation of a node as text of bash, and the reading of its result. Pure functions.
 
 The text writes records that end in NUL to the file descriptor of its first argument: the number of each step before it
-runs, what it learned as `name=value`, then `environment` and every exported variable, then `end`.
+runs, facts as `name=value`, then `environment` and every exported variable, then `end`.
 """
 
 import os
@@ -61,7 +61,7 @@ class Step:
     """One step of the preparation."""
 
     field: str
-    """The field of the spec, or the setting, that it is for."""
+    """The field of the spec, or the setting, that requests the step."""
     description: str
     text: str
 
@@ -94,7 +94,7 @@ def steps(environment: Environment, site_setup: str = "", modules_init: str = ""
 
 
 def _define_module(init: str) -> str:
-    # The status of such a file is that of whatever it tests last.
+    # The file's status cannot be used: it comes from the last test in it.
     return (
         f"source {shlex.quote(init)}\n"
         "type module >/dev/null 2>&1 || { echo 'it does not define the command module' >&2; exit 1; }"
@@ -128,7 +128,7 @@ def modules_files(environ: Mapping[str, str]) -> list[Path]:
 
 @dataclass(frozen=True)
 class Result:
-    """What the preparation wrote."""
+    """The records that the preparation wrote."""
 
     step: int
     """The number of the last step that began."""
@@ -147,7 +147,7 @@ class Result:
 
 
 def read_result(content: bytes) -> Result:
-    """Read what the preparation wrote. A user's line can write there too, so that anything may be in it."""
+    """Read the preparation's records. A user's line can write there too, so the content may be anything."""
     head, mark, tail = content.partition(b"environment\0")
     step, facts = 0, {}
     for record in os.fsdecode(head).split("\0"):

@@ -38,7 +38,7 @@ class InterruptedPreparationError(Exception):
 
 
 def names_environment(launch: LaunchDocument) -> bool:
-    """Return whether the ranks do not run in the service's Python and environment as they are."""
+    """Return whether the ranks need another Python or environment than the service's."""
     return bool(launch.spec.environment.code_fields or launch.site_setup)
 
 

@@ -1,4 +1,4 @@
-"""The prepared environment of a node: which interpreter its ranks use, and what the preparation changed."""
+"""The prepared environment of a node: the interpreter of its ranks, and the changes of the preparation."""
 
 import json
 import os
@@ -19,14 +19,14 @@ _OF_THE_SERVICE = ("PYTHONPATH", "PYTHONHOME", "PYTHONSAFEPATH", "VIRTUAL_ENV")
 
 @dataclass(frozen=True)
 class Changes:
-    """What the preparation changed in the environment."""
+    """The changes that the preparation made to the environment."""
 
     assigned: Mapping[str, str] = field(default_factory=dict)
     removed: tuple[str, ...] = ()
 
 
 def preparation_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment in which the preparation begins: the launcher's, without what its Python needs."""
+    """Return the environment in which the preparation begins: the launcher's, without the variables of its Python."""
     return {name: value for name, value in environ.items() if name not in _OF_THE_SERVICE}
 
 
@@ -45,7 +45,7 @@ def _may_change(name: str) -> bool:
 
 @dataclass(frozen=True)
 class InterpreterEnvironment:
-    """Ranks in a Python of the node: the service's, or one that the spec names."""
+    """Ranks in a Python of the node: the service's, or a Python that the spec names."""
 
     interpreter: str
     changes: Changes
@@ -71,10 +71,10 @@ class InterpreterEnvironment:
 def variables_in(
     variables: Mapping[str, str], changes: Changes, spec_variables: Mapping[str, str], *, own: bool
 ) -> dict[str, str]:
-    """Return a rank's variables with the changes of the preparation, and then those of the spec.
+    """Return a rank's variables, with the changes of the preparation and then the spec's variables applied.
 
     Args:
-        variables: Those with which torchrun started the rank.
+        variables: The variables with which torchrun started the rank.
         own: Whether the interpreter is not the service's, whose `VIRTUAL_ENV` it must not have.
     """
     dropped = {"PYTHONPATH", RANK_ENVIRONMENT_VARIABLE, *changes.removed}
@@ -86,7 +86,7 @@ def variables_in(
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a node's launcher writes for its ranks."""
+    """The environment that a node's launcher writes for its ranks."""
 
     interpreter: str
     changes: Changes = Changes()

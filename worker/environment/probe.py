@@ -25,7 +25,7 @@ def version_of(name: str) -> object:
 
 
 def _version_in_file(init: str) -> str:
-    """Return the version that a module `version` of the package states, as that of torch does without metadata."""
+    """Return the version in the package's module `version`, which torch has even without metadata."""
     try:
         with open(re.sub(r"__init__\.py$", "version.py", init)) as file:
             match = re.search(r"""^__version__ = ['"]([^'"]+)""", file.read(), re.MULTILINE)

@@ -1,8 +1,8 @@
-"""What Python does for the launcher in a user's program. It runs a copy of this file as `sitecustomize` at its start.
+"""Hook of the launcher in a user's program: Python runs a copy of this file as `sitecustomize` at its start.
 
 It records the exception that ends a rank, lets SIGTERM end workers, and writes the rest of event files. The program's
-Python may be an older one without our packages, so the file needs the standard library alone. The record is the error
-file of torchrun, in the form of `@record`, with more in `trainyard`.
+Python may be older and without our packages, so the file needs the standard library alone. The record is the error file
+of torchrun, in the form of `@record`, with more in `trainyard`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def let_children_end() -> None:
 
 
 def write_event_files() -> None:
-    """Write what TensorBoard's writers still hold when the process ends. They have no exit handler of their own."""
+    """Flush TensorBoard's writers when the process ends. They have no exit handler of their own."""
     atexit.register(_flush_writers, os.getpid())
 
 
@@ -85,7 +85,7 @@ def _flush_writers(pid: int) -> None:
 
 
 def import_hidden(name: str, folder: str) -> None:
-    """Import the module of this name that the one in the folder hides."""
+    """Import the module that a module of the same name in the folder hides."""
     import importlib.machinery
     import importlib.util
 

@@ -19,10 +19,10 @@ environment; the command's own environment is without it."""
 
 @dataclass(frozen=True)
 class RankCommand:
-    """What a process executes in the environment of the ranks."""
+    """A command that a process executes in the environment of the ranks."""
 
     argv: tuple[str, ...]
-    """The first is an absolute path."""
+    """Program and arguments; the program is an absolute path."""
     variables: Mapping[str, str]
     """All environment variables of the process."""
 
@@ -34,8 +34,8 @@ class RankEnvironment(Protocol):
         """Return the command that runs the environment's Python.
 
         Args:
-            arguments: What follows the interpreter: `-m worker <attempt folder>`, or a program and its arguments.
-            variables: The variables of a rank as torchrun starts it, with those of the spec.
+            arguments: The interpreter's arguments: `-m worker <attempt folder>`, or a program and its arguments.
+            variables: The variables with which torchrun starts the rank, and the spec's variables.
             folder: The working directory; the caller has changed to it.
         """
         ...

@@ -1,4 +1,4 @@
-"""What the worker needs of an environment's Python, and a message about what it lacks. Pure functions."""
+"""Packages that the worker needs in an environment's Python, and a message about missing packages. Pure functions."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from trainyard.contract.spec.training_spec import TrainingSpec
 
 MIN_PYTHON = (3, 11)
 _ALWAYS = ("torch", "pydantic", "httpx", "numpy", "safetensors")
-"""What ranks import."""
+"""Packages that all ranks import."""
 _LINE = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)(?:\[[^]]*\])?\s*>=\s*(?P<least>[0-9][0-9.]*)")
 
 
@@ -29,7 +29,7 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Packages:
-    """What the probe reported of a Python."""
+    """The probe's report about a Python."""
 
     python: tuple[int, ...]
     versions: Mapping[str, str | None]
@@ -37,7 +37,7 @@ class Packages:
 
 
 def needed_packages(spec: TrainingSpec, project: Iterable[str]) -> list[Requirement]:
-    """Return what the ranks of a spec import; nothing for the user's own program.
+    """Return the packages that a spec's ranks import; none for the user's own program.
 
     Args:
         project: The requirements of Trainyard, with versions.
@@ -64,7 +64,7 @@ def project_requirements() -> list[str]:
 
 
 def parse_packages(output: str) -> Packages | None:
-    """Return what the probe printed on its last line; None if it printed something else."""
+    """Return the report on the probe's last line; None if it printed something else."""
     try:
         document = json.loads(output.strip().rpartition("\n")[2])
         return Packages(tuple(map(int, document["python"])), dict(document["packages"]))
@@ -73,7 +73,7 @@ def parse_packages(output: str) -> Packages | None:
 
 
 def unmet_requirements(packages: Packages, needed: Sequence[Requirement], python: str) -> str | None:
-    """Return what the Python lacks, with the command that installs it; None if it lacks nothing.
+    """Return a message with the missing packages and the command that installs them; None if no package is missing.
 
     Args:
         python: The path of the interpreter.

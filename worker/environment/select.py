@@ -1,4 +1,4 @@
-"""Selects the environment of the ranks from the spec and what the launcher of the node prepared."""
+"""Selects the environment of the ranks from the spec and the preparation by the node's launcher."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ from worker.environment.rank_command import RANK_ENVIRONMENT_VARIABLE, RankEnvir
 
 
 def rank_environment(spec: TrainingSpec, variables: Mapping[str, str]) -> RankEnvironment | None:
-    """Return the environment of a rank from its variables; None if it runs in the service's Python as it is."""
+    """Return the environment of a rank from its variables; None if it runs in the service's Python and environment."""
     path = variables.get(RANK_ENVIRONMENT_VARIABLE)
     if path is None:
         return None

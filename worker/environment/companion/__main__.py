@@ -1,4 +1,4 @@
-"""Enters a running job on one of its nodes: `python -m worker.environment.companion FOLDER shell --rank 0`."""
+"""Enters a running job on a node: `python -m worker.environment.companion FOLDER shell --rank 0`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A program in a container of its own beside that of a rank: the same image, mounts and variables.
+"""Runs a program beside a rank, in a separate container with the same image, mounts and variables.
 
 Run as `python -m worker.environment.companion.container <plan> <shell or exec> <program> ...`, with the variables of a
 rank without its secrets.
@@ -104,7 +104,7 @@ def _named_pipe(folder: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _remove_unused(folder: Path) -> None:
-    """Remove pipes that killed processes have left, as far as they are many: another node may use one."""
+    """Remove pipes that killed processes have left, except the newest, which another node may use."""
     pipes = sorted(folder.glob("control-*"), key=lambda path: path.lstat().st_mtime)
     for path in pipes[:-_MAX_PIPES]:
         path.unlink(missing_ok=True)

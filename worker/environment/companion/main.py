@@ -1,7 +1,7 @@
 """Enters the environment of a rank on this node, for a shell or for one command.
 
-The program gets the variables with which the rank was started, the rank's working folder, and its interpreter or a
-container of its own. It gets no secrets, and nothing with which it would act as the rank.
+The program gets the rank's variables at its start, working folder, and interpreter or a separate container. It gets no
+secrets, and no variables with which it would act as the rank.
 """
 
 import argparse
@@ -29,10 +29,10 @@ from worker.environment.prepare import names_environment
 from worker.environment.prepared import read_prepared
 
 FAILED = 125
-"""The exit code of a shell that cannot start, other than those of shells."""
+"""The exit code if the shell cannot start; shells themselves do not use it."""
 _CONTAINER = "worker.environment.companion.container"
 _SHELL = "if command -v bash >/dev/null 2>&1; then exec bash --noprofile --norc -i; fi; exec sh -i"
-"""Without the files of the account, which would change the environment."""
+"""The shell reads no files of the account, which would change the environment."""
 
 
 class NoEntryError(Exception):
@@ -41,7 +41,7 @@ class NoEntryError(Exception):
 
 @dataclass(frozen=True)
 class Entry:
-    """What a program beside a rank gets."""
+    """The environment of a program beside a rank."""
 
     rank: int
     variables: Mapping[str, str]

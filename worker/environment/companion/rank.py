@@ -1,4 +1,4 @@
-"""A rank on this node: its variables, without what belongs to the run alone, and the node's part of the attempt."""
+"""A rank on this node: its variables, except the run's own, and the node's part of the attempt."""
 
 import json
 import os
@@ -28,7 +28,7 @@ class RankProcess:
 
     rank: int
     variables: Mapping[str, str]
-    """As of its start, secrets included."""
+    """The variables at the rank's start, including secrets."""
 
 
 def find_rank(attempt_id: str, node: str | None, rank: int | None, proc: Path = _PROC) -> RankProcess | None:
@@ -36,7 +36,7 @@ def find_rank(attempt_id: str, node: str | None, rank: int | None, proc: Path = 
 
     Args:
         node: The node's name in Slurm. Several nodes may be on one machine.
-        rank: The rank; None: the lowest one.
+        rank: The rank; None: the lowest rank.
     """
     matching = [
         (int(variables[RANK_VARIABLE]), started, variables)
@@ -73,7 +73,7 @@ def companion_variables(
     Args:
         rank: The rank's variables.
         secrets: Names of the spec's secrets, which the program does not get.
-        terminal: The variables of this process, of which those of the terminal are taken.
+        terminal: The variables of this process, from which the terminal's are taken.
         interpreter: The interpreter of the ranks.
     """
     variables = {
@@ -82,7 +82,7 @@ def companion_variables(
     variables |= {name: terminal[name] for name in ("TERM", "COLORTERM") if name in terminal}
     variables |= {COMPANION_VARIABLE: "1", PYTHON_VARIABLE: interpreter}
     if ATTEMPT_VARIABLE in rank:
-        # The local backend ends what has the attempt's tag with the attempt.
+        # The local backend ends processes with the attempt's tag together with the attempt.
         variables[ATTEMPT_VARIABLE] = rank[ATTEMPT_VARIABLE]
     return variables
 

@@ -27,7 +27,7 @@ _TIMED_OUT, _NOT_EXECUTABLE, _NOT_FOUND = 124, 126, 127
 
 @dataclass
 class Relay:
-    """Passes on what a command on this node prints."""
+    """Passes on the output of a command on this node."""
 
     node: str
     out: BinaryIO
@@ -112,7 +112,7 @@ def _after(seconds: float | None) -> float:
 
 
 def standard_output() -> BinaryIO:
-    """Return the standard output for records; what Python prints otherwise goes to the standard error."""
+    """Return the standard output for records; Python's other output goes to the standard error."""
     out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return out

@@ -1,12 +1,12 @@
 """The first process in a container: starts a program there, with the variables, signals and end that the node sends.
 
-Run as `python3 -I init_process.py [control]` by the Python of the image, which has nothing of ours: one file of the
-standard library, for Python 3.9 and newer. The first line of the control input is a JSON document; each further line
-is the number of a signal for the program. The end of the input means that the process on the other side has ended, by
-whatever signal, and with it the program: nothing else that crosses the boundary of every container runtime reports it.
+Run as `python3 -I init_process.py [control]` by the Python of the image, which has none of our packages: a single file
+that needs only the standard library of Python 3.9 or newer. The first line of the control input is a JSON document;
+each further line is the number of a signal for the program. At the end of the input, the process on the other side has
+ended, by any signal, and the program is killed. Nothing else crosses the boundary of every container runtime.
 
-The control input is the standard input, and the program has none. With the path of a named pipe as its argument, it is
-that pipe, and the program has the terminal.
+The control input is the standard input, and the program has no input. If the argument is the path of a named pipe, the
+control input is that pipe, and the program has the terminal.
 """
 
 import contextlib
@@ -54,14 +54,14 @@ def main(pipe: str = "") -> None:
     kill = _kill_process if pipe else _kill_group
     threading.Thread(target=_follow_input, args=(control, program.pid, kill), daemon=True).start()
     status = _wait(program.pid, kill)
-    # As shells do: the first process of a namespace cannot kill itself by a signal.
+    # Shells do the same: the first process of a namespace cannot kill itself by a signal.
     os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
 
 
 def temporary_variable() -> "dict[str, str]":
     """Return the variable with a folder for temporary files that other accounts cannot enter; nothing if there is none.
 
-    Libraries use known names there: torch runs what is in `torchinductor_<account>`, which others could make first.
+    Libraries use known names there: torch runs code from `torchinductor_<account>`, which others could make first.
     """
     try:
         parent = tempfile.gettempdir()
@@ -83,10 +83,10 @@ def _open_pipe(path: str) -> BinaryIO:
 
 
 def _end_with_this_process(defaults: "tuple[signal.Signals, ...]") -> Callable[[], None]:
-    """Return what the child does before it executes the program.
+    """Return the function that the child calls before it executes the program.
 
     Args:
-        defaults: Signals that the program handles as a new process does.
+        defaults: Signals whose handling the program gets reset to the default.
     """
     parent, libc = os.getpid(), ctypes.CDLL(None)
 
@@ -121,7 +121,7 @@ def _kill_process(program: int) -> None:
 
 
 def _wait(program: int, kill: Callable[[int], None]) -> int:
-    """Return the wait status of the program; what is left of it is killed."""
+    """Return the wait status of the program; `kill` ends the rest of it."""
     while True:
         # The program stays a zombie, so that no other process gets its number before its group is killed.
         ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)

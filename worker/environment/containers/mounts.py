@@ -1,4 +1,4 @@
-"""What a container sees of the node: the run directory, the allowed roots, and the mounts of the spec."""
+"""Mounts of a container: the run directory, the allowed roots, and the mounts of the spec."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,7 +17,7 @@ MOUNTS = "environment.container.mounts"
 
 
 def container_mounts(container: Container, run: Path, roots: AllowedRoots) -> tuple[Mount, ...]:
-    """Return all mounts, those of the spec last. Links are resolved, so that none leads out of the roots.
+    """Return all mounts, with the spec's mounts last. Links are resolved, so that none leads out of the roots.
 
     Args:
         run: The run directory.
@@ -74,7 +74,7 @@ def package_mounts(folder: Path) -> tuple[Mount, ...]:
 
 
 def image_argument(container: Container, roots: AllowedRoots) -> str:
-    """Return the image for the runtime: a reference as it is, or the real path of a file or folder.
+    """Return the image for the runtime: an unchanged reference, or the real path of a file or folder.
 
     Raises:
         EnvironmentRejectedError: There is no such file, or it is not under the roots.

@@ -31,25 +31,25 @@ from worker.environment.rank_command import RankCommand
 _RANK_PROCESS = "worker.environment.containers.rank_process"
 _INIT_PROCESS = "worker.environment.containers.init_process"
 _PODMAN_PROCESSES = 32768
-"""The limit of processes that podman sets for itself; without CAP_SYS_RESOURCE no container gets a higher one."""
+"""The process limit that podman sets for itself; without CAP_SYS_RESOURCE no container gets a higher limit."""
 _FEATURE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class ContainerPlan:
-    """What a rank of the node needs to start its container."""
+    """The data with which a rank of the node starts its container."""
 
     argv: tuple[str, ...]
     """The command line of the runtime."""
     runtime_variables: Mapping[str, str] = field(default_factory=dict)
-    """What the process of the runtime gets in addition to its allow-list."""
+    """Variables that the runtime's process gets in addition to its allow-list."""
     rank_variables: Mapping[str, str] = field(default_factory=dict)
-    """What the rank gets in addition to its allow-list."""
+    """Variables that the rank gets in addition to its allow-list."""
     names: tuple[str, ...] = ()
     """Names of the spec's variables and secrets."""
     runtime: ContainerRuntime | None = None
     run: ContainerRun | None = None
-    """From what `argv` was made, for another container beside the rank's."""
+    """The source of `argv`, for another container beside the rank's."""
 
 
 @dataclass(frozen=True)

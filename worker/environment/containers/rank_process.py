@@ -1,8 +1,8 @@
 """A rank's process on the node: runs its container, and stands for the rank in it toward torchrun.
 
-It sends variables and signals through the standard input of the container's first process (`init_process`), and ends
-as the rank ends. If it is killed itself, that input ends, and with it the container: also one that is the child of a
-daemon. Imports next to nothing, since there is one such process for each rank.
+It sends variables and signals through the standard input of the container's first process (`init_process`), and ends as
+the rank ends. If this process is killed, the input ends, and the container with it, even if it is the child of a
+daemon. Imports next to nothing, since each rank has such a process.
 """
 
 import contextlib
@@ -111,7 +111,7 @@ def find_program(argv: Sequence[str], environ: dict[str, str]) -> str:
 
 
 def end_as(status: int) -> NoReturn:
-    """End this process like another one, with its exit code or by its signal."""
+    """End this process as another process ended: with its exit code, or by its signal."""
     sys.stdout.flush()
     sys.stderr.flush()
     if status < 0:
@@ -143,7 +143,7 @@ def exit_code(status: int) -> int:
 
 
 def _copy_error(source: Path, target: Path) -> None:
-    """Copy what the program left in torchrun's error file (`@record`): the container does not see the host's."""
+    """Copy the program's error file of torchrun (`@record`) to the host's, which the container does not see."""
     with contextlib.suppress(OSError):
         with source.open("rb") as file:
             content = file.read(_MAX_ERROR_BYTES)

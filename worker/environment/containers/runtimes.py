@@ -1,4 +1,4 @@
-"""The command line of each container runtime. Pure functions; none reads a file or the environment.
+"""The command line of each container runtime. Pure functions, which read no file and no environment.
 
 All of them start one command with the host's network and shared memory, without a login shell or the image's
 entrypoint, and connect it to this process's standard input and output. A rank's variables are on none of the
@@ -17,15 +17,15 @@ from trainyard.contract.spec.containers import (
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _NVIDIA = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
-"""What enroot's hook for GPUs reads; images of NVIDIA have it already."""
+"""Variables that enroot's hook for GPUs reads; NVIDIA's images have them already."""
 
 _SECURITY = ("--security-opt=no-new-privileges", "--security-opt=label=disable")
-"""The second: SELinux would deny access to the mounted folders, which keep their labels."""
+"""The second option keeps SELinux from denying access to the mounted folders, which keep their labels."""
 
 
 @dataclass(frozen=True)
 class ContainerRun:
-    """What to start in a container, independent of the runtime."""
+    """The command, image and options of a container, independent of the runtime."""
 
     image: str
     """A path or a reference, as in the spec."""
@@ -33,7 +33,7 @@ class ContainerRun:
     mounts: tuple[Mount, ...] = ()
     gpus: bool = False
     user: tuple[int, int] = (0, 0)
-    """User and group of the processes, where the runtime does not take those of its caller."""
+    """User and group of the processes, where the runtime does not use its caller's."""
     groups: tuple[int, ...] = ()
     """Further groups of the user, by which folders of a team are readable."""
     limits: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -76,7 +76,7 @@ def charliecloud(run: ContainerRun) -> RuntimeCommand:
     argv = ["ch-run", "--unset-env=*", "--env-no-expand", f"--set-env=PATH={_PATH}"]
     argv += [f"--set-env={run.variables_file}"] if run.variables_file else []
     argv += ["--write-fake"] * run.overlay
-    # It has no read-only mounts; a spec that requests one is refused.
+    # ch-run has no read-only mounts; a spec that requests them is refused.
     argv += [f"--bind={mount.source}:{mount.target}" for mount in run.mounts]
     return RuntimeCommand((*argv, image, "--", *run.command))
 
@@ -105,7 +105,7 @@ def pyxis(run: ContainerRun) -> RuntimeCommand:
 
 
 def podman(run: ContainerRun) -> RuntimeCommand:
-    """Without a cgroup of its own, the container stays in that of the job, with the job's limits, devices and end."""
+    """The container gets no cgroup of its own, and stays in the job's cgroup with the job's limits, devices and end."""
     argv = ["podman", "run", "--rm", "--interactive", "--cgroups=disabled", "--log-driver=none"]
     argv += ["--tty"] * run.terminal
     argv += ["--network=host", "--ipc=host", "--cap-drop=all", *_SECURITY]

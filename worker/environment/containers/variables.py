@@ -1,6 +1,6 @@
 """Which environment variables cross the boundary of a container, and which a container runtime itself gets.
 
-Both are allow-lists. A variable of the spec never reaches the runtime: its own variables change what is mounted.
+Both are allow-lists. A variable of the spec never reaches the runtime, whose own variables change the mounts.
 """
 
 from collections.abc import Collection, Mapping
@@ -24,7 +24,7 @@ _RANK = (
     *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_*", "TORCH_*", "PYTORCH_*", "NCCL_*", "GLOO_*", "CUDA_*"),
     *("*_VISIBLE_DEVICES", "OMP_*", "MKL_*", "SLURM_*", "LANG", "LC_*", "TZ", "PYTHONUNBUFFERED"),
 )
-"""What the service, the scheduler and torchrun set for a rank, and the settings of its libraries."""
+"""Variables that the service, the scheduler and torchrun set for a rank, and settings of its libraries."""
 _RUNTIME = (
     *("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "XDG_RUNTIME_DIR", "LANG", "LD_LIBRARY_PATH"),
     *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "TRAINYARD_ATTEMPT"),
@@ -32,7 +32,7 @@ _RUNTIME = (
     *("APPTAINER_CACHEDIR", "APPTAINER_TMPDIR", "APPTAINER_CONFIGDIR", "APPTAINER_DOCKER_*"),
     *("CH_IMAGE_STORAGE", "DOCKER_CONFIG", "DOCKER_CONTEXT", "DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"),
 )
-"""What runtimes read: where they keep images, and how they reach a registry, a daemon or Slurm."""
+"""Variables that runtimes read: where they keep images, and how they reach a registry, a daemon or Slurm."""
 
 
 def container_variables(environ: Mapping[str, str], own: Collection[str]) -> dict[str, str]:
