@@ -1,1 +1,1 @@
-"""What launcher and ranks share: errors, process groups, processes, random state. The lowest layer of the worker."""
+"""Code of launcher and ranks: errors, process groups, processes, random state. The lowest layer of the worker."""

@@ -12,11 +12,11 @@ def require_room(folder: Path, needed: int, what: str, remedy: str) -> None:
 
     Args:
         needed: Bytes that will be written.
-        what: What will be, for the message.
-        remedy: What a user can do.
+        what: The content to write, for the message.
+        remedy: The advice to the user.
 
     Raises:
-        RefusedError: There is less free.
+        RefusedError: There is too little free space.
     """
     free = shutil.disk_usage(folder).free
     if needed > free:

@@ -1,4 +1,4 @@
-"""Process groups: one for training, one for bookkeeping, one for checkpoints."""
+"""Process groups for training, bookkeeping and checkpoints."""
 
 import os
 from collections.abc import Sequence

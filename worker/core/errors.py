@@ -150,7 +150,7 @@ def write_error(path: Path, record: RankError) -> None:
 
 
 def read_errors(folder: Path, execution: int | None = None) -> list[RankError]:
-    """Return the readable records of one execution or of all, the earliest first."""
+    """Return the readable records of an execution, or of all executions, the earliest first."""
     errors = []
     for path in folder.glob("rank-*.json"):
         with contextlib.suppress(OSError, ValueError):

@@ -45,7 +45,7 @@ def find_first_failure(
     lost: list[str] = []
     if all(error.consequence for error in read_errors(layout.errors, execution)):
         lost = lost_nodes()
-    # Read again: the other nodes may have written their files while this one waited.
+    # Read again: the other nodes may have written their files while this node waited.
     errors = read_errors(layout.errors, execution)
     own = next((error for error in errors if not error.consequence), None)
     if own:

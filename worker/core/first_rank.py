@@ -31,7 +31,7 @@ class FirstRank:
             self._notified = time.monotonic()
 
     def share(self, compute: Callable[[], str]) -> str:
-        """Return on every rank what `compute` returns on the first. A collective.
+        """Return on every rank the result of `compute` on the first rank. A collective.
 
         Raises:
             RefusedError: On every rank, if `compute` raised it.

@@ -36,7 +36,7 @@ def write_record(path: Path) -> None:
     from torch._C import _distributed_c10d
 
     source: Any = _distributed_c10d
-    # torch keeps those of NCCL apart, and has the function only if it is built with NCCL.
+    # torch records NCCL's collectives separately, and has the function only if it is built with NCCL.
     dump = getattr(source, "_dump_nccl_trace", source._dump_fr_trace)
     try:
         write_atomic(path, dump())

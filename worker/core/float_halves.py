@@ -1,7 +1,7 @@
 """fp32 values as two halves of 16 bits: a bf16 value to compute with, and the bits that it lacks.
 
-The first half is the fp32 value rounded to the nearest bf16 value, ties away from zero. It is the upper half of the
-bits, plus one if the lower half begins with a one. The lower half tells which, so that both halves give the fp32
+The first half is the fp32 value rounded to the nearest bf16 value, ties away from zero: the upper half of the bits,
+plus 1 if the highest bit of the lower half is 1. Since the lower half shows this, both halves together give the fp32
 value back bit for bit.
 """
 
@@ -22,7 +22,7 @@ def split(values: torch.Tensor, high: torch.Tensor, low: torch.Tensor) -> None:
     # Little endian: the lower half comes first.
     halves = values.view(-1).view(torch.int16).view(-1, 2)
     low.view(-1).copy_(halves[:, 0])
-    # Shifted by 15 bits, a half that begins with a one is -1, another 0.
+    # Shifted by 15 bits, a half is -1 if its highest bit is 1, else 0.
     torch.sub(halves[:, 1], halves[:, 0] >> 15, out=high.view(-1).view(torch.int16))
 
 

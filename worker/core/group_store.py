@@ -1,7 +1,7 @@
-"""The store of a process group: where ranks exchange addresses before they connect.
+"""The store of a process group, in which ranks exchange addresses before they connect.
 
-torch's own server listens on all interfaces, and whoever reaches it may read and change the store. Here ranks of one
-node meet in a file, and a server, where one is needed, listens on one address alone.
+torch's own server listens on all interfaces, and anyone who reaches it may read and change the store. Here the ranks of
+a single node meet in a file, and a server, where it is needed, listens on one address alone.
 """
 
 import socket

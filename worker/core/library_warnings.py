@@ -7,7 +7,7 @@ _MISSING_GPU_KERNELS = {
     "torchao": re.compile(r"Failed to load \S*/torchao/_C_\w+\S*\.so: "),
     "torchao.kernel.intmm": re.compile(r"Warning: Detected no triton\b"),
 }
-"""By the logger's name, messages of torchao when it is imported, as peft does."""
+"""Messages of torchao at its import (by peft), by the logger's name."""
 
 
 def ignore_missing_gpu_kernels() -> None:

@@ -1,4 +1,4 @@
-"""Errors that a rank has only because another one failed. Imports nothing, since torchrun waits for it."""
+"""Errors that a rank has only because another rank failed. Imports nothing, since torchrun waits for it."""
 
 _TEXTS = (
     "connection closed by peer",

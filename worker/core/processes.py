@@ -12,7 +12,7 @@ from pathlib import Path
 PARENT_VARIABLE = "TRAINYARD_PARENT"
 """The variable with torchrun's pid, so that a rank notices if torchrun died before the rank started."""
 STORE_VARIABLE = "TRAINYARD_STORE"
-"""The variable with the path of the file in which the ranks of a job of one node meet."""
+"""The variable with the path of the file in which the ranks of a single-node job meet."""
 RANK_VARIABLE = "TRAINYARD_RANK"
 """The variable with the number of a rank; a program that is not distributed lacks torchrun's `RANK`."""
 WRAPPED_VARIABLE = "TRAINYARD_WRAPPED"
@@ -67,7 +67,7 @@ def children(pid: int) -> list[int]:
 
 
 def _scan() -> Callable[[int], list[int]]:
-    """Read all processes once, and return a function that lists the children of one."""
+    """Read all processes once, and return a function that lists a process's children."""
     pids: dict[int, list[int]] = {}
     for entry in _PROC.glob("[0-9]*"):
         if fields := _stat(entry):

@@ -1,4 +1,4 @@
-"""What a program writes in its working directory: each attempt gets it from the one before."""
+"""Output of a program in its working directory: each attempt gets it from the previous attempt."""
 
 import json
 import logging
@@ -14,19 +14,19 @@ from trainyard.contract.output_paths import is_checkpoint_file, is_output, outpu
 log = logging.getLogger(__name__)
 
 _MAX_FILES = 10_000
-"""Files below one path that are looked at."""
+"""Maximum files to look at below a path."""
 
 
 def take_output(layout: AttemptLayout, keep: Sequence[str]) -> None:
-    """Move the program's files from earlier attempts to this one, whose code is complete, and record their paths.
+    """Move the program's files from earlier attempts to this attempt, whose code is complete; record their paths.
 
-    What an earlier attempt has at a path replaces what was uploaded there, which the earlier attempt had too.
+    An earlier attempt's file or folder replaces the uploaded file at its path, which the earlier attempt had too.
 
     Args:
         keep: The paths that the spec names, in addition to the usual ones.
 
     Raises:
-        OSError: They cannot be moved. The next attempt finds each path in one of the two folders.
+        OSError: The files cannot be moved. The next attempt finds each path in either folder.
     """
     sources, moved = _sources(layout), []
     paths = output_paths(keep)
@@ -46,12 +46,12 @@ def take_output(layout: AttemptLayout, keep: Sequence[str]) -> None:
 
 
 def enter_work(layout: AttemptLayout) -> None:
-    """Make this attempt's directory, which has got the output of earlier ones, the job's working directory.
+    """Make this attempt's directory, which has got earlier attempts' output, the job's working directory.
 
-    The directory before becomes `code` of its attempt. A second call does nothing.
+    The previous working directory becomes `code` of its attempt. A second call does nothing.
 
     Raises:
-        OSError: It cannot be renamed. A later call, or the next attempt, goes on from there.
+        OSError: A directory cannot be renamed. A later call, or the next attempt, goes on from there.
     """
     if not layout.code.is_dir():
         return
@@ -91,9 +91,9 @@ def has_output(layout: AttemptLayout) -> bool:
 
 
 def newest_output(layout: AttemptLayout) -> float | None:
-    """Return when the newest checkpoint in the working directory was written, in seconds since 1970; None without one.
+    """Return when the newest checkpoint in the working directory was written, in seconds since 1970; None without any.
 
-    What is a checkpoint is known by the names of files: logs grow between checkpoints.
+    Checkpoints are recognised by the names of files, since logs grow between checkpoints.
     """
     record = _read_record(layout)
     times = [
@@ -106,10 +106,10 @@ def newest_output(layout: AttemptLayout) -> float | None:
 
 
 def _sources(layout: AttemptLayout) -> list[Path]:
-    """Return the working directories of the earlier attempts from the last one on that got all of its output.
+    """Return the working directories of earlier attempts, oldest first, from the last attempt that got all output.
 
-    Those after it were killed before they got all of it. A path that one of them has was moved there, or is what was
-    uploaded; in the first case, no attempt before it has the path, so that the oldest one decides.
+    Later attempts were killed before they got all of it. A path in such an attempt was moved there or uploaded. If it
+    was moved, no older attempt has it, so the oldest directory with the path decides.
     """
     sources: list[Path] = []
     for attempt in layout.earlier():

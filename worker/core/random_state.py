@@ -16,7 +16,7 @@ def seed_generators(seed: int, rank: int | None = None) -> None:
 
 
 def capture_random_state(device: torch.device) -> dict[str, Any]:
-    """Return the state of all generators as tensors; with a CUDA device, also that of its generator."""
+    """Return the state of all generators as tensors, including a CUDA device's generator."""
     _, mersenne_twister, gauss = random.getstate()
     _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     state = {

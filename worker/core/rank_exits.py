@@ -26,14 +26,14 @@ class RankExit:
     """The error that the program left in torchrun's error file (`@record`)."""
     traceback: str = ""
     hook: Mapping[str, Any] = field(default_factory=dict)
-    """What our hook in the program's Python recorded: `exception`, or `exit` with the text of `sys.exit(text)`, null
-    without. Empty: the hook did not run, or the process ended at once."""
+    """The record of our hook in the program's Python: `exception`, or `exit` with the text of `sys.exit(text)`, null
+    without a text. Empty: the hook did not run, or the process ended at once."""
     signature: str = ""
-    """What two ends in the same way have in common; empty for a signal. See `script_failures.signature_of`."""
+    """Text that two ends share if they are the same; empty for a signal. See `script_failures.signature_of`."""
 
 
 def rank_exits_file(layout: AttemptLayout, node: int, execution: int) -> Path:
-    """Return the file of one node and execution."""
+    """Return the file of a node and execution."""
     return layout.errors / f"torchrun-{execution}-{node}.json"
 
 

@@ -18,15 +18,15 @@ _EXCEPTION_LINE = re.compile(
 )
 _NAME = re.compile(r"[A-Za-z_][\w.]*")
 _OWN_LINE = re.compile(r"[-\d]{10} [:\d]{8}\+\d{4} INFO rank \d+, attempt ")
-"""What a rank writes before it becomes the program."""
+"""The line that a rank writes before it becomes the program."""
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
 _FRAME = re.compile(r'^\s*File "(?P<path>[^"]*)", line (?P<line>\d+), in (?P<function>.*)$')
 _WITH_DIGITS = re.compile(r"\w*\d\w*")
 _SIGNATURE_LINES = 8
 _ABORTED = "terminate called without an active exception"
-"""gloo's threads, where the process ends with an error while they still run: that is not the cause."""
+"""Message of gloo's threads if they still run while the process ends with an error. It is not the cause."""
 _FINAL_CODES = (2, 126, 127)
-"""Exit codes of argparse, of Python where it cannot open the program, and of a shell where it cannot start one."""
+"""Exit codes of argparse, of a Python that cannot open the program, and of a shell that cannot start a program."""
 
 _TRANSIENT_TYPES = frozenset(
     {
@@ -69,10 +69,10 @@ def read_tail(log: Path, start: int = 0) -> str:
 
 
 def error_of(end: RankExit, tail: str) -> ProgramError | None:
-    """Return the exception that ended a rank; None if there was none, or it is not known.
+    """Return the exception that ended a rank; None if there was no exception, or it is not known.
 
-    What our hook or `@record` recorded counts. The log is the fallback where neither ran, as in programs of other
-    languages: it has the exceptions that a program caught, too.
+    A record of our hook or `@record` takes precedence. The log is the fallback where neither ran, as in programs of
+    other languages, since it also has the exceptions that a program caught.
 
     Args:
         tail: The end of the rank's log.
@@ -117,8 +117,9 @@ def raised_before_abort(text: str) -> bool:
 def is_final(error: ProgramError | None, exitcode: int) -> bool:
     """Return whether a rank that ended in this way would do so again.
 
-    An exception of the program's own and codes such as 2 would; a signal, and what a rank, a network, a filesystem or a
-    device caused, need not. An exit code without an exception says nothing, and the start is repeated.
+    An exception in the program's own code, or a code such as 2, would occur again. A signal, or an error from another
+    rank, a network, a filesystem or a device, need not. An exit code without an exception proves nothing, and the start
+    is repeated.
 
     Args:
         exitcode: The exit code of the rank; negative: the number of the signal that ended it.
@@ -150,10 +151,10 @@ def are_final(ends: Sequence[tuple[RankExit, str]]) -> bool:
 
 
 def signature_of(end: RankExit, tail: str) -> str:
-    """Return the exit code and the last lines of the traceback, or of the log if there is none, without what differs
-    between two starts: folders, and words with digits such as addresses and numbers of processes.
+    """Return the exit code and the last lines of the traceback, or of the log without a traceback. Text that differs
+    between two starts is left out: folders, and words with digits such as addresses and process ids.
 
-    It is empty where the program did not cause the end: after a signal, or where another rank was lost.
+    The signature is empty if the program did not cause the end: after a signal, or when another rank was lost.
     """
     if end.exitcode <= 0 and not (end.exitcode == -signal.SIGABRT and raised_before_abort(tail)):
         return ""
@@ -165,8 +166,8 @@ def signature_of(end: RankExit, tail: str) -> str:
 
 
 def are_repeated(before: Sequence[RankExit], after: Sequence[RankExit]) -> bool:
-    """Return whether a start failed in the same way as the one before it: a rank left the same signature, and no signal
-    ended any rank, except that with which torchrun ends the peers of a failed one."""
+    """Return whether a start failed in the same way as the previous start: a rank left the same signature, and no
+    signal ended any rank, except torchrun's signal to the peers of a failed rank."""
     if any(end.exitcode < 0 and not end.signature and end.exitcode != -signal.SIGTERM for end in (*before, *after)):
         return False
     return bool({end.signature for end in before if end.signature} & {end.signature for end in after})

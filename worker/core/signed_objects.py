@@ -32,7 +32,7 @@ def sign_objects(token: bytes) -> None:
 
 
 class SignedPickler:
-    """Writes the signature and the pickle of one object."""
+    """Writes the signature and the pickle of an object."""
 
     def __init__(self, key: bytes, file: io.BytesIO) -> None:
         self._key = key
@@ -44,7 +44,7 @@ class SignedPickler:
 
 
 class SignedUnpickler:
-    """Reads what `SignedPickler` wrote."""
+    """Reads the output of `SignedPickler`."""
 
     def __init__(self, key: bytes, file: io.BytesIO) -> None:
         self._key = key
@@ -54,7 +54,7 @@ class SignedUnpickler:
         """Return the object.
 
         Raises:
-            UnsignedObjectError: The signature is not that of the pickle.
+            UnsignedObjectError: The signature does not match the pickle.
         """
         signature, data = self._file.read(_DIGEST_BYTES), self._file.read()
         if not hmac.compare_digest(signature, hmac.digest(self._key, data, "sha256")):

@@ -25,7 +25,7 @@ class StopSignal:
         return self._requested
 
     def reason(self) -> str:
-        """Return the exit reason that the launcher wrote; a signal without one is a preemption."""
+        """Return the exit reason that the launcher wrote; a signal without a reason is a preemption."""
         try:
             return self._request.read_text().strip()
         except FileNotFoundError:
