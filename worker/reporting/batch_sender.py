@@ -28,7 +28,7 @@ _ROUTES = {
     "media": "media",
 }
 _ORDERED = frozenset({"metrics", "media"})
-"""Kinds of records of which the service keeps what was logged last."""
+"""Kinds of records of which the service keeps the value that was logged last."""
 _ADDED_KINDS = frozenset({"media"})
 """Kinds of records whose route a service of an earlier version does not have."""
 _TRIES = 8
@@ -74,7 +74,7 @@ class ReportBatch:
         return ReportBatch(self.records[:middle], self.spool), ReportBatch(self.records[middle:], self.spool)
 
     def _source(self, counts: list[int]) -> SpoolRecords:
-        """Return which records have how many points; those without points are left out, unless there is one alone."""
+        """Return the number of points by record. A record without points is left out, unless it is the only record."""
         records = tuple(
             (record.seq, n) for record, n in zip(self.records, counts, strict=True) if n or len(counts) == 1
         )
@@ -113,12 +113,12 @@ def _with_source(body: str, source: SpoolRecords) -> str:
 
 
 class BatchSender:
-    """Sends each batch until the service has stored it, and divides one that the service cannot store.
+    """Sends each batch until the service has stored it, and divides a batch that the service cannot store.
 
-    A service that is down is waited for. A batch is divided until the records are found that cause it if it is invalid,
-    if the service answers it with an internal error several times, or if a proxy refuses it several times and passes
-    other requests on. Those are put aside, so that they do not hold up the reports after them, and are sent once more
-    by `send_again`, unless the service found them invalid.
+    The sender waits for a service that is down. It divides a batch that is invalid, to which the service answers
+    several times with an internal error, or which a proxy refuses several times while it passes other requests on. It
+    divides until it finds the records that cause the problem. These are put aside, so that they do not hold up later
+    reports, and are sent once more by `send_again`, unless the service found them invalid.
     """
 
     def __init__(
@@ -134,8 +134,8 @@ class BatchSender:
         """
         Args:
             is_closing: Whether the run ends. After that no record is put aside for an internal error: the service
-                reads what is not acknowledged itself, record by record.
-            wait: Waits before a retry; returns False if there is no time for one.
+                itself reads the records that are not acknowledged, record by record.
+            wait: Waits before a retry; returns False if there is no time for it.
             reset_wait: Called after each request that succeeds.
             on_put_aside: Called with each record that is put aside, and the reason.
             on_stored: Called with each record that was put aside and is stored after all.

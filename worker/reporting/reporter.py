@@ -28,7 +28,7 @@ from worker.reporting.spool_sender import REPORTS_REJECTED, SpoolSender
 log = logging.getLogger(__name__)
 
 _MAX_QUEUED = 50_000
-"""Reports of points that may wait for the disk; further ones are dropped, and an event reports the number."""
+"""Reports of points that may wait for the disk; further reports are dropped, and an event reports their number."""
 _RETRY_SECONDS = 1.0
 
 Level = Literal["info", "warning", "error"]
@@ -75,7 +75,7 @@ class NullReporter:
 
 _Points: TypeAlias = tuple[int, Mapping[str, float], Progress | None, float]
 """Step, values, progress, and seconds since 1970. After a step the caches are cold: a tuple costs the training thread a
-third of what a dataclass with a copy of the values does (bench/reporting.py)."""
+third of the time of a dataclass with a copy of the values (bench/reporting.py)."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class SpoolReporter:
                 raise OSError(f"the spool cannot be written: {self._write_error}")
 
     def close(self, timeout: float) -> None:
-        """Write everything, and give the sender `timeout` seconds. What is not sent stays in the spool."""
+        """Write everything, and give the sender `timeout` seconds. Unsent reports stay in the spool."""
         self._closing.set()
         self._report_dropped()
         self._queue.append(None)
@@ -157,7 +157,7 @@ class SpoolReporter:
         self._file.close()
 
     def _format(self, report: _Points | _Event | CheckpointReport) -> bytes | None:
-        """Return the report's record; None for one that the service would reject, which must not end this thread."""
+        """Return the report's record; None if the service would reject it, which must not end this thread."""
         try:
             return format_record(self._seq, *self._body(report))
         except ValidationError as error:

@@ -32,7 +32,7 @@ class ServiceError(Exception):
 
 
 class UnavailableError(ServiceError):
-    """No answer, or one that allows a retry: the same request may succeed later."""
+    """No answer, or an answer that allows a retry: the same request may succeed later."""
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -52,7 +52,7 @@ class FailedError(UnavailableError):
 
 
 class UnknownAttemptError(UnavailableError):
-    """The service does not know the attempt: its database is another one, or an older copy. A retry may succeed."""
+    """The service does not know the attempt: it has another database, or an older copy. A retry may succeed."""
 
 
 class UnknownRouteError(UnknownAttemptError):
@@ -60,11 +60,11 @@ class UnknownRouteError(UnknownAttemptError):
 
 
 class RejectedError(ServiceError):
-    """The body is invalid: this request never succeeds, another one may."""
+    """The body is invalid: this request never succeeds, another request may."""
 
 
 class RefusedError(ServiceError):
-    """The service refuses this worker for good: its attempt has ended, or another one is the job's current one."""
+    """The service refuses this worker for good: its attempt has ended, or another attempt is current."""
 
     def __init__(self, message: str, status: int, document: dict[str, Any]) -> None:
         super().__init__(message)

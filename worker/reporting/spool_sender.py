@@ -143,7 +143,7 @@ class SpoolSender:
         return spools
 
     def _follow(self, sender: BatchSender, spool: _Spool) -> None:
-        """Send a spool to its end; that of this execution has no end before `close`."""
+        """Send a spool to its end. This execution's spool has no end before `close`."""
         try:
             while True:
                 # Checked before reading, so that everything written before `close` is read.
