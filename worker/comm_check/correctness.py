@@ -19,7 +19,7 @@ _PASSED = [_CORRECT, 0.0, 0.0, 0.0]
 
 
 def check_operations(ranks: Ranks, member: GroupMember | None, name: str) -> set[Operation]:
-    """Check every operation in one group while the other ranks wait; return those that the backend lacks. A collective.
+    """Check every operation in a group while the other ranks wait; return those that the backend lacks. A collective.
 
     Raises:
         TrainingError: On all ranks, naming operation, group and rank.

@@ -45,7 +45,7 @@ class GroupMember:
 
 @dataclass
 class Buffers:
-    """The buffers of an operation: `tensor`, and in `tensor_list` one for each rank of the group."""
+    """The buffers of an operation: `tensor`, and in `tensor_list` a tensor for each rank of the group."""
 
     tensor: torch.Tensor
     tensor_list: list[torch.Tensor]
@@ -57,7 +57,7 @@ def values(rank: int, count: int, device: torch.device) -> torch.Tensor:
 
 
 def factors(index: int, count: int, device: torch.device) -> torch.Tensor:
-    """Return ones and twos for products: fp32, shape (count,)."""
+    """Return factors 1 and 2 for products: fp32, shape (count,)."""
     twos = (torch.arange(count, device=device) + index) % 2 if index < _FACTORS else torch.zeros(count, device=device)
     return 1.0 + twos.float()
 

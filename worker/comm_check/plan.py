@@ -46,7 +46,7 @@ class RankGroup:
 
 
 def groups_of(world: int) -> list[RankGroup]:
-    """Return the world, its halves, and its even and odd ranks, without groups of one rank and duplicates."""
+    """Return the world, its halves, and its even and odd ranks, without duplicates and groups of a single rank."""
     half = world // 2
     candidates = [
         RankGroup("world", tuple(range(world))),
@@ -75,7 +75,7 @@ def rounds_of(world: int) -> list[list[Pair]]:
 
 
 def timed_rounds_of(world: int) -> list[list[Pair]]:
-    """Return rounds of one pair each for few ranks; for many, where that takes hours, those of `rounds_of`."""
+    """Return rounds of a single pair for few ranks. For many ranks this would take hours: return `rounds_of`."""
     rounds = rounds_of(world)
     return (
         rounds if world > MAX_RANKS_ALONE else [[pair] for pair in sorted(pair for pairs in rounds for pair in pairs)]
@@ -84,8 +84,8 @@ def timed_rounds_of(world: int) -> list[list[Pair]]:
 
 def bus_factor(operation: str, ranks: int) -> float:
     """Return the factor from bytes per second to bus bandwidth, which does not depend on the number of ranks and can be
-    compared with the hardware's (nccl-tests, doc/PERFORMANCE.md). Bytes are those of the whole message: for all_gather
-    and gather all that is received, for reduce_scatter and scatter all that is sent."""
+    compared with the hardware's (nccl-tests, doc/PERFORMANCE.md). Bytes count the whole message: all received bytes for
+    all_gather and gather, all sent bytes for reduce_scatter and scatter."""
     if operation.startswith("all_reduce"):
         return 2.0 * (ranks - 1) / ranks
     if operation in ("all_gather", "reduce_scatter", "gather", "scatter"):

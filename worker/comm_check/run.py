@@ -33,7 +33,7 @@ ARTIFACT = "comm_check.json"
 
 
 class CommCheck:
-    """One rank's part of the check."""
+    """A rank's part of the check."""
 
     def __init__(self, ranks: Ranks, backend: str, reporter: Reporter, stop: StopSignal) -> None:
         self._ranks = ranks

@@ -14,7 +14,7 @@ from worker.core.distributed import Ranks
 
 _FLOAT_BYTES = 4
 _BUDGET_SECONDS = 0.06
-"""Time for repeated calls, once a first call has shown how long one takes."""
+"""Time for repeated calls. The duration of a first call determines their number."""
 _MAX_CALLS = 50
 
 
@@ -38,7 +38,7 @@ class Measurement:
 def time_operation(
     ranks: Ranks, operation: Operation, name: str, members: int, member: GroupMember | None, size: int
 ) -> Measurement:
-    """Time one operation for one message size in one group while the other ranks wait. A collective of the world."""
+    """Time an operation for a message size in a group while the other ranks wait. A collective of the world."""
     data = buffers(operation, member, size // _FLOAT_BYTES) if member else None
 
     def once() -> None:
