@@ -1,4 +1,4 @@
-"""What code may not do while its tensors are deferred: read them, move torch's generator, store them elsewhere."""
+"""Guards while tensors are deferred: code must not read them, move torch's generator, or store them elsewhere."""
 
 import contextlib
 import gc
@@ -43,7 +43,7 @@ class RefusedReads(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func in _READS and args and args[0].is_meta:
-            # The name of a property's getter is that of its descriptor.
+            # For a property's getter, the descriptor has the name.
             self._refuse(f"`{getattr(func, '__self__', func).__name__}` of a tensor")
         return func(*args, **(kwargs or {}))
 

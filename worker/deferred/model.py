@@ -39,7 +39,7 @@ class Destination:
 
 
 class Examination(Protocol):
-    """What a task must know about the values of its model before the training."""
+    """A task's examination of the values of its model before the training."""
 
     def run(self) -> Any:
         """Return the result, which can be pickled. Runs on one rank.
@@ -84,7 +84,7 @@ class DeferredModel:
     """The tensors by name, if the module's were replaced by others of the same rows."""
 
     def extended(self, change: Callable[[nn.Module], None]) -> "DeferredModel":
-        """Change the module and return the model with what was added to it.
+        """Change the module and return the model with the tensors that were added.
 
         Raises:
             CannotDeferError: The change does more than to add tensors.
@@ -101,7 +101,7 @@ class DeferredModel:
         """Return the module's deferred parameters and buffers by each of their names.
 
         Raises:
-            CannotDeferError: Nothing determines the values of one.
+            CannotDeferError: Nothing determines the values of a tensor.
         """
         if self.described is not None:
             return dict(self.described)

@@ -65,11 +65,11 @@ def record(build: Callable[[], nn.Module], *, strict: bool = False) -> tuple[nn.
     """Call `build` and return its module, whose new tensors are deferred, and the recording.
 
     Args:
-        build: Returns the module. It may change a module of an earlier recording, but not the tensors of that one.
+        build: Returns the module. It may change a module of an earlier recording, but not the earlier tensors.
         strict: The code is not ours: reading a tensor's device or values is refused too.
 
     Raises:
-        CannotDeferError: `build` does what cannot be computed later with the same result.
+        CannotDeferError: `build` has an operation that cannot be computed later with the same result.
     """
     recording = Recording(torch.get_rng_state())
     recorder = _Recorder(recording)
@@ -94,7 +94,7 @@ def record(build: Callable[[], nn.Module], *, strict: bool = False) -> tuple[nn.
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Creates tensors on the meta device and records what happens to them."""
+    """Creates tensors on the meta device and records the operations on them."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -27,7 +27,7 @@ class DeferredTensor:
     size: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
-    """Elements before its first one in the storage."""
+    """The position of its first element in the storage."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Recording:
     """Held, so that no key is used twice."""
 
     def describe(self, tensor: torch.Tensor) -> DeferredTensor | None:
-        """Return what a tensor on the meta device stands for; None if the recording does not know it."""
+        """Return the deferred tensor for which a meta tensor stands; None if the recording does not know it."""
         if not tensor.is_meta:
             return None
         key = tensor.untyped_storage()._cdata
@@ -91,7 +91,7 @@ def find_uninitialised(recording: Recording) -> set[StorageKey]:
     """Return the storages to which nothing is written.
 
     Raises:
-        CannotDeferError: One is used before all of it is written, so that its values are arbitrary.
+        CannotDeferError: A storage is used before all of it is written, so that its values are arbitrary.
     """
     empty: set[StorageKey] = set()
     for operation in recording.operations:

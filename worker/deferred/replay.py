@@ -1,6 +1,6 @@
-"""Computes recorded operations in order, and gives each tensor to its destination after the last one on it.
+"""Computes recorded operations in order, and gives each tensor to its destination after its last operation.
 
-A storage exists from the operation that writes all of it to the last one before it is written anew. So the host holds
+A storage exists from the operation that writes all of it to its last use before it is written anew. So the host holds
 one tensor at a time for a usual model, and torch's default generator advances as if every tensor had been computed
 whole.
 """
@@ -15,15 +15,15 @@ from torch.utils._pytree import tree_flatten, tree_map
 from worker.deferred.recording import ALLOCATIONS, DeferredTensor, Operation, Recording, StorageKey
 
 Store: TypeAlias = Callable[[torch.Tensor], None]
-"""Takes what it needs of a whole tensor in host memory."""
+"""Gets a whole tensor in host memory, and takes the part that it needs."""
 
 
 @torch.no_grad()
 def replay(recording: Recording, destinations: Mapping[DeferredTensor, Sequence[Store]], *, draw: bool = True) -> None:
-    """Compute the recording's operations, with torch's default generator as it is.
+    """Compute the recording's operations, with torch's default generator in its present state.
 
     Args:
-        destinations: For each tensor that is needed, what takes its values.
+        destinations: The functions that take the values of each needed tensor.
         draw: Compute operations that draw random numbers even if no destination needs them, so that torch's default
             generator is afterwards where it would be without a recording.
     """
@@ -57,7 +57,7 @@ def _needed(recording: Recording, targets: set[StorageKey], *, draw: bool) -> li
 
 
 def _ends(operations: Sequence[Operation]) -> list[tuple[set[StorageKey], set[StorageKey]]]:
-    """Return for each operation the storages that the next one on them overwrites, and those without a next one."""
+    """Return, for each operation, its storages that the next use overwrites, and its storages without a next use."""
     ends: list[tuple[set[StorageKey], set[StorageKey]]] = []
     following: dict[StorageKey, Operation] = {}
     for operation in reversed(operations):

@@ -15,8 +15,7 @@ from worker.deferred.recording import DeferredTensor
 def stream_values(module: nn.Module, tensors: Mapping[str, DeferredTensor], files: Files) -> Iterator[None]:
     """Give each inner module its own parameters while it computes; every call reads them again.
 
-    A module that uses the parameters of another one, without calling it, fails with torch's errors about the meta
-    device.
+    A module that uses another module's parameters without calling it fails with torch's errors about the meta device.
 
     Args:
         tensors: The parameters by each of their names, all of them in `files`.
