@@ -33,8 +33,8 @@ CHANGED_SOURCE_HINT = (
 
 
 def changed_source(saved: Mapping[str, str], current: Mapping[str, str], spec: TrainingSpec) -> str | None:
-    """Return which source differs from that of a checkpoint, with the field of the spec and the file that it names, or
-    None. Digests of earlier releases may be missing."""
+    """Describe a source that differs from the checkpoint's, with the spec's field and its file; None if all are equal.
+    Digests of earlier releases may be missing."""
     for name in ("model.path", "data", "data.shuffle", "reference"):
         if name in saved and name in current and saved[name] != current[name] and _comparable(saved, current, name):
             return _describe_change(name, spec)
@@ -77,8 +77,8 @@ def stored_dtypes(checkpoint: CheckpointLayout) -> dict[str, torch.dtype]:
 
 
 def match_state(checkpoint: CheckpointLayout, state: dict[str, Any]) -> None:
-    """Compare names and shapes of the model's tensors before anything is loaded, and remove from `state` what the spec
-    of another job has added and the checkpoint lacks: the average of the weights, and its count.
+    """Compare names and shapes of the model's tensors before anything is loaded. Remove from `state` the parts that
+    another job's spec has added and the checkpoint lacks: the average of the weights, and its count.
 
     Raises:
         RefusedError: They differ; the message lists how.

@@ -1,4 +1,4 @@
-"""Digests of a checkpoint's files. Each rank computes those of the files that it wrote, and verifies its part."""
+"""Digests of a checkpoint's files. Each rank computes the digests of the files that it wrote, and verifies its part."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
@@ -74,7 +74,7 @@ def verify(checkpoint: CheckpointLayout, manifest: Manifest) -> None:
 @contextmanager
 def shared_verification(ranks: Ranks) -> Iterator[Verify]:
     """Yield a function for rank 0 that verifies a checkpoint on all ranks. A collective: the other ranks verify their
-    parts of what rank 0 requests, and enter the block when rank 0 leaves it."""
+    parts of each checkpoint that rank 0 requests, and enter the block when rank 0 leaves it."""
 
     def verify_together(checkpoint: CheckpointLayout, manifest: Manifest) -> None:
         if problem := _verify_parts(ranks, (checkpoint.root, manifest.files)):

@@ -21,7 +21,7 @@ class Discovery:
 
     latest: Manifest | None = None
     manifests: list[Manifest] = field(default_factory=list)
-    """Of all complete checkpoints, oldest first."""
+    """The manifests of all complete checkpoints, oldest first."""
     skipped: dict[int, str] = field(default_factory=dict)
     """The damaged checkpoints by step, with the problem of each."""
     incomplete: list[int] = field(default_factory=list)
@@ -38,7 +38,7 @@ def discover(
     known_step: int | None = None,
     verify: Verify = verify,
 ) -> Discovery:
-    """Find the latest valid checkpoint. Set damaged newer ones aside, and remove incomplete ones of a killed run.
+    """Find the latest valid checkpoint. Set newer damaged checkpoints aside, and remove a killed run's incomplete ones.
 
     Args:
         first_execution: Checkpoints of earlier executions are removed: a retry started from scratch after them.
@@ -102,8 +102,8 @@ def require_valid_checkpoint(checkpoint: CheckpointLayout, ranks: Ranks) -> Mani
 def _clear_incomplete(run: RunLayout, known_step: int | None, result: Discovery) -> None:
     """Remove checkpoint folders without a manifest. Only the current execution of a job may call this.
 
-    The one of `known_step` had a manifest, so it is damaged and set aside, unless retention may have begun to remove it
-    after a newer one. Others may be left from a save or a removal that was interrupted.
+    The checkpoint of `known_step` had a manifest, so it is damaged and set aside, unless retention may have begun to
+    remove it after a newer checkpoint. Other folders may be left from an interrupted save or removal.
     """
     complete = {checkpoint.step for checkpoint in run.complete_checkpoints()}
     for folder in sorted(run.checkpoints.glob("step-" + "[0-9]" * 10)):
@@ -126,7 +126,7 @@ def remove(checkpoint: CheckpointLayout) -> None:
 
 
 def _quarantine(folder: Path) -> None:
-    """Rename a damaged checkpoint, so that a new one of that step can be written and an operator can inspect it."""
+    """Rename a damaged checkpoint, so that its step can be saved again and an operator can inspect it."""
     quarantined = folder.with_name(f"{folder.name}.damaged")
     shutil.rmtree(quarantined, ignore_errors=True)
     folder.rename(quarantined)

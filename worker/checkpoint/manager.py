@@ -1,4 +1,4 @@
-"""Decides when a checkpoint is written, when it is complete, and which ones are removed."""
+"""Decides when a checkpoint is written, when it is complete, and which checkpoints are removed."""
 
 import hashlib
 import logging
@@ -52,7 +52,7 @@ class CheckpointManager:
         self._ranks = ranks
         self._fence = RunFence(run, launch.attempt_id)
         if ranks.is_first:
-            # Finding the latest checkpoint also removes incomplete ones.
+            # Finding the latest checkpoint also removes incomplete checkpoints.
             self._fence.check()
         self._reporter: Reporter | None = None
         self._storage = CheckpointStorage(ranks.checkpoints, ranks.device, asynchronous=self._policy.asynchronous)
@@ -106,11 +106,11 @@ class CheckpointManager:
             reporter.event("origin_loaded", message, data=self._origin.model_dump(mode="json"))
 
     def bind_sources(self, sources: Mapping[str, str], classes: Sequence[str] = ()) -> None:
-        """Record digests of what the run is trained from, and the names of the model's outputs; both count on rank 0. A
-        collective.
+        """Record the digests of the run's sources, such as its data, and the model's output names. Both count on rank
+        0. This is a collective.
 
         Raises:
-            RefusedError: On all ranks; they differ from those of the checkpoint that the run continues.
+            RefusedError: On all ranks; the digests differ from the digests in the checkpoint that the run continues.
         """
         self._sources, self._classes = sources, classes
         saved = self._latest.sources if self._latest and self.start_step else {}
@@ -120,7 +120,7 @@ class CheckpointManager:
 
     @property
     def sources(self) -> Mapping[str, str]:
-        """The digests of what the run is trained from; on rank 0, once they are bound."""
+        """The digests of the run's sources; on rank 0, once they are bound."""
         return self._sources
 
     @property
@@ -197,7 +197,7 @@ class CheckpointManager:
         sync_folder(checkpoint)
         # The points up to this step are durable before the checkpoint is: a run that resumes from it has them all.
         self._reporter.flush_to_disk()
-        # The calls before this one may wait for minutes, such as for a filesystem that does not answer.
+        # The calls above may wait for minutes, such as for a filesystem that does not answer.
         self._fence.check()
         write_atomic(checkpoint.manifest, text)
         seconds = time.monotonic() - since

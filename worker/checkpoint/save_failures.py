@@ -1,4 +1,4 @@
-"""Which failed checkpoints are reported: a full disk fails every one of them, possibly each minute for days."""
+"""Chooses the failed checkpoints to report: a full disk fails every checkpoint, possibly each minute for days."""
 
 import time
 from collections.abc import Callable
@@ -7,7 +7,7 @@ _REPEAT_SECONDS = 3600.0
 
 
 class SaveFailures:
-    """Chooses the failures to report: the first of each cause, and then one an hour while the cause lasts."""
+    """Chooses the failures to report: the first of each cause, and then one per hour while the cause lasts."""
 
     def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now

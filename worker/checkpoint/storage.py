@@ -34,8 +34,8 @@ class CheckpointStorage:
         """Write the files, and call `complete` on every rank once all ranks have written theirs.
 
         An asynchronous save returns before the state is copied: the caller must call `wait_staged` before it changes a
-        tensor of the state. The caller must have waited for the previous save.
-        `wait` raises what went wrong, a folder that cannot be created included.
+        tensor of the state. The caller must have waited for the previous save. `wait` raises any error, including a
+        folder that cannot be created.
         """
         from torch.distributed.checkpoint import state_dict_saver as dcp
 
@@ -62,7 +62,7 @@ class CheckpointStorage:
             done.set_result(None)
 
     def _create_folder(self, checkpoint: CheckpointLayout) -> OSError | None:
-        """Create the folder on all ranks; return an error on all of them if one failed, as the save is a collective."""
+        """Create the folder on all ranks; return an error on all ranks if any failed, as the save is a collective."""
         error: OSError | None = None
         try:
             checkpoint.root.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ class CheckpointStorage:
                 pending.result()
 
     def load(self, checkpoint: CheckpointLayout, state: StateDict) -> None:
-        """Fill the tensors of `state` in place; see `match_state` for what is removed from it.
+        """Fill the tensors of `state` in place, after `match_state` has removed parts that the checkpoint lacks.
 
         Raises:
             RefusedError: The checkpoint does not fit the model.

@@ -1,7 +1,7 @@
-"""Reads the model's tensors of a checkpoint on one process, without a process group.
+"""Reads the model's tensors of a checkpoint in a single process, without a process group.
 
-torch stores a checkpoint's index as a pickle, and a job's code could write any. It is unpickled with the index's own
-classes alone, and files outside of the manifest are not opened.
+torch stores a checkpoint's index as a pickle, and a job's code could write any pickle. It is unpickled with the classes
+of an index alone, and files outside of the manifest are not opened.
 """
 
 import pickle
@@ -45,14 +45,14 @@ _CLASSES: dict[tuple[str, str], Any] = {
 
 
 class IndexFileError(ValueError):
-    """The index is damaged, or holds what no index of a checkpoint does."""
+    """The index is damaged, or holds objects that no checkpoint's index has."""
 
 
 class ModelTensors:
     """The tensors of a checkpoint's model, by name."""
 
     def __init__(self, checkpoint: CheckpointLayout, files: Collection[str]) -> None:
-        """Read the index. `files` are those of the manifest.
+        """Read the index. `files` are the manifest's files.
 
         Raises:
             IndexFileError: The index is not valid.
@@ -80,7 +80,7 @@ class ModelTensors:
         """Read whole tensors into host memory. Parameters that were saved as two halves have their exact fp32 values.
 
         Args:
-            averaged: Read the average of the tensors that have one; buffers and frozen parameters have none.
+            averaged: Read the average of a tensor if it exists; buffers and frozen parameters have none.
 
         Raises:
             OSError: A file could not be read.
@@ -97,7 +97,7 @@ class ModelTensors:
     def _read(self, keys: Collection[str]) -> dict[str, torch.Tensor]:
         tensors = {key: torch.empty(self._all[key].size, dtype=self._all[key].properties.dtype) for key in keys}
         try:
-            # Names with dots are those of nested dictionaries, too.
+            # Names with dots also stand for nested dictionaries.
             load(tensors, storage_reader=self._reader, no_dist=True)
         except CheckpointException as error:
             # It derives from BaseException, and starts with a list of ranks.
@@ -114,7 +114,7 @@ class _Reader(FileSystemReader):
         self._index: index.Metadata | None = None
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> index.Metadata:
-        """Return the index, which is read once: torch replaces an error of a later reading by one without a cause."""
+        """Return the index, which is read once: torch replaces later errors of reading by an error without a cause."""
         self._index = self._index or self._read_index()
         return self._index
 
