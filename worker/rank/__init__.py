@@ -1,1 +1,1 @@
-"""The entry point of one rank under torchrun."""
+"""The entry point of a rank under torchrun."""

@@ -23,13 +23,13 @@ from worker.data.rendering import RENDERING
 
 _PROGRESS_SECONDS = 0.5
 _START_SECONDS, _END_SECONDS = 50.0, 10.0
-"""For what precedes the first record, such as imports, and for what follows the last one."""
+"""Seconds for the work before the first record, such as imports, and after the last record."""
 _ANY_NUMBER = 2**53
 _WITH = "Accounts are made of files of texts, conversations, preferences and pairs."
 
 
 class _TimeOver(BaseException):
-    """The work took longer than was allowed. No handler of errors, such as that of a chat template, catches it."""
+    """The work took longer than was allowed. No handler of errors, such as a chat template's, catches it."""
 
     def __init__(self, template_seconds: float) -> None:
         """`template_seconds`: for how long the chat template has been writing one text."""
@@ -150,7 +150,7 @@ def _lenient(data: object) -> TextData:
 
 
 def _bad_record_problem(spec: TrainingSpec, accounts: list[DataAccount]) -> tuple[str | None, str | None]:
-    """Return why bad records would end a job with a spec, and what to do; None if they would not."""
+    """Return why bad records would end a job with a spec, and a hint; None if they would not."""
     data = spec.data
     assert isinstance(data, TextData)
     limit = data.max_bad_lines if data.on_bad_line == "skip" else 0
@@ -166,7 +166,7 @@ def _bad_record_problem(spec: TrainingSpec, accounts: list[DataAccount]) -> tupl
 
 
 def _hint_of(accounts: list[DataAccount]) -> str | None:
-    """Return what to do about the most frequent reason for bad records; None if nothing is known."""
+    """Return the hint for the most frequent reason for bad records; None if there is no hint."""
     reasons = [reason for account in accounts for reason in account.reasons]
     return max(reasons, key=lambda reason: reason.records).hint or None if reasons else None
 

@@ -30,8 +30,8 @@ def load_task(
     checkpoints: CheckpointManager,
     progress: ProgressCounter,
 ) -> tuple[Task, list[Notice]]:
-    """Return the task of a spec with its data loaded, and what a user should know about the data. The accounts of the
-    data are reported.
+    """Return the task of a spec with its data loaded, and notices about the data for the user. Report the accounts of
+    the data.
 
     Raises:
         RefusedError: There is no task for the spec's model and data, or they cannot be loaded.
@@ -60,7 +60,7 @@ def _data_access(
     on_account: Callable[[DataAccount], None],
 ) -> DataAccess:
     first = FirstRank(ranks, lambda: progress.mark("starting"))
-    # Of the folder of all runs, a container sees this run alone.
+    # In the folder of all runs, a container sees this run alone.
     shared = None if spec.environment.container else own_cache_folder(layout.root.parent)
     folder = shared or layout.root / DATA_CACHE
     cache = TokenCache(folder, first.on_progress)

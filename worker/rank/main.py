@@ -1,4 +1,4 @@
-"""One rank: join the others, do the spec's task, leave an exit record or an error file."""
+"""A rank: join the others, do the spec's task, leave an exit record or an error file."""
 
 import contextlib
 import faulthandler
@@ -40,12 +40,12 @@ log = logging.getLogger("worker")
 _ACRONYMS = frozenset({"dp", "ddp", "fsdp", "hsdp"})
 _SEND_SECONDS = 3.0
 _SEND_AFTER_FAILURE_SECONDS = 0.5
-"""The other ranks and the next execution wait for a failed rank to exit; the next one sends the rest of the spool."""
+"""The other ranks and the next execution wait until a failed rank exits. The next execution sends the rest."""
 
 
 @dataclass
 class RankRun:
-    """What the tasks of a rank share."""
+    """The data that a rank's tasks share."""
 
     layout: AttemptLayout
     launch: LaunchDocument
@@ -88,7 +88,7 @@ def main(folder: str) -> None:
         status = 0
     except BaseException as error:
         record_failure(layout, error, rank, execution, run.spec if run else None)
-        # torchrun restarts a rank that exits with an error, and this one would fail again. The launcher reads the file.
+        # torchrun restarts a rank that exits with an error, and this rank would fail again. The launcher has the file.
         status = 0 if isinstance(error, TrainingError) else 1
     finally:
         with contextlib.suppress(Exception):
@@ -120,8 +120,8 @@ def execution_number(layout: AttemptLayout) -> int:
 
 
 def _log_header(layout: AttemptLayout, rank: int) -> str:
-    """Return what begins the rank's log, in the terms of the job's page: the attempt and its restart. Failures of two
-    starts are compared by their last lines without numbers, so this line has the same words in both."""
+    """Return the first line of the rank's log, in the terms of the job's page: the attempt and its restart. Failures of
+    two starts are compared by their last lines without numbers, so this line has the same words in both."""
     return f"rank {rank}, attempt {layout.root.name.partition('-')[0]}, restart {_restarts()}"
 
 
@@ -299,7 +299,8 @@ def describe_start(spec: TrainingSpec, world: int, device: str, start: int, tota
 def _report_start(
     run: RankRun, reporter: "NullReporter | SpoolReporter", ranks: "Ranks", *, start: int, trainer: "Trainer"
 ) -> None:
-    """Report the first events of an execution: where it starts, why it was restarted, and what may surprise."""
+    """Report the first events of an execution: its start, the reason for a restart, and notices about unexpected
+    effects of the spec."""
     from worker.engine.strategies.base import draws_dropout
 
     spec, total = run.spec, trainer.total_steps
