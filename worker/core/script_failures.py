@@ -118,8 +118,7 @@ def is_final(error: ProgramError | None, exitcode: int) -> bool:
     """Return whether a rank that ended in this way would do so again.
 
     An exception in the program's own code, or a code such as 2, would occur again. A signal, or an error from another
-    rank, a network, a filesystem or a device, need not. An exit code without an exception proves nothing, and the start
-    is repeated.
+    rank, a network, a filesystem or a device, need not. After an exit code without an exception, the start is repeated.
 
     Args:
         exitcode: The exit code of the rank; negative: the number of the signal that ended it.
