@@ -1,4 +1,4 @@
-"""torchrun in a process of its own, which sets the spec's variables in the ranks alone and records how they failed.
+"""Runs torchrun in a separate process, which sets the spec's variables in the ranks alone and records their failures.
 
 Run as `python -m worker.launcher.elastic <attempt folder> <node index> <scheduler id> <torchrun's arguments>`. torchrun
 only prints which signal killed which rank, and it forgets a failed start when it starts the ranks again.
@@ -207,7 +207,7 @@ def ended_finally(layout: AttemptLayout, execution: int) -> bool:
     if spec["task"] != "script":
         return False
     if layout.stop_request.exists():
-        # It ended because of its warning, or it could not run for long; the next attempt goes on.
+        # The program ended because of its warning, or could not run for long; the next attempt goes on.
         return True
     if are_final(with_tails(layout, read_rank_exits(layout, execution))):
         return True
@@ -217,8 +217,8 @@ def ended_finally(layout: AttemptLayout, execution: int) -> bool:
 
 
 def _recorded_error(document: Any) -> dict[str, Any]:
-    """Return message and traceback from torchrun's error file, which `@record` writes, or our hook with more. Ranks of
-    built-in tasks write none."""
+    """Return message and traceback from torchrun's error file. `@record` writes it, or our hook with more fields; ranks
+    of built-in tasks do not."""
     error = document.get("message") if isinstance(document, dict) else None
     if isinstance(error, str):
         return {"message": error}

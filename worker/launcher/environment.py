@@ -53,7 +53,7 @@ def prepare_environment(
         The exit record if the ranks cannot start; it is already written.
     """
     if node.is_first and launch.spec.task == "script":
-        # Without it, the exception that ends the program is looked for in its log.
+        # Without the hook, the exception that ends the program is searched in its log.
         with contextlib.suppress(OSError):
             provide_hook(layout.packages)
     if not names_environment(launch):

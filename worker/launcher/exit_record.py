@@ -40,7 +40,7 @@ def finalize(
         returncode: The exit code of torchrun.
         killed_for: Why the launcher itself killed the ranks, if it did.
         failure: The failure in that case, if it is known.
-        spec: The run's, for hints.
+        spec: The run's spec, for hints.
         lost_nodes: Waits for the other nodes and names those without an exit mark; called only where no rank's own
             error explains the end.
     """
@@ -66,14 +66,14 @@ def finalize(
 def not_started(
     layout: AttemptLayout, execution: int, message: str, *, type_: str, reason: ExitReason = "error"
 ) -> FinishRecord:
-    """Write the record of an execution that did not start, and may in another attempt."""
+    """Write the record of an execution that did not start, but may start in another attempt."""
     failure = Failure(host=socket.gethostname(), type=type_, message=message)
     record = FinishRecord(execution=execution, reason=reason, failure=failure, time=datetime.now(UTC))
     return write_record(layout, record)
 
 
 def rejected(layout: AttemptLayout, execution: int, message: str, *, type_: str = "Refused") -> FinishRecord:
-    """Write the record of an execution that cannot run here, and would not in another attempt either."""
+    """Write the record of an execution that can run neither here nor in another attempt."""
     failure = Failure(host=socket.gethostname(), type=type_, message=message, final=True)
     record = FinishRecord(execution=execution, reason="rejected", failure=failure, time=datetime.now(UTC))
     return write_record(layout, record)

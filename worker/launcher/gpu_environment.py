@@ -1,4 +1,4 @@
-"""Default environment of ranks on GPUs: how memory is allocated, and torch's flight recorder."""
+"""Default environment of ranks on GPUs: memory allocation, and torch's flight recorder."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +25,7 @@ def gpu_environment(launch: LaunchDocument, attempt: Path, base: Mapping[str, st
     present = {*base, *launch.spec.environment.variables}
     variables = {
         "TORCH_FR_BUFFER_SIZE": str(_RECORDED_COLLECTIVES),
-        # A file for each rank, of which torch appends the number.
+        # torch appends the number of the rank.
         "TORCH_FR_DUMP_TEMP_FILE": str(records / "rank_"),
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
     }

@@ -32,7 +32,7 @@ class GpuUsage:
         except ImportError:
             pass
         except Exception as error:
-            # NVML's errors are of a class of its own module; a broken driver must not end a job.
+            # NVML's errors have a class in its own module; a broken driver must not end a job.
             log.info("the usage of GPUs is not read: %s", error)
 
     def read(self) -> dict[int, dict[str, float]]:
@@ -62,7 +62,7 @@ class GpuUsage:
 
 
 def _find_handles(nvml: Any, visible: str | None) -> dict[int, Any]:
-    """Return the handle of each GPU of the job, by its number there."""
+    """Return the handle of each GPU of the job, by its number in the job."""
     if visible is None:
         return {number: nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())}
     handles: dict[int, Any] = {}
@@ -79,7 +79,7 @@ def _memory(info: Any) -> dict[str, float]:
 
 
 def _throttles(reasons: int) -> dict[str, float]:
-    """Return 1 for each kind of reason for which the clock is lower than it could be, else 0."""
+    """Return 1 for each kind of throttling that lowers the clock now, else 0."""
     return {f"throttled_{name}": float(bool(reasons & bits)) for name, bits in _THROTTLES.items()}
 
 

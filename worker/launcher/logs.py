@@ -52,7 +52,8 @@ class LogStream:
 
 
 class LogShipper:
-    """A thread that tails the streams and posts new bytes. A stream that the service cannot store holds up no other."""
+    """A thread that tails the streams and posts new bytes. A stream that the service cannot store does not hold up
+    others."""
 
     def __init__(
         self,
@@ -119,7 +120,7 @@ class LogShipper:
                 stream.failures += failed
                 if isinstance(error, ForeignAnswerError) and error.status == TOO_LARGE:
                     stream.chunk_bytes = max(_MIN_CHUNK, stream.chunk_bytes // 2)
-                # A proxy that refuses everything is waited for.
+                # Wait for a proxy that refuses everything.
                 if failed and stream.failures % _MAX_FAILURES == 0 and _concerns_stream(client, error):
                     _refuse(stream, error)
                     return
@@ -160,7 +161,7 @@ def _read(stream: LogStream) -> bytes:
 
 class LogCaps:
     """Limits log files by giving the blocks of their beginning back to the filesystem. A file keeps its length and its
-    offsets, since ranks append to it and the service counts by them. Some filesystems cannot do so, and keep all."""
+    offsets, since ranks append to it and the service counts by them. Filesystems that cannot do so keep all blocks."""
 
     def __init__(self, limit: int) -> None:
         """`limit` is in bytes per file."""

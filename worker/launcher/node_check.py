@@ -14,12 +14,12 @@ from trainyard.contract.wire.launch import LaunchDocument
 from worker.launcher import gpu_probe
 
 SECONDS = 1.0
-"""A driver that has not answered by then is not judged; it may have to be loaded first."""
+"""Seconds to wait for the driver. A later answer is no failure: the driver may have to be loaded first."""
 _BLOCK = b"x" * 4096
 
 
 def node_problem(launch: LaunchDocument, environ: Mapping[str, str], library: str = gpu_probe.LIBRARY) -> str | None:
-    """Return why no rank can run on this node; None if nothing is wrong, or nobody can know."""
+    """Return why no rank can run on this node; None if nothing is wrong, or the driver cannot tell."""
     try:
         with tempfile.TemporaryFile() as file:
             file.write(_BLOCK)
@@ -34,7 +34,7 @@ def _gpu_problem(needed: int, environ: Mapping[str, str], library: str) -> str |
     try:
         answer = process.communicate(timeout=SECONDS)[0].strip()
     except subprocess.TimeoutExpired:
-        # Not waited for: a process that waits for a broken driver cannot be killed.
+        # Do not wait for the process: while it waits for a broken driver it cannot be killed.
         process.kill()
         return None
     if process.returncode != 0 or not answer:

@@ -65,7 +65,7 @@ class NodeUsage:
         return node, ranks
 
     def _processor_ticks(self) -> tuple[int, int]:
-        """Return the ticks of all processors in which they worked, and all ticks."""
+        """Return the ticks in which processors worked, and all ticks of all processors."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             with (self.proc / "stat").open() as file:
                 counts = [int(value) for value in file.readline().split()[1:9]]

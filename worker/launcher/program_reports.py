@@ -120,7 +120,7 @@ class ProgramReports:
         self._journal.add_points(execution, points)
 
     def start(self) -> None:
-        """Serve. Called after torchrun was started, since it is forked."""
+        """Start to serve. Called after torchrun was started, since torchrun is forked from this process."""
         self._listener.start()
         self._event_files.start()
         if self._remainder:

@@ -1,4 +1,4 @@
-"""How the program of a `script` job is asked to end, and made to end: which signals its ranks get, and when."""
+"""The stop of a `script` job's program: which signals its ranks get, and when."""
 
 import logging
 import signal
@@ -56,7 +56,8 @@ class ProgramStop:
         """Ranks that were seen to catch a signal to save on. Python's handlers are gone while a program exits."""
         self._interrupted_at: float | None = None
         self._catches_sigterm = False
-        """Whether a rank did when there were ranks last. The scheduler may end them before this process knows of it."""
+        """Whether a rank caught SIGTERM when it was last observed. The scheduler may end ranks before this process
+        notices."""
         self._observe_at = 0.0
         self._began = False
         """Whether ranks have started, which may have something to save."""
@@ -122,7 +123,7 @@ class ProgramStop:
         self._began = self._began or bool(ranks)
         if reason == "user_cancelled" and not self._began:
             return True
-        # A program that cannot save is of use until a time limit, and at any other request it is not.
+        # A program that cannot save does useful work until a time limit, but not after any other request.
         if ranks and (is_over or (reason != "time_limit" and not self._saves(ranks))):
             log.info("the program gets SIGINT, by which it ends")
             self._interrupted_at = self._now()

@@ -160,7 +160,7 @@ class NodeRendezvous(RendezvousHandler):
         return sum(folder.read(name) is not None for name in folder.names(f"{self._prefix(start)}arrived/"))
 
     def _prefix(self, start: int) -> str:
-        # With the execution in it: an administrator may run a scheduler job once more under the same id.
+        # The run id contains the execution: an administrator may run a scheduler job once more under the same id.
         return f"{self.run_id}/{start}/"
 
     @property

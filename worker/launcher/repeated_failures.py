@@ -1,4 +1,4 @@
-"""Whether a user's program failed twice in a row in the same way, within an attempt or across attempts."""
+"""Detects that a user's program failed twice in a row in the same way, within an attempt or across attempts."""
 
 import re
 

@@ -36,7 +36,7 @@ def finalize_script(
     exits = read_rank_exits(layout, execution)
     stopped = is_answer and reason is not None
     if returncode == 0 and reason is None and (failure := read_failure(layout.unused)):
-        # It became known at the end of a program that succeeded.
+        # The failure became known at the end of a program that succeeded.
         _write_record(layout, first, "error", failure)
         return
     if returncode == 0 or (stopped and exits and not are_final(with_tails(layout, exits))):

@@ -62,6 +62,6 @@ class SignedFolder:
         return {name for entry in entries if (name := unquote(entry)).startswith(prefix)}
 
     def _sign(self, name: str, data: bytes) -> bytes:
-        # With the name of the folder, a value of another scheduler job of the attempt is worthless here.
+        # The signature covers the folder's name, so values of the attempt's other scheduler jobs are invalid here.
         header = json.dumps([self._folder.name, name]).encode()
         return hmac.digest(self._key, header + b"\n" + data, "sha256")

@@ -22,7 +22,7 @@ SUSPENDED_SECONDS = 15.0
 """A thread that polls every second was stopped or blocked if it did not poll for this long."""
 _POLL_SECONDS = 1.0
 _ANSWER_SECONDS = 2.0
-"""How long the ranks are not signalled while the service is asked why."""
+"""How long the launcher waits for the service's reason before it signals the ranks."""
 
 
 class SignalCounter:
@@ -64,7 +64,7 @@ class SignalCause:
         self._replies = 0
 
     def is_known(self, heartbeat: HeartbeatThread) -> bool:
-        """Ask the service at the first call; return whether it has answered, or does not."""
+        """Ask the service at the first call; return whether it has answered, or has taken too long."""
         if self._requested_at is None:
             self._requested_at, self._replies = self._now(), heartbeat.replies
             heartbeat.send_now()
@@ -137,7 +137,7 @@ class SuspendDetector:
 
 
 _TIME_LEFT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)", re.ASCII)
-"""As squeue prints it: `days-hours:minutes:seconds`, without the larger units that are 0."""
+"""squeue's format of a time: `days-hours:minutes:seconds`, without the larger units that are 0."""
 _QUERY_SECONDS = 5.0
 
 
@@ -216,15 +216,15 @@ class TimeLimit:
 
     @property
     def near(self) -> bool:
-        """Whether the ranks are to save. Before that, the scheduler is queried once: while the service does not answer,
-        nobody else knows that an operator has raised the limit."""
+        """Whether the ranks must save now. Before that, the scheduler is queried once: while the service does not
+        answer, nobody else knows that an operator has raised the limit."""
         if self._now() < self._end - self._lead:
             return False
         if self._queried_end != self._end and (left := self._query()) is not None:
             self.extend(left)
         is_near = self._now() >= self._end - self._lead
         if is_near:
-            # An end that is later by a rounding error only is no reason to query again.
+            # An end that is later only by a rounding error is no reason to query again.
             self._queried_end = self._end
         return is_near
 

@@ -65,7 +65,7 @@ def run(attempt_folder: str) -> None:
     signals.install()
     layout = AttemptLayout(Path(attempt_folder).absolute())
     launch = LaunchDocument.model_validate_json(layout.launch.read_bytes())
-    # Inherited by torchrun and the ranks.
+    # torchrun and the ranks inherit the umask and the limits.
     os.umask(launch.umask)
     raise_soft_limits()
     limit = TimeLimit.of(launch, os.environ, time.time())
@@ -256,8 +256,7 @@ class Supervisor:
         _post_finish(self._connect, record)
 
     def _supervise(self) -> bool:
-        """Wait for torchrun; return whether the scheduler sent a signal before its end. Later signals change
-        nothing."""
+        """Wait for torchrun; return whether the scheduler sent a signal before its end. Later signals are ignored."""
         polled = time.monotonic()
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -279,7 +278,7 @@ class Supervisor:
             log.warning("the job was suspended for %.0f s", suspended)
             self._time_limit.add_suspension(suspended)
         if self._watchdog and seconds > SUSPENDED_SECONDS:
-            # Suspended, or blocked by a slow disk: missing progress in this time is no stall.
+            # The loop was suspended, or blocked by a slow disk: missing progress in this time is no stall.
             self._watchdog.add_suspension(seconds)
 
     def _add_rank_logs(self) -> None:
@@ -370,7 +369,7 @@ class Supervisor:
         self._kill_ranks()
 
     def _kill_ranks(self) -> None:
-        # torchrun first, or it would restart the ranks.
+        # Kill torchrun first, or it would restart the ranks.
         self._process.kill()
         processes.kill_remaining(self._descendants)
 

@@ -31,11 +31,11 @@ from worker.reporting.spool_file import SpoolFile
 log = logging.getLogger(__name__)
 
 SECONDS = 10.0
-"""Between two readings, and before the first."""
+"""Seconds between two readings, and before the first reading."""
 
 
 class Reports(Protocol):
-    """Where readings go."""
+    """Receives the readings."""
 
     def append(self, execution: int, points: Sequence[Point]) -> None:
         """Append points to the node's spool of an execution. Raises OSError: They could not be written."""
@@ -174,7 +174,7 @@ class SystemReports:
 
 
 def system_batch(execution: int, points: Sequence[Point]) -> MetricsBatch:
-    """Return points of the system as a report. It tells nothing of the step from which the execution resumed."""
+    """Return points of the system as a report. It does not state the step from which the execution resumed."""
     return MetricsBatch(execution=execution, resumed_from_step=UNKNOWN_STEP, points=tuple(points))
 
 

@@ -17,7 +17,7 @@ STACKS = signal.SIGUSR1
 """On this signal every rank writes its Python stacks to its log, whatever it is doing."""
 
 START_GRACE_SECONDS = 600.0
-"""Added to the timeout for imports, data, compilation in the first step, and for reading or writing large files."""
+"""Seconds added to the timeout for imports, data, the first step's compilation, and reading or writing large files."""
 _STACK_BYTES = 60_000
 _SLOW_PHASES = frozenset({"starting", "saving", "exporting", "ending"})
 

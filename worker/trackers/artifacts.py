@@ -103,7 +103,7 @@ class ArtifactFolder:
         """Return the JSON object of a small file.
 
         Raises:
-            TrackerError: There is none of that name, it is too large, or it is none.
+            TrackerError: The file does not exist, is too large, or is not a JSON object.
         """
         try:
             with self._path(name).open("rb") as file:
@@ -118,7 +118,7 @@ class ArtifactFolder:
         """Return the path of a file.
 
         Raises:
-            TrackerError: There is none of that name.
+            TrackerError: The file does not exist.
         """
         path = self._path(name)
         if not path.is_file():
@@ -186,7 +186,7 @@ def store_or_state(artifacts: ArtifactFolder, name: str, request: TrackerRequest
 
 
 def file_part(name: str) -> str:
-    """Return the name of a file or folder for a name that a program gave, which differs for each name."""
+    """Return the file or folder name for a program's name. Different names get different file names."""
     if name.isprintable() and 0 < len(name.encode()) <= _MAX_PART and _NOT_IN_PART.isdisjoint(name) and name[0] != ".":
         return name
     return with_digest(_NOT_PLAIN.sub("_", name)[:_MAX_CUT].lstrip("."), name)
@@ -198,7 +198,7 @@ def logged_part(stored: str) -> str:
 
 
 def _is_hidden(part: str) -> bool:
-    """Whether `_` is before a part of a path, as hidden files are no artifacts of a job; or was before it."""
+    """Whether a path part needs, or already has, a leading `_`, since hidden files are not artifacts of a job."""
     return part.lstrip("_").startswith(".")
 
 

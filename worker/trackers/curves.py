@@ -16,7 +16,7 @@ WANDB_SUMMARY = "wandb_summary"
 _TRACKERS = (WANDB_SUMMARY, "tensorboard", "mlflow", "wandb")
 """The order of trackers: a metric is taken from the last tracker that reports it."""
 _GIVE_STEPS = frozenset({"wandb", WANDB_SUMMARY})
-"""Trackers whose client counts where the program gives no step: their 0 is a step."""
+"""Trackers whose client counts steps if the program gives none, so that their 0 is a step."""
 
 
 @dataclass
@@ -108,7 +108,7 @@ class Curves:
         self._zeros.pop(name, None)
 
     def _end_count(self, new: NewPoints, name: str, logged: _Zero, step: int | None) -> None:
-        """Begin a curve again whose points were counted, if its zeros turn out to be steps."""
+        """Begin a counted curve again if its zeros turn out to be steps."""
         if step == 0 and self.steps.may_count(name):
             first, last = self._zeros.get(name, (logged, logged))
             self._zeros[name] = first, max(last, logged, key=lambda zero: zero.order)

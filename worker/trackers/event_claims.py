@@ -1,4 +1,4 @@
-"""Decides which node follows an event file: on a filesystem that the nodes share, every launcher meets it."""
+"""Decides which node follows an event file: on a filesystem that the nodes share, every launcher finds it."""
 
 import hashlib
 import re
@@ -11,7 +11,7 @@ from trainyard.contract.layout import AttemptLayout, create_exclusive
 from worker.core import processes
 
 _OTHERS_SECONDS = 10.0
-"""How long a node leaves a file to the node that the file's name has."""
+"""How long a node leaves a file to the node that the file's name contains."""
 _WRITER = re.compile(r"tfevents\.\d+\.(.+?)(?:\.(\d+)(?:\.\d+)?(?:\.v2)?)?$")
 """Host and process of the writer, as TensorBoard, torch and TensorFlow name files; tensorboardX gives no process."""
 

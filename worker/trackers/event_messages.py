@@ -178,7 +178,7 @@ def _add_encoded(event: Event, tag: str, encoded: bytes, position: int | None = 
 
 
 def _scalar(tensor: list[Field]) -> float | None:
-    """Return the first number of a `TensorProto`; None if it has none, or of a type that no scalar has."""
+    """Return the first number of a `TensorProto`; None if it has no number, or its type is not a scalar's."""
     known = next((_NUMBERS.get(value) for number, value in tensor if number == 1 and isinstance(value, int)), None)
     if known is None:
         return None

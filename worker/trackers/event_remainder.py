@@ -28,7 +28,7 @@ class EventRemainder:
 
     @classmethod
     def find(cls, layout: AttemptLayout) -> "EventRemainder | None":
-        """Return where they are, if there is an earlier attempt and a checkpoint. Called before the program starts."""
+        """Return the unread events; None without an earlier attempt or a checkpoint. Call before the program starts."""
         earlier = EarlierAttempt.find(layout)
         if earlier is None:
             return None

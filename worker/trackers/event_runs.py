@@ -11,7 +11,7 @@ from worker.trackers.event_records import DamagedRecordError, read_records
 from worker.trackers.wire_format import MalformedMessageError
 
 _SESSION = re.compile(r"\d{9,}(\.\d+)?")
-"""The folder that `add_hparams` makes for its values: a time. They belong to the run above it."""
+"""The name of the folder that `add_hparams` makes for its values: a time. The values belong to the run above it."""
 
 
 class EventRuns:

@@ -398,7 +398,7 @@ class Journal:
 
 
 def parse_value(value: Any) -> float | None:
-    """Return the number that a tracker sent as a value of a metric; None if it is none."""
+    """Return the number that a tracker sent as a value of a metric; None if it is not a number."""
     if isinstance(value, str):
         value = {"nan": math.nan, "infinity": math.inf, "-infinity": -math.inf}.get(value.lower())
     return float(value) if isinstance(value, int | float) else None

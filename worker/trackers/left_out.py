@@ -21,7 +21,7 @@ Values = dict[str, "array[float]"]
 
 
 class LeftOut:
-    """Counts by metric."""
+    """Counts the values that are left out, by metric."""
 
     def __init__(self) -> None:
         self.replaced: set[str] = set()

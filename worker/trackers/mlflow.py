@@ -92,7 +92,7 @@ class MlflowApi:
         return route(request.reporter, {**request.query, **request.json_object(_MAX_BODY)})
 
     def end_runs(self, running: int) -> None:
-        """Count points without steps again by their times, if they came in another order, as of asynchronous logging.
+        """Count points without steps again by their times if they came out of order, as with asynchronous logging.
 
         Args:
             running: The execution that goes on.

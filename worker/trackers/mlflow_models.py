@@ -21,7 +21,7 @@ _REGISTRY = "MLflow's registry of models is not kept; the files of a registered 
 _ATTRIBUTES = ("name", "model_id", "model_type", "source_run_id", "creation_timestamp", "last_updated_timestamp")
 _MAX_NAME = 250
 _MAX_MODELS = 1000
-"""Models that can be read back, the newest; so many versions of a registered model, and so many of these."""
+"""How many of the newest models, registered models, and versions of a registered model can be read back."""
 
 
 @dataclass
@@ -169,7 +169,7 @@ class MlflowModels:
         """Return the versions of a registered model.
 
         Raises:
-            TrackerError: The program has registered none of that name.
+            TrackerError: The program has registered no model of that name.
         """
         if name not in self._versions:
             raise TrackerError(404, "RESOURCE_DOES_NOT_EXIST", f"this program registered no model {name[:200]!r}")

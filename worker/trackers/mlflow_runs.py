@@ -55,7 +55,7 @@ class Run:
     parameters: dict[str, tuple[int, str]] = field(default_factory=dict)
     """The execution that logged a parameter, and the value."""
     metrics: dict[str, MetricPoint] = field(default_factory=dict)
-    """The point of the highest step, of several the last in MLflow's order."""
+    """The point of the highest step; among several, the last in MLflow's order."""
     tags: dict[str, str] = field(default_factory=dict)
 
     def info(self) -> Document:
@@ -264,7 +264,7 @@ class PointHistories:
 
 
 def _json_value(value: float) -> float | str:
-    """Return a value as JSON, in which the client takes numbers that are not finite as texts."""
+    """Return a value as JSON. Numbers that are not finite become texts, which the client accepts."""
     if math.isnan(value):
         return "NaN"
     return value if math.isfinite(value) else "Infinity" if value > 0 else "-Infinity"

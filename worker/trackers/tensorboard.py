@@ -46,7 +46,7 @@ class _File:
     rank: int = 0
     offset: int = 0
     size: int = -1
-    """When it was last read."""
+    """The size when the file was last read."""
     ended: bool = False
     prefix: str | None = None
     plugins: dict[str, str] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class TensorBoardFollower:
         self._thread.start()
 
     def begin(self, execution: int) -> None:
-        """Count records that are written from now on to another execution."""
+        """Assign records that are written from now on to another execution."""
         if execution != self._next_execution:
             self._next_execution = execution
             self._wake.set()

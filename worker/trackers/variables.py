@@ -24,7 +24,7 @@ def tracker_token(secret: str, reporter: Reporter) -> str:
 
 
 def parse_token(token: str) -> tuple[str, Reporter] | None:
-    """Return the secret and the rank of a token; None if the text is none."""
+    """Return the secret and the rank of a token; None if the text is not a token."""
     match = _TOKEN.fullmatch(token)
     return (match[1], Reporter(int(match[2]), int(match[3]))) if match else None
 
@@ -55,7 +55,7 @@ def tracker_variables(base: Mapping[str, str], execution: int, job_page: str | N
             variables |= {"MLFLOW_TRACKING_USERNAME": "trainyard", "MLFLOW_TRACKING_PASSWORD": token}
     if not _OWN_WANDB & base.keys():
         # The client's default is to send every 15 seconds and to write blocks of its file as often (before 0.31, only
-        # full blocks). It loses the rest when it is killed. A fraction of a second counts as the default.
+        # full blocks). It loses the rest when it is killed. It replaces a fraction of a second by the default.
         intervals = {name: base.get(name, "1") for name in _WANDB_INTERVALS}
         variables |= {"WANDB_BASE_URL": url, "WANDB_API_KEY": token} | intervals
         if job_page and _WANDB_PAGES not in base:

@@ -81,7 +81,7 @@ class StepMetrics:
 
 @dataclass
 class RunHistory:
-    """The points of a run's history lines: at which steps the values of a line are."""
+    """The points of a run's history lines, and the steps of a line's values."""
 
     resumes_at: int = 0
     """The step at which a program continues whose count of calls begins at 0 again."""
@@ -90,7 +90,7 @@ class RunHistory:
     """The step metric with which the values of each name were yielded; None: W&B's own count of calls."""
     last_step: int = 0
     next_step: int = 0
-    """The count of the client after its last line; 0: there is none."""
+    """The count of the client after its last line; 0 without lines."""
     earlier: frozenset[str] = frozenset()
     """The names of metrics that the run has logged in earlier executions."""
     _offset: int | None = None

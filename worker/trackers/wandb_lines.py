@@ -12,7 +12,8 @@ MAX_LINES = 200_000
 
 
 class RunLines:
-    """Which lines are stored. A line is identified by the step that the client counts, which is in both sources."""
+    """Knows which lines are stored. A line is identified by the step that the client counts, which is in both
+    sources."""
 
     def __init__(self) -> None:
         self.files: list[RunFile] = []

@@ -52,7 +52,7 @@ class WandbRun:
         self.summary: Document = {}
         self.created = datetime.now(UTC)
         self._alerts: dict[str, float] = {}
-        """Until when, by the clock of this process, an alert with this title is not repeated."""
+        """The time by this process's clock until which an alert with this title is not repeated."""
         self._journal = journal
         self._report_media = report_media
         self._history = RunHistory(resumes_at, earlier=earlier)

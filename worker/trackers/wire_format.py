@@ -11,7 +11,7 @@ _MAX_VARINT = 10
 
 
 class MalformedMessageError(ValueError):
-    """The bytes are no message."""
+    """The bytes are not a message."""
 
 
 def fields(message: bytes) -> Iterator[Field]:
