@@ -217,8 +217,8 @@ def ended_finally(layout: AttemptLayout, execution: int) -> bool:
 
 
 def _recorded_error(document: Any) -> dict[str, Any]:
-    """Return message and traceback from torchrun's error file. `@record` writes it, or our hook with more fields; ranks
-    of built-in tasks do not."""
+    """Return message and traceback from torchrun's error file. `@record` writes it, or our hook with more fields; the
+    ranks of built-in tasks never write this file."""
     error = document.get("message") if isinstance(document, dict) else None
     if isinstance(error, str):
         return {"message": error}

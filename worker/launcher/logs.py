@@ -52,8 +52,7 @@ class LogStream:
 
 
 class LogShipper:
-    """A thread that tails the streams and posts new bytes. A stream that the service cannot store does not hold up
-    others."""
+    """A thread that tails the streams and posts new bytes. A stream that cannot be stored does not hold up others."""
 
     def __init__(
         self,

@@ -56,8 +56,7 @@ class ProgramStop:
         """Ranks that were seen to catch a signal to save on. Python's handlers are gone while a program exits."""
         self._interrupted_at: float | None = None
         self._catches_sigterm = False
-        """Whether a rank caught SIGTERM when it was last observed. The scheduler may end ranks before this process
-        notices."""
+        """Whether a rank caught SIGTERM when last observed. The scheduler may end ranks before this process notices."""
         self._observe_at = 0.0
         self._began = False
         """Whether ranks have started, which may have something to save."""
