@@ -28,7 +28,7 @@ class MetricPoint(NamedTuple):
     value: float
     step: int
     time: int
-    """In milliseconds since 1970."""
+    """The time in milliseconds since 1970."""
 
     @property
     def order(self) -> tuple[int, float]:
@@ -126,7 +126,7 @@ class _History:
         self._begin = 0
         """The first point of the newest execution."""
         self._newest: dict[int, tuple[int, float]] | None = None
-        """The order of the last point of each step of this execution, once the points are not ordered."""
+        """The highest order at each step of this execution, once the points are not ordered."""
 
     def __len__(self) -> int:
         return len(self.values)

@@ -16,8 +16,7 @@ _TRAINER_NAMES = {"per_device_train_batch_size", "gradient_accumulation_steps", 
 def trainer_steps(parameters: Mapping[str, Any]) -> int | None:
     """Return the length of the run in the arguments of Hugging Face's Trainer; None if they do not have it.
 
-    Programs give `max_steps` other meanings, such as the length of an episode, so it counts only beside the Trainer's
-    other names.
+    Programs give `max_steps` other meanings, such as an episode's length, so it needs the Trainer's names beside it.
     """
     steps = str(parameters.get("max_steps"))
     is_trainer = parameters.keys() >= _TRAINER_NAMES

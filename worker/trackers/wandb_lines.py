@@ -12,8 +12,7 @@ MAX_LINES = 200_000
 
 
 class RunLines:
-    """Knows which lines are stored. A line is identified by the step that the client counts, which is in both
-    sources."""
+    """The lines that are stored. A line is identified by the client's count of steps, which is in both sources."""
 
     def __init__(self) -> None:
         self.files: list[RunFile] = []
