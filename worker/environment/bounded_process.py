@@ -80,7 +80,7 @@ def start_bound(
     stderr: int = subprocess.STDOUT,
     pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a program in a session of its own, which the kernel kills when this process ends."""
+    """Start a program in its own session. The kernel kills it when this process ends."""
     libc, parent = ctypes.CDLL(None), os.getpid()
 
     def before_exec() -> None:
@@ -115,7 +115,7 @@ class _Copy:
     def wait(self, seconds: float) -> None:
         """Wait for output, and copy some of it."""
         if self._selector.select(seconds) and not self._read():
-            # All writers have closed it, although the program goes on.
+            # All writers have closed the pipe, although the program goes on.
             time.sleep(seconds)
 
     def drain(self) -> None:

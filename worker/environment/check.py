@@ -23,9 +23,9 @@ from worker.environment.requirements import (
 log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 120.0
-"""A Python on a slow network filesystem may take a minute to start."""
+"""Maximum seconds of the check. A Python on a slow network filesystem may take a minute to start."""
 CONTAINER_CHECK_SECONDS = 270.0
-"""Together with the preparation less than the ten minutes after which a silent attempt counts as lost."""
+"""Maximum seconds in a container. With the preparation, less than the ten minutes until a silent attempt is lost."""
 
 
 def check_python(

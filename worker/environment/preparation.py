@@ -58,7 +58,7 @@ unset -f _trainyard_step
 
 @dataclass(frozen=True)
 class Step:
-    """One step of the preparation."""
+    """A step of the preparation."""
 
     field: str
     """The field of the spec, or the setting, that requests the step."""

@@ -16,13 +16,13 @@ import traceback
 from typing import Any
 
 RECORD = "TRAINYARD_RECORD_EXCEPTION"
-"""The variable of a rank's process. Processes that it starts do not have it."""
+"""The variable that marks a rank's process. Processes that a rank starts do not have it."""
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _CHILDREN = (b"--multiprocessing-fork", b"from multiprocess")
 """Parts of the command of a process that `multiprocessing`, or the package `multiprocess`, has started."""
 _EVENT_FILES = "tensorboard.summary.writer.event_file_writer"
 _FLUSH_SECONDS = 5
-"""A writer whose disk does not answer must not keep the program from its end."""
+"""Seconds to flush writers. A writer whose disk does not answer must not delay the program's end further."""
 _MAX_TEXT = 60_000
 _MAX_PARTS = 20
 
@@ -32,7 +32,7 @@ def install() -> None:
     if os.environ.pop(RECORD, None) and os.environ.get(ERROR_FILE):
         state = {"pid": os.getpid(), "exit": None}
         _remember_exits(state)
-        # The first function to be registered runs last.
+        # The function that is registered first runs last.
         atexit.register(_record, os.environ[ERROR_FILE], state)
 
 
@@ -131,7 +131,7 @@ def _text(value: object) -> str:
 
 
 def _remember_exits(state: dict[str, Any]) -> None:
-    """Remember the text of `sys.exit(text)`, of which Python leaves nothing but the output."""
+    """Remember the text of `sys.exit(text)`, which Python only prints."""
     leave = sys.exit
 
     def exit(status: Any = None) -> None:
@@ -145,7 +145,7 @@ def _remember_exits(state: dict[str, Any]) -> None:
 def _record(path: str, state: dict[str, Any]) -> None:
     if os.getpid() != state["pid"]:
         return
-    # Python sets it for the exception that ends the program, whatever the program made of `sys.excepthook`.
+    # Python sets it for the exception that ends the program, even if the program replaced `sys.excepthook`.
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     message, trace = "", ""
     more: dict[str, Any] = {"exit": state["exit"]}

@@ -1,4 +1,4 @@
-"""How a rank is started in an environment of the spec: the interface that each kind of environment implements.
+"""The start of a rank in an environment of the spec: the interface that each kind of environment implements.
 
 A rank begins as a small process in the service's Python, and then executes the command of its environment, as the same
 process. Without an environment in the spec it goes on in the service's Python.

@@ -33,7 +33,7 @@ class Packages:
 
     python: tuple[int, ...]
     versions: Mapping[str, str | None]
-    """Empty: the version is unknown. None: the package is missing."""
+    """Versions by package; empty if the version is unknown, None if the package is missing."""
 
 
 def needed_packages(spec: TrainingSpec, project: Iterable[str]) -> list[Requirement]:
@@ -101,6 +101,6 @@ def _problem(requirement: Requirement, version: str | None) -> str | None:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version up to the first part that is none: 2.11.0+cpu is (2, 11, 0)."""
+    """Return the numbers of a version up to the first part that is not a number: 2.11.0+cpu is (2, 11, 0)."""
     release = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(map(int, release[0].split("."))) if release else ()

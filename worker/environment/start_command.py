@@ -8,7 +8,7 @@ import sys
 
 PYTHON_NAME = re.compile(r"python(3(\.\d+)?)?")
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
-"""Exit codes, as of a shell."""
+"""Exit codes of a shell."""
 
 
 def main(command: list[str]) -> None:

@@ -76,17 +76,17 @@ def _run_on_terminal(
 ) -> int:
     if not document.get("run"):
         sys.exit("an earlier release of Trainyard started this job, whose container cannot be repeated")
-    # Written by the launcher of this node.
+    # The launcher of this node has written the plan.
     init = Path(document["run"]["command"][-1])
     with _named_pipe(plan.parent) as (pipe, handle):
         made = terminal_command(document, init, pipe)
         environ |= made.variables
         for number in (signal.SIGINT, signal.SIGQUIT):
-            # The terminal sends them to the program, too.
+            # The terminal sends these signals to the program, too.
             signal.signal(number, signal.SIG_IGN)
         process = subprocess.Popen([find_program(made.argv, environ), *made.argv[1:]], env=environ)
         content = control_document(command, variables, Path.cwd(), ignores_signals=False)
-        # The pipe may hold less than that before the container reads.
+        # The pipe may have less room than that before the container reads.
         threading.Thread(target=_write, args=(handle, content), daemon=True).start()
         return exit_code(process.wait())
 

@@ -12,13 +12,13 @@ from trainyard.contract.wire.launch import LaunchDocument
 from worker.core.processes import RANK_VARIABLE, start_time
 
 COMPANION_VARIABLE = "TRAINYARD_COMPANION"
-"""Set in programs that run beside a rank: they are no ranks, although they have a rank's variables."""
+"""The variable that marks programs beside a rank: they are not ranks, although they have a rank's variables."""
 PYTHON_VARIABLE = "TRAINYARD_PYTHON"
-"""The interpreter of the ranks."""
+"""The variable with the interpreter of the ranks."""
 NODE_VARIABLE = "SLURMD_NODENAME"
 
 _OF_THE_RUN = ("TORCHELASTIC_*", "MASTER_ADDR", "MASTER_PORT", "TRAINYARD_*", "PYTHONSAFEPATH")
-"""With these a program would report as the rank, join its process group, or write its error file."""
+"""Variables with which a program would report as the rank, join its process group, or write its error file."""
 _PROC = Path("/proc")
 
 
@@ -110,7 +110,7 @@ def node_of(layout: AttemptLayout, launch: LaunchDocument, rank: int) -> int:
     """Return the number of the node that runs a rank.
 
     Raises:
-        ValueError: No node has recorded that it does.
+        ValueError: No node has recorded this rank.
     """
     for node in range(launch.nodes):
         try:

@@ -19,7 +19,7 @@ from worker.environment.bounded_process import start_bound
 _CHUNK = 64 * 1024
 _POLL_SECONDS = 0.2
 _GRACE_SECONDS = 3.0
-"""Between SIGTERM and SIGKILL."""
+"""Seconds between SIGTERM and SIGKILL."""
 _DRAIN_SECONDS = 1.0
 _TIMED_OUT, _NOT_EXECUTABLE, _NOT_FOUND = 124, 126, 127
 """The exit codes of `timeout` and of shells."""
@@ -34,7 +34,7 @@ class Relay:
     _interrupted: bool = field(default=False, init=False)
 
     def run(self, argv: Sequence[str], variables: Mapping[str, str], folder: Path, seconds: float | None) -> None:
-        """Run the command without input. If this process is asked to end, or nobody reads, the command is ended.
+        """Run the command without input. The command is ended if a signal ends this process or nobody reads the output.
 
         Args:
             seconds: How long it may take. None: without limit.

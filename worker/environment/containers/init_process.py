@@ -3,7 +3,7 @@
 Run as `python3 -I init_process.py [control]` by the Python of the image, which has none of our packages: a single file
 that needs only the standard library of Python 3.9 or newer. The first line of the control input is a JSON document;
 each further line is the number of a signal for the program. At the end of the input, the process on the other side has
-ended, by any signal, and the program is killed. Nothing else crosses the boundary of every container runtime.
+ended, by any signal, and the program is killed. No other sign of the end crosses every runtime's boundary.
 
 The control input is the standard input, and the program has no input. If the argument is the path of a named pipe, the
 control input is that pipe, and the program has the terminal.
@@ -30,7 +30,7 @@ _OF_THE_TERMINAL = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTO
 def main(pipe: str = "") -> None:
     """Start the program of the document, and end as it ends."""
     for number in (*_FORWARDED, *(_OF_THE_TERMINAL if pipe else ())):
-        # Runtimes, schedulers and terminals signal this process, too; the program gets each signal once, by the input
+        # Runtimes, schedulers and terminals signal this process, too. The program gets each signal once, by the input
         # or by the terminal.
         signal.signal(number, signal.SIG_IGN)
     control = _open_pipe(pipe) if pipe else sys.stdin.buffer
@@ -76,7 +76,7 @@ def temporary_variable() -> "dict[str, str]":
 
 
 def _open_pipe(path: str) -> BinaryIO:
-    """Open the named pipe without waiting for a writer, which is there before this process or has ended."""
+    """Open the named pipe without waiting for a writer: it opened the pipe before this process, or has ended."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     os.set_blocking(handle, True)
     return os.fdopen(handle, "rb")

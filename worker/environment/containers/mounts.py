@@ -48,7 +48,7 @@ def upload_mounts(spec: TrainingSpec, runs: Path, mounts: Iterable[Mount]) -> tu
 
 
 def prerequisite_mounts(spec: TrainingSpec, runs: Path, mounts: Iterable[Mount]) -> tuple[Mount, ...]:
-    """Return the mounts of the run directories of the jobs in `after`, as far as they exist, like `upload_mounts`."""
+    """Return the mounts of the existing run directories of the jobs in `after`, like `upload_mounts`."""
     return _read_only([str(run) for run in prerequisite_runs(spec.after, runs) if run.is_dir()], mounts)
 
 
@@ -101,7 +101,7 @@ def _real_path(field: str, path: str, roots: AllowedRoots) -> str:
 
 
 def _outermost(folders: Iterable[Path]) -> list[Path]:
-    """Return the folders that are in none of the others."""
+    """Return the folders that no other folder contains."""
     outermost: list[Path] = []
     for folder in sorted(folders, key=lambda folder: len(folder.parts)):
         if not any(folder.is_relative_to(other) for other in outermost):

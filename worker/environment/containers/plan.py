@@ -1,4 +1,4 @@
-"""How the ranks of a node are started in their container: decided once by the launcher, read by each rank."""
+"""The start of a node's ranks in their container: the launcher decides it once, and each rank reads it."""
 
 import json
 import os

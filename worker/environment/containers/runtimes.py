@@ -57,7 +57,7 @@ class RuntimeCommand:
 
     argv: tuple[str, ...]
     variables: Mapping[str, str] = field(default_factory=dict)
-    """To be set in the environment of the runtime itself."""
+    """Variables for the environment of the runtime itself."""
 
 
 def apptainer(run: ContainerRun) -> RuntimeCommand:
