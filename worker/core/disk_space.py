@@ -1,4 +1,4 @@
-"""Whether files fit on a disk, before they are written."""
+"""Checks that files fit on a disk, before they are written."""
 
 import shutil
 from pathlib import Path

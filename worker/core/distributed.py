@@ -23,9 +23,9 @@ class Ranks:
     local_rank: int
     device: torch.device
     bookkeeping: dist.ProcessGroup
-    """gloo, for flags and logged sums. Never the training group, whose collectives run asynchronously."""
+    """A gloo group for flags and logged sums. It is never the training group, whose collectives run asynchronously."""
     checkpoints: dist.ProcessGroup
-    """gloo, used by the saving thread only."""
+    """A gloo group that only the saving thread uses."""
 
     @property
     def is_first(self) -> bool:

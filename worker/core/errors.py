@@ -43,7 +43,7 @@ RankErrorReason = Literal["error", "out_of_memory", "disk_full", "rejected"]
 
 
 class RankError(BaseModel):
-    """`errors/rank-<r>.json`."""
+    """The content of `errors/rank-<r>.json`."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -51,7 +51,7 @@ class RankError(BaseModel):
     execution: int
     reason: RankErrorReason
     consequence: bool
-    """Whether it failed only because another rank had failed."""
+    """Whether the rank failed only because another rank had failed."""
     type: str
     message: str
     traceback: str
@@ -62,7 +62,7 @@ class RankError(BaseModel):
     host: str
     pid: int
     exit_code: int | None = None
-    """The program's, where it ended without a signal."""
+    """The program's exit code, if it ended without a signal."""
 
 
 def describe(error: BaseException, *, rank: int, execution: int, spec: TrainingSpec | None = None) -> RankError:

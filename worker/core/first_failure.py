@@ -37,7 +37,7 @@ def find_first_failure(
     """Return the first failure: an error of a rank's own, else a lost node, else a killed rank, else torchrun's end.
 
     Args:
-        spec: The run's, for hints about memory.
+        spec: The run's spec, for hints about memory.
         returncode: The exit code of torchrun.
         lost_nodes: Waits for the other nodes and names those without an exit mark; called only where no rank's own
             error explains the end.
@@ -72,7 +72,7 @@ def find_first_failure(
 
 
 def describe_restart(layout: AttemptLayout, execution: int, spec: TrainingSpec) -> tuple[str, dict[str, Any]]:
-    """Return message and data of the event `restarted_in_place`: the failure of the execution before."""
+    """Return message and data of the event `restarted_in_place`: the failure of the previous execution."""
     first = find_first_failure(layout, execution - 1, spec)
     rank = f"rank {first.failure.rank}: " if first.failure.rank is not None else ""
     data = {"rank": first.failure.rank, "type": first.failure.type, "reason": first.reason}

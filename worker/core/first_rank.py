@@ -1,4 +1,4 @@
-"""Work that the first rank does for all, while the others wait and state that they do."""
+"""Work that the first rank does for all ranks, while the others wait and report this."""
 
 import time
 from collections.abc import Callable
@@ -7,14 +7,14 @@ from worker.core.distributed import Ranks
 from worker.core.errors import RefusedError
 
 _SECONDS = 2.0
-"""Between two messages of the first rank that it still works."""
+"""Seconds between two messages of the first rank that it still works."""
 _WORKING, _DONE = 0, 1
 
 
 class FirstRank:
     """Computes a text on the first rank and returns it on all.
 
-    The others mark progress only when the first rank does, so that the watchdog notices if that stalls.
+    The others mark progress only when the first rank does, so that the watchdog notices if the first rank stalls.
     """
 
     def __init__(self, ranks: Ranks, mark: Callable[[], None]) -> None:

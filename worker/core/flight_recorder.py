@@ -14,7 +14,7 @@ from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 2.0
-"""Between two checks for the launcher's announcement of a stall."""
+"""Seconds between two checks for the launcher's announcement of a stall."""
 
 
 def write_on_stall(layout: AttemptLayout, rank: int, *, poll_seconds: float = POLL_SECONDS) -> threading.Thread:

@@ -1,4 +1,4 @@
-"""Whether a full or read-only filesystem ended an execution: from the ranks' error files, or by writing a file."""
+"""Detects that a full or read-only filesystem ended an execution, from the ranks' error files or by writing a file."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ from worker.core.errors import read_errors
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 """Errors of a filesystem that is full, over quota or read-only."""
 _PROBE_BYTES = 64 * 1024
-"""More than a filesystem keeps in a block that is already allocated."""
+"""Bytes to write: more than fits into a block that is already allocated."""
 
 
 def ended_by_full_disk(layout: AttemptLayout, execution: int) -> bool:

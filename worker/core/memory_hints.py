@@ -1,4 +1,4 @@
-"""Which settings of a spec to change after it ran out of memory, the most likely to help first. Pure functions."""
+"""Settings to change after a spec ran out of memory, the most likely to help first. Pure functions."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ _SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
 
 
 def memory_hint(spec: TrainingSpec, *, on_device: bool) -> str:
-    """Return a sentence with the three changes that are most likely to help; a program of the user's has its own.
+    """Return a sentence with the three changes that are most likely to help; a user's program has its own hint.
 
     Args:
         on_device: Whether the GPU's memory ran out; else the host's did.

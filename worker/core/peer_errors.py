@@ -1,4 +1,4 @@
-"""Errors that a rank has only because another rank failed. Imports nothing, since torchrun waits for it."""
+"""Errors that a rank has only because another rank failed. Imports nothing, since torchrun waits for the import."""
 
 _TEXTS = (
     "connection closed by peer",

@@ -81,7 +81,7 @@ def _lists_children() -> bool:
 
 
 def environment_variable(pid: int, name: str) -> str | None:
-    """Return an environment variable of a process, as of its start, if it is readable."""
+    """Return the value of an environment variable at the start of a process, if it is readable."""
     try:
         content = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:
@@ -91,7 +91,7 @@ def environment_variable(pid: int, name: str) -> str | None:
 
 
 def rank_of(pid: int) -> int | None:
-    """Return the rank of which a process is or was started; None if it is not readable, or no process of a rank."""
+    """Return the rank that a process is, or that started it; None if that is not readable or there is no such rank."""
     text = environment_variable(pid, RANK_VARIABLE) or ""
     return int(text) if text.isascii() and text.isdigit() else None
 

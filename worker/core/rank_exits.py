@@ -16,10 +16,10 @@ class RankExit:
 
     rank: int
     exitcode: int
-    """Negative: the number of the signal that ended it."""
+    """The exit code; negative: the number of the signal that ended the process."""
     pid: int
     time: float
-    """When torchrun noticed, in whole seconds since 1970."""
+    """When torchrun noticed the end, in whole seconds since 1970."""
     out_of_memory: bool = False
     """Whether the kernel counted an out-of-memory kill in the job's cgroup."""
     message: str = ""

@@ -1,4 +1,4 @@
-"""Which failures of a user's program are worth another start. Imports next to nothing, since torchrun waits for it."""
+"""Failures of a user's program that are worth another start. Imports next to nothing, since torchrun waits for it."""
 
 import re
 import signal
@@ -103,7 +103,7 @@ def find_error(text: str) -> ProgramError | None:
 
 
 def last_line(text: str) -> str:
-    """Return the last line of a program's output that holds anything, at most 300 characters of it."""
+    """Return the last non-empty line of a program's output, at most 300 characters of it."""
     lines = (line.strip() for line in reversed(text.splitlines()) if not _OWN_LINE.match(line))
     return next((line[:300] for line in lines if line), "")
 
@@ -115,7 +115,7 @@ def raised_before_abort(text: str) -> bool:
 
 
 def is_final(error: ProgramError | None, exitcode: int) -> bool:
-    """Return whether a rank that ended in this way would do so again.
+    """Return whether a rank that ended in this way would end in the same way again.
 
     An exception in the program's own code, or a code such as 2, would occur again. A signal, or an error from another
     rank, a network, a filesystem or a device, need not. After an exit code without an exception, the start is repeated.
@@ -184,13 +184,13 @@ def _last_traceback(text: str) -> list[str]:
 
 def _without_numbers(line: str) -> str:
     if frame := _FRAME.match(line):
-        # Each attempt has a folder of its own.
+        # Each attempt has its own folder.
         return f"{Path(frame['path']).name}:{frame['line']} {frame['function']}"
     return _WITH_DIGITS.sub("#", line)[:500]
 
 
 def _verdict(end: RankExit, tail: str) -> bool | None:
-    """Return whether the end is final; None if torchrun ended the rank because of another."""
+    """Return whether the end is final; None if torchrun ended the rank because another rank failed."""
     if end.exitcode == -signal.SIGTERM:
         return None
     aborted = end.exitcode == -signal.SIGABRT

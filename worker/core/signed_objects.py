@@ -1,4 +1,4 @@
-"""Signs the objects that ranks exchange, so that nothing is unpickled which another process has sent.
+"""Signs the objects that ranks exchange, so that no object of another process is unpickled.
 
 torch sends objects as pickles, for checkpoints too, over sockets of gloo and NCCL that accept every client. A signature
 with the attempt's token shows that a rank of the same attempt pickled them.

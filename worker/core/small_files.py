@@ -9,7 +9,7 @@ def read_small_file(path: Path, limit: int) -> bytes:
     """Return the content of a regular file.
 
     Raises:
-        OSError: it cannot be read, is a link or no regular file, or is longer than `limit` bytes.
+        OSError: It cannot be read, is a link or not a regular file, or is longer than `limit` bytes.
     """
     # Opening a pipe would wait for a writer.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC)
