@@ -1,4 +1,4 @@
-"""Sends batches of spool records, and puts those records aside that the service cannot store."""
+"""Sends batches of spool records, and puts aside records that the service cannot store."""
 
 import json
 import logging

@@ -21,7 +21,7 @@ _REJECTED = frozenset({400, 413, 422})
 TOO_LARGE = 413
 _MAX_ANSWER_BYTES = 16 * 1024 * 1024
 _ANSWER_SECONDS = 30.0
-"""How long the body of an answer may take. The timeout of the connection is for each part of it."""
+"""How long the body of an answer may take. The connection's timeout applies to each part of the body."""
 _UNKNOWN = frozenset({401, 404})
 _UNKNOWN_PAUSE_SECONDS = 30.0
 """Pause after an answer that the attempt is unknown. It is known again when the service has its own database back."""
@@ -40,7 +40,7 @@ class UnavailableError(ServiceError):
 
 
 class ForeignAnswerError(UnavailableError):
-    """Something other than the service answered, such as a proxy. That decides nothing, whatever its status."""
+    """Something other than the service answered, such as a proxy. The answer decides nothing, with any status."""
 
     def __init__(self, message: str, status: int, retry_after: float | None = None) -> None:
         super().__init__(message, retry_after)
@@ -114,7 +114,7 @@ class ServiceClient:
         self._probe_url = f"{service_url.rstrip('/')}/livez"
         self._http = httpx.Client(
             base_url=f"{service_url.rstrip('/')}/v1/attempts/{attempt_id}/",
-            # A small compressed answer of somebody else could fill the memory.
+            # A small compressed answer from something else than the service could fill the memory.
             headers={"Authorization": f"Bearer {token}", "Accept-Encoding": "identity"},
             timeout=timeout,
             transport=transport or ServiceTransport(service_url),
@@ -144,7 +144,7 @@ class ServiceClient:
 
     def is_reached(self) -> bool:
         """Return whether the service itself answers now, so that a foreign answer concerns one request alone."""
-        # A second request goes by the other way: by the proxy, or directly.
+        # A second request takes the other way: through the proxy, or directly.
         return self._answers() or self._answers()
 
     def _answers(self) -> bool:
@@ -215,7 +215,7 @@ def _read(answer: httpx.Response) -> dict[str, Any]:
 
 
 def _document(answer: httpx.Response) -> dict[str, Any] | None:
-    """Return the body; None if it is no object, as after a connection that broke."""
+    """Return the body; None if it is not an object, as after a broken connection."""
     if not answer.content:
         return {}
     try:

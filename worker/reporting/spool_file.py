@@ -35,7 +35,7 @@ class SpoolFile:
         """Return when all records are durable.
 
         Raises:
-            OSError: They are not.
+            OSError: The records are not durable.
         """
         self._restore()
         os.fsync(self._file.fileno())
