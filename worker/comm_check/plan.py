@@ -94,5 +94,5 @@ def bus_factor(operation: str, ranks: int) -> float:
 
 
 def partner(rank: int, pairs: Sequence[Pair]) -> int | None:
-    """Return the other rank of this rank's pair, or None if it is in none."""
+    """Return the other rank of this rank's pair, or None if the rank is in no pair."""
     return next((pair[1] if rank == pair[0] else pair[0] for pair in pairs if rank in pair), None)

@@ -29,7 +29,7 @@ class Measurement:
     seconds: float
     """Mean seconds of one call on the slowest rank."""
     bus_bytes_per_second: float | None
-    """None for a barrier, which transfers no data."""
+    """The bus bandwidth; None for a barrier, which transfers no data."""
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
