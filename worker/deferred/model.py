@@ -76,9 +76,9 @@ class DeferredModel:
 
     module: nn.Module
     recordings: tuple[Recording, ...]
-    """In the order in which they were made."""
+    """The recordings in the order in which they were made."""
     files: Files | None = None
-    """Where parameters are read from that are not initialised."""
+    """The source of parameters that are not initialised."""
     examination: Examination | None = None
     described: Mapping[str, DeferredTensor] | None = None
     """The tensors by name, if the module's were replaced by others of the same rows."""

@@ -56,7 +56,7 @@ _OVERWRITING = frozenset(
         _aten.cauchy_.default,
     }
 )
-"""Operations after which a tensor does not depend on its values before."""
+"""Operations after which a tensor does not depend on its earlier values."""
 _REPLACING = frozenset({"aten::set_", "aten::resize_"})
 """Operations that give a tensor another storage."""
 
@@ -170,7 +170,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _recorded(self, leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
-        # A copy, since the code may change its tensor later.
+        # Record a copy, since the code may change its tensor later.
         return self._recording.describe(leaf) or leaf.detach().clone()
 
     def _append(

@@ -40,7 +40,7 @@ class Operation:
     outputs: tuple[DeferredTensor, ...]
     """New tensors; empty for an operation in place."""
     overwrites: StorageKey | None
-    """The storage whose values before do not matter."""
+    """The storage whose earlier values do not matter."""
 
     changed: frozenset[StorageKey]
     """The storages that it changes or creates."""
@@ -67,7 +67,7 @@ class Recording:
     sizes: dict[StorageKey, int] = field(default_factory=dict)
     """Bytes of each storage."""
     _storages: list[torch.UntypedStorage] = field(default_factory=list)
-    """Held, so that no key is used twice."""
+    """References to the storages, so that no key is used twice."""
 
     def describe(self, tensor: torch.Tensor) -> DeferredTensor | None:
         """Return the deferred tensor for which a meta tensor stands; None if the recording does not know it."""
