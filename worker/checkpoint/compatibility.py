@@ -1,4 +1,4 @@
-"""Whether a checkpoint fits the model that resumes from it."""
+"""Checks that a checkpoint fits the model that resumes from it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -81,7 +81,7 @@ def match_state(checkpoint: CheckpointLayout, state: dict[str, Any]) -> None:
     another job's spec has added and the checkpoint lacks: the average of the weights, and its count.
 
     Raises:
-        RefusedError: They differ; the message lists how.
+        RefusedError: They differ; the message lists the differences.
     """
     from torch.distributed.checkpoint.filesystem import FileSystemReader
 

@@ -99,7 +99,7 @@ def _verify_parts(ranks: Ranks, request: tuple[Path, Files]) -> str:
 def _verify_part(ranks: Ranks, request: tuple[Path, Files]) -> str:
     """Verify this rank's part of the files; return the first problem of any rank, or an empty text. A collective."""
     folder, files = request
-    # The largest first, so that the parts are of about equal size.
+    # The largest files come first, so that the parts have about equal sizes.
     names = sorted(files, key=lambda name: (-files[name].size, name))[ranks.rank :: ranks.world]
     try:
         own = _problem(folder, {name: files[name] for name in names})

@@ -106,8 +106,8 @@ class CheckpointManager:
             reporter.event("origin_loaded", message, data=self._origin.model_dump(mode="json"))
 
     def bind_sources(self, sources: Mapping[str, str], classes: Sequence[str] = ()) -> None:
-        """Record the digests of the run's sources, such as its data, and the model's output names. Both count on rank
-        0. This is a collective.
+        """Record the digests of the run's sources, such as its data, and the model's output names; both count on rank
+        0. A collective of all ranks.
 
         Raises:
             RefusedError: On all ranks; the digests differ from the digests in the checkpoint that the run continues.

@@ -17,7 +17,7 @@ SHARED_PARTS = ("model", "low_halves", "optimizer", "ema")
 
 
 class OverlappedStager(AsyncStager):
-    """Copies in a thread, on CUDA in a stream of its own. Its buffers are reused, so only the first save allocates.
+    """Copies in a thread, on CUDA in a separate stream. Its buffers are reused, so only the first save allocates.
 
     The state must not change before `synchronize_staging` returns. The captured tensors change only in an update
     (decision 73), so the copy takes place beside the forward and backward of the next step.
@@ -44,7 +44,7 @@ class OverlappedStager(AsyncStager):
         return self._staged
 
     def synchronize_staging(self) -> None:
-        """Wait until the last state is copied. If that failed, so will the save."""
+        """Wait until the last state is copied. If the copy failed, the save fails too."""
         staged, self._staged = self._staged, None
         if staged:
             wait([staged])

@@ -1,4 +1,4 @@
-"""Saves and loads checkpoints with torch.distributed.checkpoint in a process group of its own."""
+"""Saves and loads checkpoints with torch.distributed.checkpoint in a separate process group."""
 
 import os
 from collections.abc import Callable, Iterator

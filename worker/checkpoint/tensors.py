@@ -100,7 +100,7 @@ class ModelTensors:
             # Names with dots also stand for nested dictionaries.
             load(tensors, storage_reader=self._reader, no_dist=True)
         except CheckpointException as error:
-            # It derives from BaseException, and starts with a list of ranks.
+            # torch's exception derives from BaseException, and starts with a list of ranks.
             (cause, _), *_ = error.failures.values()
             raise cause from None
         return tensors
