@@ -39,7 +39,7 @@ class _TimeOver(BaseException):
 
 def main() -> int:
     """Return the exit status: 0, or 1 after a failure, which is the last update."""
-    # Libraries print, too: only updates go to the reader.
+    # Libraries print, too, but only updates may go to the reader.
     updates = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
 

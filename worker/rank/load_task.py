@@ -30,8 +30,7 @@ def load_task(
     checkpoints: CheckpointManager,
     progress: ProgressCounter,
 ) -> tuple[Task, list[Notice]]:
-    """Return the task of a spec with its data loaded, and notices about the data for the user. Report the accounts of
-    the data.
+    """Return the task of a spec with its data loaded, and notices about the data for the user. Report data accounts.
 
     Raises:
         RefusedError: There is no task for the spec's model and data, or they cannot be loaded.
@@ -41,7 +40,7 @@ def load_task(
     names = UploadNames.of(given, runs)
 
     def report_account(account: DataAccount) -> None:
-        # An attempt that continues from a checkpoint of this job has reported them before.
+        # An attempt that continues from a checkpoint of this job has reported the accounts before.
         if not checkpoints.start_step or checkpoints.is_fork:
             notice = names.notice(account_notice(account))
             reporter.event(notice.kind, notice.message, level=notice.level, data=notice.data)

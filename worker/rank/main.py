@@ -88,7 +88,7 @@ def main(folder: str) -> None:
         status = 0
     except BaseException as error:
         record_failure(layout, error, rank, execution, run.spec if run else None)
-        # torchrun restarts a rank that exits with an error, and this rank would fail again. The launcher has the file.
+        # torchrun restarts a rank that exits with an error; this rank would fail again. The launcher reads the file.
         status = 0 if isinstance(error, TrainingError) else 1
     finally:
         with contextlib.suppress(Exception):
@@ -104,7 +104,7 @@ def record_failure(
 ) -> None:
     """Write the rank's error file, and the traceback to its log even if the file cannot be written."""
     try:
-        # Written before the log: the earliest error decides which rank failed.
+        # The file is written before the log: the earliest error decides which rank failed.
         write_error(layout.rank_error(rank), describe(error, rank=rank, execution=execution, spec=spec))
     except OSError as unwritten:
         log.error("the error file cannot be written: %s", unwritten)
@@ -149,13 +149,13 @@ def _run_task(run: RankRun) -> None:
 
             exec_script(run.layout, run.launch, run.execution)
         case _ if environment := rank_environment(run.spec, os.environ):
-            # The same entry point again, in the environment's Python; there the variable of the environment is absent.
+            # Run the same entry point again in the environment's Python, where the environment's variable is absent.
             root = run.layout.root
             execute(environment.command(["-m", "worker", str(root)], os.environ, root))
         case "comm_check":
             _check_communication(run)
         case _:
-            # Before torch is imported, so that the watchdog sees the rank early.
+            # This precedes the import of torch, so that the watchdog sees the rank early.
             _train(run, _start_progress(run))
 
 
@@ -173,7 +173,7 @@ def _train(run: RankRun, progress: ProgressCounter) -> None:
     reporter = _open_reporter(run, checkpoints.start_step, first=ranks.is_first)
     checkpoints.bind(reporter)
     if run.spec.code:
-        # Appended: a user's file named like a module of ours or of torch does not shadow it.
+        # The folder is appended, so that a user's file cannot shadow a module of ours or of torch.
         sys.path.append(str(run.layout.code))
     task, notices = load_task(run.spec, run.launch, run.run_layout, ranks, reporter, checkpoints, progress)
     progress.mark("starting")
@@ -299,8 +299,7 @@ def describe_start(spec: TrainingSpec, world: int, device: str, start: int, tota
 def _report_start(
     run: RankRun, reporter: "NullReporter | SpoolReporter", ranks: "Ranks", *, start: int, trainer: "Trainer"
 ) -> None:
-    """Report the first events of an execution: its start, the reason for a restart, and notices about unexpected
-    effects of the spec."""
+    """Report an execution's first events: its start, the reason of a restart, and surprising effects of the spec."""
     from worker.engine.strategies.base import draws_dropout
 
     spec, total = run.spec, trainer.total_steps
