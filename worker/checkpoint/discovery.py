@@ -27,7 +27,7 @@ class Discovery:
     incomplete: list[int] = field(default_factory=list)
     """The steps of the checkpoints whose save or removal was interrupted; they were removed."""
     all_damaged: bool = False
-    """Whether no checkpoint is left because all were damaged or deleted, for this execution or for an earlier one."""
+    """Whether no checkpoint is left because all were damaged or deleted, for this or an earlier execution."""
 
 
 def discover(

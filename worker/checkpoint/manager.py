@@ -125,7 +125,7 @@ class CheckpointManager:
 
     @property
     def initial_weights(self) -> str:
-        """The other job's checkpoint whose weights alone the run's first execution started from; empty without one."""
+        """The other job's checkpoint of which the run's first execution loaded only the weights; else empty."""
         origin = self._launch.origin
         return f"{origin.job_id}:{origin.step}" if origin and not origin.continues else ""
 
@@ -144,8 +144,8 @@ class CheckpointManager:
         self._storage.load(self._source, state)
 
     def save(self, step: int, state: StateDict, metrics: Mapping[str, float]) -> None:
-        """Write a checkpoint once the previous one is complete. A collective; returns before it is on disk, and before
-        `state` is copied: see `wait_staged`.
+        """Write a checkpoint once the previous checkpoint is complete. A collective; returns before it is on disk, and
+        before `state` is copied: see `wait_staged`.
 
         Args:
             state: As returned by `TrainingState.capture`.

@@ -20,7 +20,7 @@ _MAX_CALLS = 50
 
 @dataclass(frozen=True)
 class Measurement:
-    """One measurement."""
+    """A measurement."""
 
     operation: str
     group: str

@@ -76,7 +76,7 @@ def guard_generator(refuse: Refuse, on_seed: Callable[[Callable[[int], object], 
 
 
 def find_tensor(matches: Callable[[torch.Tensor], bool]) -> torch.Tensor | None:
-    """Return a live tensor that matches, or None. Garbage is collected only if it might hold one."""
+    """Return a live tensor that matches, or None. Garbage is collected only if it might hold such a tensor."""
     if _any_tensor(matches) is None:
         return None
     gc.collect()

@@ -2,7 +2,7 @@
 
 While a recording is open, new tensors in host memory are created on the meta device, and every operation on them is
 recorded instead of computed. Small tables that need no random numbers, such as `arange`, and tensors from data stay
-real. `worker.deferred.replay` computes the recorded operations later, one tensor after the other.
+real. `worker.deferred.replay` computes the recorded operations later, tensor by tensor.
 """
 
 import contextlib

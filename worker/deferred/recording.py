@@ -32,7 +32,7 @@ class DeferredTensor:
 
 @dataclass(frozen=True)
 class Operation:
-    """One recorded call. Deferred tensors in its arguments are `DeferredTensor`s."""
+    """A recorded call. Deferred tensors in its arguments are `DeferredTensor`s."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]

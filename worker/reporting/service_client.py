@@ -87,7 +87,7 @@ class Backoff:
         self._failures = 0
 
     def pause(self, retry_after: float | None = None) -> float:
-        """Return the seconds to wait after one more failure: at least the service's Retry-After."""
+        """Return the seconds to wait after another failure: at least the service's Retry-After."""
         limit = min(self._ceiling, self._first * 2.0 ** min(self._failures, 16))
         self._failures += 1
         return max(self._uniform(0.0, limit), min(retry_after or 0.0, 60.0))
@@ -143,7 +143,7 @@ class ServiceClient:
         return _read(answer)
 
     def is_reached(self) -> bool:
-        """Return whether the service itself answers now, so that a foreign answer concerns one request alone."""
+        """Return whether the service itself answers now: then a foreign answer concerned only its own request."""
         # A second request takes the other way: through the proxy, or directly.
         return self._answers() or self._answers()
 

@@ -59,7 +59,7 @@ class StoredNames:
             self._add(key, ())
 
     def metrics(self, tracker: str) -> set[str]:
-        """Return the stored names of the metrics that a tracker reported, in this attempt or an earlier one.
+        """Return the stored names of the metrics that a tracker reported, in this or an earlier attempt.
 
         Metrics with the steps of another metric are left out if the tracker has others.
         """

@@ -128,7 +128,7 @@ class WandbRun:
         return self._described.get(kind, {})
 
     def alert(self, level: EventLevel, title: str, text: str, pause: float) -> None:
-        """Add an alert to the job's events, unless the pause after the last one with this title goes on.
+        """Add an alert to the job's events, unless the pause after the last alert with this title goes on.
 
         Args:
             pause: Seconds until the next alert with this title.
