@@ -21,7 +21,7 @@ class Dialect:
     memory: MemoryOption = "mem"
     gpus: GpuOption = "gres"
     propagate: str = "NONE"
-    """The limits of the submitting process that jobs get. Empty: what slurm.conf states."""
+    """The limits of the submitting process that jobs get. Empty: the limits in slurm.conf."""
     srun_options: Mapping[str, str | bool] = field(default_factory=dict)
     sbatch_options: Mapping[str, str | bool] = field(default_factory=dict)
     """The administrator's options of every job."""
@@ -37,10 +37,10 @@ class Dialect:
         )
 
     def request(self, resources: Resources, *, nodes: int, ranks: int, uses_gpus: bool) -> dict[str, str]:
-        """Return the sbatch options that request memory and generic resources, for one task on each node.
+        """Return the sbatch options that request memory and generic resources, for a single task on each node.
 
         Args:
-            ranks: The ranks on each node, each with one GPU if they use any.
+            ranks: The ranks on each node, each with its own GPU if they use any.
         """
         gpus = self._gpus(resources.gpu_type, nodes, ranks) if uses_gpus else {}
         generic = [gpus.pop("gres", None), resources.options.get("gres")]
@@ -56,7 +56,7 @@ class Dialect:
             return {"gres": f"gpu:{count(ranks)}"}
         if self.gpus == "gpus-per-node":
             return {"gpus-per-node": count(ranks)}
-        # Of a total alone, Slurm may give three GPUs to one node and one to the other.
+        # For a total without a number per task, Slurm may give three GPUs to a node and one to another.
         each = {"gpus-per-task": count(ranks)} if nodes > 1 else {}
         return {"gpus": count(nodes * ranks), **each}
 

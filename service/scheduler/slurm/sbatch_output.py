@@ -189,7 +189,7 @@ def _submit_limit(returncode: int, stderr: str) -> str | None:
 
 
 def _refusal(returncode: int, stderr: str) -> tuple[str, str] | None:
-    """The message and the remedy if sbatch refused the job for what it requests, otherwise None."""
+    """The message and the remedy if sbatch refused the job because of its request, otherwise None."""
     remedy = next((hint for refusal, hint in _REFUSALS.items() if refusal in stderr.lower()), None)
     if returncode == 0 or remedy is None:
         return None
@@ -201,6 +201,6 @@ def _unknown_outcome_message(returncode: int, stderr: str) -> str:
 
 
 def _errors(stderr: str) -> str:
-    """The lines of sbatch in one, limited in length: the last ones have its own error."""
+    """The lines of sbatch as a single text, limited in length: the last lines have its own error."""
     text = "; ".join(line.removeprefix("sbatch: ").removeprefix("error: ") for line in stderr.splitlines() if line)
     return text if len(text) <= _MAX_ERROR else f"... {text[-_MAX_ERROR:]}"
