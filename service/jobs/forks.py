@@ -126,7 +126,7 @@ class OriginLinks:
         """Link the checkpoint into the run of a new job. A repeated call starts again.
 
         Args:
-            uid: The Unix account of the new job; None: that of the service.
+            uid: The Unix account of the new job; None: the service's account.
 
         Raises:
             ConflictError: the checkpoint was removed, belongs to another account, or cannot be linked.

@@ -81,7 +81,7 @@ def column_of(name: ColumnName, job: Any = Job) -> Any:
 
 @dataclass(frozen=True)
 class ConditionBuilder:
-    """Builds conditions of one query."""
+    """Builds the conditions of a query."""
 
     keys: Mapping[Key, ResolvedKey]
     now: datetime

@@ -17,7 +17,7 @@ MAX_TEXT = 200
 MAX_NAME = 512
 _MAX_DEPTH = 12
 _MAX_SPEC_VALUES = 2000
-"""Fields of one spec; only maps of the user, such as environment variables, can have that many."""
+"""Maximum number of fields of a spec; only maps of the user, such as environment variables, can have that many."""
 
 SPEC: Kind = "spec"
 PARAMETER: Kind = "parameter"
@@ -36,7 +36,7 @@ Values = dict[Named, StoredValue]
 
 
 def stored_value(value: Any, *, is_parameter: bool = False) -> StoredValue | None:
-    """Return a value as it is stored; None for one that is not there.
+    """Return a value in its stored form; None if it is missing.
 
     Numbers that a database cannot order, such as NaN, are texts. Parameters are often texts of numbers, because a
     command line or a tracker made them, so they are numbers here.
