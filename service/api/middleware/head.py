@@ -20,7 +20,7 @@ _SINGLE_HEADERS = frozenset(
         *(b"content-encoding", b"idempotency-key", b"last-event-id", b"range"),
     }
 )
-"""Headers that must not be repeated, because two readers could each use another one of them."""
+"""Headers that must not be repeated, because two readers could each use a different value."""
 
 
 class RequestHeadMiddleware:

@@ -49,7 +49,7 @@ def get(app_state: AppStateDep, _user: UserDep, model_name: ModelName) -> ModelD
 def register(
     app_state: AppStateDep, user: EditorDep, now: NowDep, model_name: ModelName, body: ModelVersionRequest
 ) -> ModelVersionResource:
-    """Register the export of a job, or a checkpoint of one that has ended, as the model's next version.
+    """Register the export of a job, or a checkpoint of a job that has ended, as the model's next version.
 
     A new name makes a new model. What is registered already keeps its number.
     """
@@ -60,7 +60,7 @@ def register(
 def set_alias(
     app_state: AppStateDep, user: EditorDep, now: NowDep, model_name: ModelName, alias: Alias, body: AliasRequest
 ) -> ModelDetail:
-    """Let an alias such as `prod` name a version. An alias names one version at a time."""
+    """Let an alias such as `prod` name a version. An alias names a single version at a time."""
     return app_state.registry.set_alias(user, model_name, alias, body.version, now)
 
 
