@@ -1,4 +1,5 @@
-"""Logs rows that are left out because they cannot be read or shown: one such row must not fail what others need."""
+"""Logs rows that are left out because they cannot be read or shown: a bad row must not fail the answer about the
+others."""
 
 from collections.abc import Hashable
 
