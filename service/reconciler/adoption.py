@@ -1,7 +1,7 @@
-"""Adoption of attempts that the service submitted after the backup, when the database was restored.
+"""Adoption of everything that ran on after the backup, when the database was restored.
 
-The run directories hold what the database lacks: attempts, claims, exit records and spools. Attempts are inserted
-before anything is submitted, so that no second attempt is started beside one that runs.
+The run directories hold the records that the database lacks: attempts, claims, exit records and spools. Attempts are
+inserted before anything is submitted, so that no second attempt is started beside a running attempt.
 """
 
 import os

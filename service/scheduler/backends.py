@@ -1,5 +1,4 @@
-"""Facts and factories of each scheduler, apart from its calls, so that no other module branches on the scheduler's
-name."""
+"""Facts about the schedulers beyond their calls, so that no other module branches on the scheduler's name."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
