@@ -196,7 +196,7 @@ def _matcher(pattern: str) -> Callable[[str], object]:
 
 
 def _linear_shape(weight: Parameter) -> tuple[int, int]:
-    """Return the numbers of outputs and inputs; for a convolution, the inputs of one output pixel."""
+    """Return the numbers of outputs and inputs; for a convolution, the inputs of an output pixel."""
     out, *rest = weight.shape
     inputs = 1
     for side in rest:
