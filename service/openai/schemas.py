@@ -31,7 +31,7 @@ def seconds(time: datetime) -> int:
 
 
 def list_document(data: Sequence[Document], has_more: bool) -> Document:
-    """Return one page of a list."""
+    """Return a page of a list."""
     ends = (data[0]["id"], data[-1]["id"]) if data else (None, None)
     return {"object": "list", "data": list(data), "first_id": ends[0], "last_id": ends[1], "has_more": has_more}
 
