@@ -25,7 +25,7 @@ _STATES: Mapping[str, MemberState] = {
     "failed": "failed",
     "cancelled": "cancelled",
 }
-"""All other statuses are those of a job that runs."""
+"""A job with any other status counts as running."""
 
 
 def sweep_resources(repository: SweepRepository, sweeps: Sequence[Sweep]) -> list[SweepResource]:
