@@ -30,7 +30,7 @@ _READ_ON_BYTES = 16 * 1024 * 1024
 
 
 class BadLineError(InvalidRequestError):
-    """Lines of a data file cannot be used; the message has the numbers of the first ones and the reasons."""
+    """Lines of a data file cannot be used; the message has the numbers of the first bad lines and the reasons."""
 
     code = "invalid_line"
 
@@ -41,14 +41,14 @@ class BadLineError(InvalidRequestError):
 
 
 class LineChecker:
-    """Finds the format of a file and its bad lines, with at most one line in memory. The items of a JSON array count as
-    lines.
+    """Finds the format of a file and its bad lines, with at most a single line in memory. The items of a JSON array
+    count as lines.
 
     Attributes:
         format: The format; None before the first line.
         examples: Number of lines that can be used.
         bad: Number of lines that cannot be used.
-        number: Number of lines that were checked, blank ones included.
+        number: Number of lines that were checked, blank lines included.
     """
 
     def __init__(self, format: FileFormat | None = None, *, max_line_bytes: int = MAX_LINE_BYTES) -> None:
@@ -163,7 +163,7 @@ class LineChecker:
         return f"is longer than {self._max_line_bytes} bytes"
 
     def _problem(self, reason: str) -> str:
-        # A file without any line may have all records in one object.
+        # A file without any line may have all records in a single object.
         remedy = f" ({ONE_RECORD})" if reason == self._too_long and not self.number and self._rest[:1] == b"{" else ""
         return f"{reason}{remedy}{EXPECTED_OBJECT}{ALL_EXPECTED[self.format]}" if self.format else f"{reason}{remedy}"
 

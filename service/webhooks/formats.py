@@ -1,4 +1,4 @@
-"""The forms of messages: an event as it is, or a text for people. Pure functions."""
+"""The forms of messages: an unchanged event, or a text for people. Pure functions."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def message_body(body: str, form: str, service_url: str) -> str:
-    """Return what is sent for an event: JSON of the form that the webhook has.
+    """Return the text to send for an event: JSON in the webhook's form.
 
     Args:
         body: The event as JSON, as the outbox stores it.
@@ -26,7 +26,7 @@ def message_body(body: str, form: str, service_url: str) -> str:
 
 
 def slack_text(event: Mapping[str, Any], service_url: str) -> str:
-    """Return an event as one line of Slack's markup: name, status, reason, runtime and a link to the job or cluster."""
+    """Return an event as a line of Slack's markup: name, status, reason, runtime and a link to the job or cluster."""
     if isinstance(node := event.get("node"), Mapping):
         cause = f"{_escaped(str(node['cause']))} ({node['jobs']} jobs)"
         link = f"<{service_url.rstrip('/')}/cluster|cluster>"
@@ -58,6 +58,6 @@ def duration(seconds: float) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return text without markup of Slack that would notify people or make links, on one line."""
+    """Return text without markup of Slack that would notify people or make links, on a single line."""
     plain = " ".join(str(sanitize(text)).split())
     return plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("*", "\u2217")
