@@ -77,7 +77,7 @@ def account_problem(uid: int | None, accounts: Accounts | None) -> str | None:
     """Return why a job cannot run as the account that it has; None: it can.
 
     Args:
-        uid: The account of the job; None: that of the service.
+        uid: The account of the job; None: the service's account.
         accounts: The accounts that may own jobs; None: all jobs run as the service.
 
     Raises:

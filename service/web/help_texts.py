@@ -158,7 +158,7 @@ def _plain(token: Token) -> str:
 
 
 def _address(page: str, href: str) -> str | None:
-    """Return the address of a link's target: another page of the help, or a foreign one; None: neither."""
+    """Return the address of a link's target: another page of the help, or a foreign address; None: neither."""
     if href.startswith(("#", "https://", "http://")):
         return href
     folder = PurePosixPath(page).parent
