@@ -1,4 +1,4 @@
-"""All SQL of the worker protocol: claims, events and checkpoints of one job."""
+"""All SQL of the worker protocol: claims, events and checkpoints of a job."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -12,11 +12,11 @@ from service.jobs.parameters import Entry
 from trainyard.contract.parameter_text import index_text
 
 MAX_CHECKPOINTS = 1000
-"""Checkpoints of one job that are known. Rows remain after their files, so a long job reaches this."""
+"""Maximum number of checkpoints of a job. Rows remain after their files, so a long job reaches this."""
 
 
 class AttemptRepository:
-    """Reports of workers within one session."""
+    """Reports of workers within a session."""
 
     def __init__(self, session: Session):
         self._session = session
@@ -28,7 +28,7 @@ class AttemptRepository:
         self._session.flush()
 
     def claim(self, attempt_id: str, nonce: str, now: datetime, nodes: list[str]) -> bool:
-        """Compare and set the claim: one claimant for each attempt, whose repeated request succeeds again."""
+        """Compare and set the claim: a single claimant for each attempt, whose repeated request succeeds again."""
         unclaimed = sa.or_(Attempt.claim_nonce.is_(None), Attempt.claim_nonce == nonce)
         statement = sa.update(Attempt).where(Attempt.id == attempt_id, unclaimed, Attempt.ended_at.is_(None))
         values = {

@@ -16,7 +16,7 @@ from trainyard.contract.wire.orphans import OrphanRequest, OrphanResource
 
 @dataclass(frozen=True)
 class UnknownEntry:
-    """An orphan as the reconciler has just observed it; the fields are those of the table."""
+    """An orphan as the reconciler has just observed it; the fields match the table."""
 
     id: str
     job_id: str | None = None
@@ -29,7 +29,7 @@ class UnknownEntry:
 
 
 class OrphanRepository:
-    """Orphans within one session."""
+    """Orphans within a session."""
 
     def __init__(self, session: Session):
         self._session = session
@@ -54,7 +54,7 @@ class OrphanRepository:
         return row
 
     def replace(self, entries: Mapping[str, UnknownEntry], now: datetime) -> list[UnknownEntry]:
-        """Store exactly these orphans; requests about them remain. Return the new ones."""
+        """Store exactly these orphans; requests about them remain. Return the new orphans."""
         for row in self.list_all():
             entry = entries.get(row.id)
             if entry is None:
@@ -77,7 +77,7 @@ def list_orphans(database: Database) -> list[OrphanResource]:
 
 
 def request(database: Database, orphan_id: str, action: OrphanRequest, by: str, now: datetime) -> OrphanResource:
-    """Store what an administrator requests; the reconciler does it in its next tick.
+    """Store an administrator's request; the reconciler carries it out in its next tick.
 
     Raises:
         NotFoundError: There is no such orphan.

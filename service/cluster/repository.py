@@ -17,7 +17,7 @@ _MAX_FAULT_AGE = timedelta(days=1)
 
 
 class ClusterRepository:
-    """Snapshots within one session."""
+    """Snapshots within a session."""
 
     def __init__(self, session: Session):
         self._session = session
@@ -38,7 +38,7 @@ class ClusterRepository:
         self._session.execute(statement.on_conflict_do_update(index_elements=[Cluster.backend], set_=row))
 
     def resource(self, backend: str, now: datetime) -> ClusterResource:
-        """Return the newest snapshot and its age; an empty one before the first."""
+        """Return the newest snapshot and its age; an empty snapshot before the first."""
         row = self._session.get(Cluster, backend)
         if row is None:
             return ClusterResource(backend=backend)
@@ -55,7 +55,7 @@ class ClusterRepository:
 
 
 class NodeFaultRepository:
-    """The faults of nodes over all jobs, within one session."""
+    """The faults of nodes over all jobs, within a session."""
 
     def __init__(self, session: Session, now: datetime):
         self._session = session
@@ -87,7 +87,7 @@ class NodeFaultRepository:
 
 
 class MaintenanceRepository:
-    """The maintenance mode within one session."""
+    """The maintenance mode within a session."""
 
     def __init__(self, session: Session, instance: str):
         self._session = session
@@ -101,7 +101,7 @@ class MaintenanceRepository:
         return MaintenanceResource(active=True, since=row.since, started_by=row.started_by, message=row.message)
 
     def start(self, database: Database, message: str, by: str, now: datetime) -> None:
-        """Turn it on, or replace its message; time and user remain those of the start."""
+        """Turn it on, or replace its message; time and user of the start remain."""
         row = {"instance": self._instance, "since": now, "started_by": by, "message": message}
         statement = database.insert(MaintenanceMode).values(row)
         key = [MaintenanceMode.instance]
