@@ -334,7 +334,7 @@ def window_of(
 
     Args:
         order: The default order.
-        key: What the list is ordered by.
+        key: The sort key of the list.
     """
     default_order = order
 

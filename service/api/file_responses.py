@@ -178,7 +178,7 @@ def file_response(
     """Return the file, or the requested range of it, as an attachment: a browser stores it, and never shows it.
 
     Args:
-        name: What the browser calls it; None: the last part of the path.
+        name: The file name for the browser; None: the last part of the path.
 
     Raises:
         NotFoundError: there is no regular file of the job at the path; links are not followed.

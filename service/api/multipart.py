@@ -15,7 +15,7 @@ _MAX_FIELDS = 32
 
 
 class FileSink(Protocol):
-    """What receives the file of a form."""
+    """Receives the file of a form."""
 
     def add(self, chunk: bytes) -> None: ...
 

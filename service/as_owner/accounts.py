@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\+-]{0,127}\$?")
-"""What sudo takes for a name, and for nothing else."""
+"""Names that sudo takes for a user name, and for nothing else."""
 
 
 class AccountError(Exception):

@@ -95,8 +95,8 @@ class OwnerCalls:
     ) -> list[str]:
         """Remove paths below the run folder of a job, without following links; a missing path counts as removed.
 
-        Each path vanishes at once. What is left of it has a name that begins with `.removed-`, and the next removal
-        in this run folder finishes it.
+        Each path vanishes at once. Its remains have a name that begins with `.removed-`, and the next removal in this
+        run folder finishes it.
 
         Args:
             paths: Relative to the run folder; `.` stands for the folder itself.

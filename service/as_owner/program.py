@@ -94,7 +94,7 @@ def _result(operation: Operation, request: Request) -> dict[str, Any]:
 def _limit_time(deadline: float) -> None:
     """End this process with its children at the deadline, or earlier if the service requests it."""
     remaining = max(deadline - time.monotonic(), 0.001)
-    # A process that was stopped ends as soon as it is resumed.
+    # A suspended process ends as soon as it is resumed.
     signal.setitimer(signal.ITIMER_REAL, remaining)
     threading.Thread(target=_watch, args=(deadline - _KILL_LEAD_SECONDS,), daemon=True).start()
 

@@ -69,7 +69,7 @@ class AttemptRepository:
     def forget_checkpoints(self, job_pk: int, newest: Checkpoint) -> None:
         """Delete the rows beyond `MAX_CHECKPOINTS`: deleted checkpoints first, then the lowest steps; not the newest.
 
-        Files of those that are not deleted stay in the run directory.
+        The files of checkpoints that are not deleted stay in the run directory.
         """
         of_job = Checkpoint.job_pk == job_pk
         count = self._session.scalar(sa.select(sa.func.count()).select_from(Checkpoint).where(of_job)) or 0

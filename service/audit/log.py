@@ -75,7 +75,7 @@ class RequestContext:
     recorded: bool = False
     """Whether a transaction of the request has included the entry."""
     detail: dict[str, Any] = field(default_factory=dict)
-    """What an administrator should know even if the request changes nothing."""
+    """Facts that an administrator should know even if the request changes nothing."""
 
     @property
     def is_change(self) -> bool:

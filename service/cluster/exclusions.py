@@ -27,7 +27,7 @@ class ExcludedNode:
     since: datetime
     until: datetime
     faults: tuple[NodeFault, ...]
-    """Those of its launches that count, newest first."""
+    """The faults of its launches that count, newest first."""
     partitions: tuple[str, ...] = ()
     """Where it is excluded. In its other partitions, too many nodes are excluded already."""
 
@@ -52,7 +52,7 @@ class Exclusions:
     """The nodes that all jobs avoid at a time."""
 
     nodes: tuple[ExcludedNode, ...] = ()
-    """Those with the newest faults first."""
+    """The excluded nodes, in the order of their newest faults, newest first."""
     retained: tuple[str, ...] = ()
     """Nodes that are equally bad, but stay in use because too many of their partitions' nodes are excluded."""
     failing: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class Exclusions:
 
     @property
     def warning(self) -> str | None:
-        """What an administrator should know beside the excluded nodes."""
+        """A warning for administrators beside the excluded nodes."""
         parts = []
         if self.retained:
             parts.append(

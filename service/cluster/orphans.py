@@ -41,7 +41,7 @@ class OrphanRepository:
         return list(self._session.scalars(sa.select(Orphan).where(Orphan.requested.is_not(None)).order_by(Orphan.id)))
 
     def counts(self) -> Mapping[str, int]:
-        """Return the numbers of orphans in the scheduler's queue and of those that are only on disk."""
+        """Return the number of orphans in the scheduler's queue, and the number that are only on disk."""
         in_queue = sa.func.count(Orphan.scheduler_id)
         queued, total = self._session.execute(sa.select(in_queue, sa.func.count()).select_from(Orphan)).one()
         return {"queue": queued, "disk": total - queued}
@@ -71,7 +71,7 @@ class OrphanRepository:
 
 
 def list_orphans(database: Database) -> list[OrphanResource]:
-    """Return all orphans, those that were observed first at the front."""
+    """Return all orphans in the order of their first observation."""
     with database.read() as session:
         return [orphan_resource(row) for row in OrphanRepository(session).list_all()]
 

@@ -62,7 +62,7 @@ class NodeFaultRepository:
         self._now = now
 
     def add(self, fault: NodeFault) -> None:
-        """Store a fault; delete those that are older than a day."""
+        """Store a fault; delete faults that are older than a day."""
         self._session.execute(sa.delete(NodeFault).where(NodeFault.created_at < self._now - _MAX_FAULT_AGE))
         self._session.add(fault)
 

@@ -16,7 +16,7 @@ _SBATCH_OPTIONS = frozenset(
         *("mail-type", "mail-user", "oversubscribe", "spread-job", "use-min-nodes", "reboot"),
     }
 )
-"""sbatch options that an administrator may set: those that neither the service nor a spec sets."""
+"""sbatch options that an administrator may set: neither the service nor a spec sets them."""
 _SRUN_OPTIONS = frozenset(
     {
         *("mpi", "cpu-bind", "mem-bind", "gpu-bind", "gres-flags", "distribution", "hint", "network", "mem", "exact"),

@@ -69,8 +69,8 @@ class Settings(SlurmSettings, UploadSettings, AddressSettings):
     """Folders that may contain the models and data of specs beside the runs directory, comma-separated, as the nodes
     see them; every user can read them through a job, but for names below them that begin with a dot. Default: none."""
     container_runtime: ContainerRuntime | None = None
-    """What starts containers on the nodes: `apptainer`, `charliecloud`, `docker`, `enroot`, `podman` or `pyxis`;
-    default: none, and specs with `environment.container` are rejected."""
+    """The program that starts containers on the nodes: `apptainer`, `charliecloud`, `docker`, `enroot`, `podman` or
+    `pyxis`; default: none, and specs with `environment.container` are rejected."""
     container_images: Annotated[tuple[str, ...], NoDecode] = ()
     """Images that specs may name beside files under `allowed_roots`, comma-separated: references, and patterns such as
     `nvcr.io/nvidia/*`; default: none."""
@@ -99,8 +99,8 @@ class Settings(SlurmSettings, UploadSettings, AddressSettings):
     """Variables of the service's own environment that jobs inherit, in addition to the variables that every program
     needs, comma-separated: names, and prefixes such as `NCCL_*`. Default: none."""
     site_setup: Path | None = None
-    """A file of bash on the nodes, which each node of every job sources before the ranks start. What it exports, the
-    ranks get. Its last command must succeed."""
+    """A file of bash on the nodes, which each node of every job sources before the ranks start. The ranks get the
+    variables that it exports. Its last command must succeed."""
     modules_init: Path | None = None
     """File that defines the command `module` in bash, on the nodes. Default: the node searches `$MODULESHOME`, the
     folders of Lmod and of Environment Modules, and `/etc/profile.d`."""

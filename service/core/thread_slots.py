@@ -36,7 +36,7 @@ _INTERRUPT_SECONDS = 0.5
 
 
 class Deadline:
-    """When the work in a slot must end. What takes long checks it: a thread cannot be stopped from outside."""
+    """When the work in a slot must end. Long work checks it: a thread cannot be stopped from outside."""
 
     def __init__(self, seconds: float, *, is_repeated: bool = False) -> None:
         """

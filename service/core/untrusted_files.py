@@ -37,7 +37,7 @@ class IrregularFileError(OSError):
 
 
 class ForeignFileError(IrregularFileError):
-    """What is at the path or on the way to it belongs to another account."""
+    """The entry at the path, or an entry on the way to it, belongs to another account."""
 
     def __init__(self, path: Path):
         super().__init__(path, "file of another account")
@@ -118,8 +118,9 @@ class UntrustedFiles:
     def walk(self, folder: Path, *, limit: int, enter: Callable[[str], bool]) -> Iterator[tuple[str, os.stat_result]]:
         """Yield the entries of a folder and of those below it: their paths relative to it, and their status.
 
-        Links are yielded and not followed; folders of other accounts are yielded and not entered. What cannot be read,
-        or is removed meanwhile, is left out. One folder is open at a time, however deep the folders are.
+        Links are yielded and not followed; folders of other accounts are yielded and not entered. Entries that cannot
+        be read, or are removed meanwhile, are left out. A single folder is open at a time, however deep the folders
+        are.
 
         Args:
             limit: The most entries of all folders.

@@ -1,4 +1,4 @@
-"""What a user can request of data files: upload, read, delete, and use in a spec."""
+"""The requests of users about data files: upload, read, delete, and use in a spec."""
 
 from contextlib import suppress
 from dataclasses import dataclass, field

@@ -106,7 +106,7 @@ class Incoming:
 
 
 class Parts:
-    """What was received of an upload in parts."""
+    """The received bytes of an upload in parts."""
 
     def __init__(self, runs: Path, upload_id: str) -> None:
         self._runs = runs

@@ -25,7 +25,7 @@ _MAX_CHECKS = 100
 class UploadCheck:
     """How far an upload is checked.
 
-    What was received never changes, so it is read from the disk once, in its order, whatever the parts were. After a
+    The received bytes never change, so they are read from the disk once, in order, whatever the parts were. After a
     restart of the service the check begins again with the next request.
 
     Attributes:

@@ -56,7 +56,7 @@ class DependencyRepository:
             )
 
     def _lock(self, job_ids: Collection[str]) -> set[str]:
-        """Keep jobs until the transaction ends, and return those that exist: `record_deletion` must see new rows."""
+        """Keep jobs until the transaction ends, and return the ids that exist: `record_deletion` must see new rows."""
         query = sa.select(Job.id).where(Job.id.in_(job_ids)).order_by(Job.pk).with_for_update(read=True)
         return set(self._session.scalars(query)) if job_ids else set()
 

@@ -1,4 +1,4 @@
-"""What a user changes of a job without touching its run: name, project, tags, notes, and whether it is archived."""
+"""Changes of a job by a user that do not touch its run: name, project, tags, notes, and whether it is archived."""
 
 from collections.abc import Mapping
 

@@ -152,7 +152,7 @@ class OriginLinks:
         """Remove the links that were made for a job that was not accepted."""
         run = RunLayout(self.runs / job_id)
         if uid is not None and self.owners is not None:
-            # What cannot be removed now is removed by the maintenance task.
+            # The maintenance task removes files that cannot be removed now.
             with suppress(AccountError, OwnerCallError):
                 self.owners.remove(uid, self.runs, job_id, ["."])
             return

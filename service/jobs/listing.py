@@ -31,7 +31,7 @@ _MAX_COPIES = 200
 
 @dataclass(frozen=True)
 class JobFilter:
-    """Conditions that a job must meet; those that are left out match every job."""
+    """Conditions that a job must meet; a condition that is left out matches every job."""
 
     statuses: tuple[str, ...] = ()
     name: str | None = None

@@ -74,9 +74,9 @@ class JobRepository:
         The wide columns are not loaded; reading them raises an error.
 
         Args:
-            max_queued: The number of queued jobs to return, the oldest of each user; None: all. Those that mostly wait
+            max_queued: The number of queued jobs to return, the oldest of each user; None: all. Jobs that mostly wait
                 for others are returned in addition: members of sweeps with `max_parallel`, and jobs with prerequisites.
-            also: Further queued jobs to return, of those with a condition, which keeps them from being submitted.
+            also: Further queued jobs to return, among the jobs with a condition, which keeps them from being submitted.
         """
         condition: sa.ColumnElement[bool] = Job.status.in_([*ACTIVE, "queued", "paused"])
         if max_queued is not None:

@@ -41,8 +41,8 @@ _ENGINE_METRICS = ("train/", "eval/")
 
 
 def shown_metrics(latest: Mapping[str, Any], first: str | None = None) -> dict[str, Any]:
-    """Return the metrics that a resource or stream carries: all, or of many `first`, the engine's own and the next.
-    Those of the system are only curves."""
+    """Return the metrics that a resource or stream carries: all, or if there are many, `first`, the engine's own and
+    the next. Metrics of the system are only curves."""
     latest = {name: value for name, value in latest.items() if not name.startswith(SYSTEM_PREFIXES)}
     if len(latest) <= MAX_SHOWN_METRICS:
         return latest

@@ -1,4 +1,4 @@
-"""What a user can request of a job: cancel, pause, resume, retry, trace and delete.
+"""The requests of users about a job: cancel, pause, resume, retry, trace and delete.
 
 Each request is one transaction that records the desired state or an event; the reconciler acts on it. A repeated
 request changes nothing.

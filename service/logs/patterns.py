@@ -1,4 +1,4 @@
-"""What a search of logs looks for. Regular expressions are RE2's, whose time is linear in the text. Pure functions."""
+"""The pattern of a search in logs. Regular expressions are RE2's, whose time is linear in the text. Pure functions."""
 
 from dataclasses import dataclass
 from typing import Any

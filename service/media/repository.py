@@ -51,7 +51,7 @@ class MediaRepository:
         self._database = database
 
     def store(self, job_pk: int, report: MediaReport) -> int:
-        """Add the items of a report, or replace those that were logged earlier; return the number without room."""
+        """Add the items of a report, or replace items that were logged earlier; return the number without room."""
         source = report.source
         numbers = [None] * len(report.items) if source is None else positions(source.spool, source.records)
         items: dict[tuple[str, int, int], Row] = {}

@@ -54,7 +54,7 @@ class CurveQuery:
 
 @dataclass(frozen=True)
 class CurveState:
-    """What the reading of any curve of a job needs: read once for all curves of a response."""
+    """The common input for reading the curves of a job, which is read once per response."""
 
     job: Job
     keys: Mapping[str, int]

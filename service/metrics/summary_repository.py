@@ -22,7 +22,7 @@ from service.jobs.table.value_repository import ValueRepository
 from service.jobs.table.values import Kind, Values
 
 Extreme = tuple[str, int, float | None, int]
-"""Metric, step, value and special of a point that is the last, smallest or largest of those that were read."""
+"""Metric, step, value and special of a point that is the last, smallest or largest of the points read."""
 
 
 class SummaryRepository:
@@ -122,7 +122,7 @@ class SummaryRepository:
             )
             .join(ends, ends.c.key_pk == chosen.c.key_pk)
             .join(MetricKey, MetricKey.pk == chosen.c.key_pk)
-            # What a node uses is no result of the job, by which anyone would compare jobs.
+            # The resources that a node uses are no result of the job, by which anyone would compare jobs.
             .where(is_end, MetricKey.is_of_program())
             .group_by(MetricKey.name, chosen.c.value, chosen.c.special)
         )

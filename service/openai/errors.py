@@ -41,7 +41,7 @@ _OF_REQUESTS = frozenset({*_FIELDS, "name", "seed"})
 
 
 class ModelConfigurationError(ServiceError):
-    """What the administrator wrote about a model is wrong. The client would repeat a request after 503."""
+    """The administrator's entry about a model is wrong. The client would repeat a request after 503."""
 
     status: ClassVar[int] = 503
     code = "model_configuration"

@@ -1,4 +1,4 @@
-"""What a client of OpenAI's API can request: fine-tuning jobs, their results, and models."""
+"""The requests of clients of OpenAI's API: fine-tuning jobs, their results, and models."""
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +53,7 @@ _RESULTS = {
 }
 """The columns of the results by our metrics."""
 _CHECKPOINT = ":ckpt-step-"
-"""What separates the name of a model from the step of a checkpoint."""
+"""Separates the name of a model from the step of a checkpoint."""
 _OWNER_OF_BASE_MODELS = "administrator"
 
 CheckSpec = Callable[[TrainingSpec], None]

@@ -227,7 +227,7 @@ def _is_interval(value: Any) -> TypeGuard[int]:
 def evaluation_interval(requested: int, saves: int) -> int:
     """Return the divisor of the steps between checkpoints, `saves`, whose ratio to `requested` is the least.
 
-    Of two equal ratios, return the larger divisor, which evaluates less.
+    If two divisors have equal ratios, the larger divisor is returned, which evaluates less.
     """
     small = [number for number in range(1, isqrt(saves) + 1) if saves % number == 0]
     divisors = {*small, *(saves // number for number in small)}

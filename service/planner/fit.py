@@ -47,7 +47,7 @@ class Estimate:
     memory: Memory | None = None
     """None: the activations are not known."""
     is_upper_bound: bool = False
-    """Whether the examples may be smaller than those that are counted."""
+    """Whether the examples may be smaller than the counted examples."""
 
     @property
     def peak(self) -> int:
@@ -179,7 +179,7 @@ def _without_ddp(estimator: FitEstimator, spec: TrainingSpec) -> tuple[Strategy,
 
 
 _PART_NAMES = {"buckets": "DDP's buckets", "gathered": "gathered parameters", "transient": "temporary buffers"}
-"""What texts call a part of the memory, where that is not its name."""
+"""The names of parts of the memory in texts, where they differ."""
 
 
 def describe_need(estimator: FitEstimator, estimate: Estimate) -> str:

@@ -51,7 +51,7 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class FolderContents:
-    """What is read of a folder."""
+    """The data read from a folder."""
 
     config: Mapping[str, Any]
     tensors: Mapping[str, StoredTensor]

@@ -20,7 +20,7 @@ once."""
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What is known of a model."""
+    """The known facts about a model."""
 
     structure: ModelStructure | None = None
     context: int | None = None

@@ -41,7 +41,7 @@ class StartEstimateRepository:
         return estimate
 
     def waiting(self, limit: int) -> Sequence[StartEstimate]:
-        """Return those without an answer, oldest first."""
+        """Return the estimates without an answer, oldest first."""
         query = (
             sa.select(StartEstimate).where(StartEstimate.answered_at.is_(None)).order_by(StartEstimate.id).limit(limit)
         )

@@ -36,7 +36,7 @@ MIN_SITE_ENDS = 10
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do: a transition, a new status message, a cancellation by the scheduler, or nothing."""
+    """The next step: a transition, a new status message, a cancellation by the scheduler, or nothing."""
 
     status: JobStatus | None = None
     message: str | None = None
@@ -56,7 +56,7 @@ class Decision:
     estimated_start: datetime | None = None
     """The scheduler's estimate while the attempt is pending."""
     condition: Condition | None = None
-    """What the job waits for in its status."""
+    """The reason why the job waits in its status."""
 
     @property
     def new_message(self) -> str | None:

@@ -1,4 +1,4 @@
-"""The facts about an attempt, and what follows about the reason of its end. Pure functions."""
+"""The facts about an attempt, and their consequences for the reason of its end. Pure functions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -59,7 +59,7 @@ class Evidence:
     exit_record: FinishRecord | None
     claimed: bool
     unclaimed: UnclaimedAttempt = field(default_factory=UnclaimedAttempt)
-    """What the attempt's folder shows if no worker has claimed the attempt from the service."""
+    """The contents of the attempt's folder if no worker has claimed the attempt from the service."""
     condition: ConditionCode | None = None
     """The job's present condition."""
     cancelled_before: bool = False
@@ -98,7 +98,7 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class JobSnapshot(Evidence):
-    """What is known about a job whose attempt was submitted to the scheduler."""
+    """The facts about a job whose attempt was submitted to the scheduler."""
 
     status: JobStatus
     desired: Desired

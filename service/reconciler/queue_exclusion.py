@@ -43,7 +43,7 @@ class _Change:
     cluster_exclusions: list[str]
     new: list[ExcludedNode]
     fixed: tuple[str, ...]
-    """What its spec, and its own earlier attempts, exclude."""
+    """The nodes that its spec, and its own earlier attempts, exclude."""
 
     @property
     def group(self) -> _Group:

@@ -75,12 +75,13 @@ _LATE_REPORTS_SECONDS = 30.0
 """How long after the claim of the next attempt the processes of an earlier attempt have certainly ended."""
 _CLOSE_SECONDS = 5.0
 _QUEUED_PER_TICK = 50
-"""Queued jobs that a tick loads of all users alike, and of those that wait: more than it can submit or reject."""
+"""Queued jobs that a tick loads of all users together, and as many of the waiting jobs: more than it can submit or
+reject."""
 
 
 @dataclass(frozen=True)
 class _TickState:
-    """What a tick knows about all its jobs together."""
+    """The state of a tick for all its jobs together."""
 
     observations: Mapping[str, Observation] | None
     """Observations by tag; None: the scheduler did not answer."""

@@ -91,7 +91,7 @@ def unexplained_attempts(session: Session, since: datetime, limit: int) -> list[
 
 
 def job_ids(session: Session) -> set[str]:
-    """Return the ids of all jobs, those that are being deleted included."""
+    """Return the ids of all jobs, including jobs that are being deleted."""
     return set(session.scalars(sa.select(Job.id)))
 
 
@@ -109,7 +109,7 @@ def pending_attempt_ids(session: Session, *, with_exclusions: bool) -> set[str]:
     """Return the attempts that are in the scheduler's queue and have not started.
 
     Args:
-        with_exclusions: Only those that avoid nodes because all jobs do.
+        with_exclusions: Only attempts that avoid nodes because all jobs do.
     """
     query = sa.select(Attempt.id).join(Job, Job.attempt_id == Attempt.id).where(Job.status == "pending")
     if with_exclusions:

@@ -39,7 +39,7 @@ log = structlog.get_logger("run-dir")
 
 @dataclass(frozen=True)
 class UnclaimedAttempt:
-    """What the folder shows of an attempt that no worker has claimed from the service."""
+    """The traces in the folder of an attempt that no worker has claimed from the service."""
 
     started: bool = False
     """A worker wrote a claim file: it runs or ran without reaching the service."""

@@ -1,4 +1,4 @@
-"""What a user can request of registered models: list, register a version, move aliases, delete."""
+"""The requests of users about registered models: list, register a version, move aliases, delete."""
 
 import hashlib
 from collections.abc import Callable
@@ -84,7 +84,7 @@ class ModelRegistry:
     ) -> ModelVersionResource:
         """Register the export or a checkpoint of a job as the next version; the model is created if need be.
 
-        What is registered in the model already keeps its number, so that the request can be repeated.
+        An export or checkpoint that is registered already keeps its number, so that the request can be repeated.
 
         Raises:
             NotFoundError: There is no such job or checkpoint.

@@ -17,7 +17,7 @@ SUBMITTER_MARGIN_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """What is submitted, as a value that users can read and tests can compare before anything happens."""
+    """The submission of an attempt, as a value that users can read and tests can compare before anything happens."""
 
     tag: str
     """`ty-<instance>-<attempt id>`, the scheduler's name of the attempt; `[a-z0-9-]`, at most 64 characters."""
@@ -51,7 +51,7 @@ class Rejected:
 
     message: str
     hint: str = ""
-    """What to change."""
+    """How to correct the request."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class ClusterReport(ClusterSnapshot):
 
 @dataclass(frozen=True)
 class Forecast:
-    """What would happen to a batch script if it were submitted now."""
+    """The forecast for a batch script, if it were submitted now."""
 
     accepted: bool | None
     """None: the scheduler's answer was unclear."""
@@ -267,7 +267,7 @@ class Accounting(Protocol):
     """A scheduler with records of ends that may come late."""
 
     def recorded_ends(self, jobs: Sequence[SubmittedJob]) -> Mapping[str, Observation]:
-        """How attempts ended that were observed as `unrecorded`, by tag; those without a record are left out.
+        """How attempts ended that were observed as `unrecorded`, by tag; attempts without a record are left out.
 
         Raises:
             SchedulerUnavailableError: nothing was learned.

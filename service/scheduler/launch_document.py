@@ -26,7 +26,7 @@ def launch_document(
     """The launch document of an attempt.
 
     Args:
-        accelerator: What the ranks compute on; None while it is unknown.
+        accelerator: The accelerator of the ranks; None while it is unknown.
         partition_limit_minutes: The time limit of the partition.
         has_limits: `Backend.has_limits`.
         attempt: The fields that identify the attempt.

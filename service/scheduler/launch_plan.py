@@ -11,9 +11,10 @@ from trainyard.contract.spec.environment import ATTEMPT_VARIABLE, is_set_for_ran
 from trainyard.contract.wire.launch import LaunchDocument
 
 _NEEDED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_*", "TZ")
-"""What every program needs. Not VIRTUAL_ENV: the interpreter of the nodes is named by its path and may be another."""
+"""The variables that every program needs. Not VIRTUAL_ENV: the interpreter of the nodes is named by its path and may be
+another."""
 _OF_THE_ACCOUNT = ("TMPDIR", "VIRTUAL_ENV")
-"""What belongs to the account of the service, and not to the owner of a job."""
+"""The variables that belong to the account of the service, and not to the owner of a job."""
 
 
 def inherited_environment(

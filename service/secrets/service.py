@@ -138,7 +138,7 @@ class SecretService:
             self._cipher.require_readable(principal.name, name, encrypted)
 
     def values(self, owner: str, names: Collection[str]) -> dict[str, str]:
-        """Return the values of a user's secrets by name, without those that do not exist or cannot be decrypted."""
+        """Return the values of a user's secrets by name, without secrets that do not exist or cannot be decrypted."""
         if not names:
             return {}
         with self._database.read() as session:
@@ -157,7 +157,7 @@ class SecretService:
 
 
 def _owner(principal: Principal, owner: str | None, verb: str) -> str:
-    """Return the name of the owner. What an administrator does with secrets of another user is audited."""
+    """Return the name of the owner. The requests of an administrator about secrets of another user are audited."""
     if owner in (None, principal.name):
         return principal.name
     if principal.role != "admin":

@@ -129,7 +129,7 @@ def _with_results(member: SweepMember, trial: SweepTrial, job: Job | None, metri
 
 
 def _ranked(members: Sequence[SweepMember], plan: SearchPlan | None, sign: float) -> list[SweepMember]:
-    """Number the members with a value: those that have passed more rungs first, then by value."""
+    """Number the members with a value: members that have passed more rungs first, then by value."""
 
     def level(member: SweepMember) -> int:
         if plan is None or not plan.rung_steps or member.state == "completed":

@@ -1,4 +1,4 @@
-"""What a user can request of saved views: list, save, change and delete."""
+"""The requests of users about saved views: list, save, change and delete."""
 
 from datetime import datetime
 

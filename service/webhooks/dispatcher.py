@@ -62,7 +62,7 @@ class WebhookDispatcher:
     """Deliveries whose result could not be recorded; sending them again would repeat the message without end."""
 
     def run_once(self) -> int:
-        """Send the due deliveries, those that become due meanwhile too, and return how many were sent.
+        """Send the due deliveries, including deliveries that become due meanwhile, and return how many were sent.
 
         Raises:
             LeaseLostError: another service has become the leader.

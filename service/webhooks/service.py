@@ -1,4 +1,4 @@
-"""What a user can request of webhooks: create, delete and test."""
+"""The requests of users about webhooks: create, delete and test."""
 
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime

@@ -40,9 +40,9 @@ class BasePathMiddleware:
     def _redirected(self, target: bytes, scope: Scope) -> bytes:
         """Return the target of a redirect within the application, relative to the path of the request.
 
-        Proxies that remove the base path differ in what they do to a target that begins with a slash: nginx does not
-        change it, and Open OnDemand adds the base path. A relative target leads to the same page behind both. The root
-        redirects to an absolute target, since it may have been requested without its slash.
+        Proxies that remove the base path treat a target that begins with a slash differently: nginx does not change it,
+        and Open OnDemand adds the base path. A relative target leads to the same page behind both. The root redirects
+        to an absolute target, since it may have been requested without its slash.
         """
         if not target.startswith(b"/"):
             return target

@@ -233,7 +233,7 @@ async def send_part(
         int, Query(ge=0, le=2**53, description="Offset of the part's first byte in the file.", examples=[0])
     ],
 ) -> Any:
-    """Send a part of at most 64 MiB. What arrives of it is kept, even if the connection is lost, and then checked."""
+    """Send a part of at most 64 MiB. The received bytes are kept, even if the connection is lost, and then checked."""
     files, received = app_state.files, 0
     with (
         full_disk_reported(),

@@ -51,7 +51,7 @@ def register(
 ) -> ModelVersionResource:
     """Register the export of a job, or a checkpoint of a job that has ended, as the model's next version.
 
-    A new name makes a new model. What is registered already keeps its number.
+    A new name makes a new model. An export or checkpoint that is registered already keeps its number.
     """
     return app_state.registry.register(user, model_name, body, now)
 

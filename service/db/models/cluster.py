@@ -52,7 +52,7 @@ class NodeFault(Base):
     kind: Mapped[str] = mapped_column(String(16))
     """As `trainyard.contract.wire.cluster.FaultKind`."""
     message: Mapped[str] = mapped_column(Text)
-    """What Slurm, or the worker, said."""
+    """The message of Slurm or of the worker."""
     created_at: Mapped[datetime]
 
 
@@ -103,7 +103,7 @@ class Orphan(Base):
     folder: Mapped[str | None] = mapped_column(Text)
     first_observed_at: Mapped[datetime]
     requested: Mapped[str | None] = mapped_column(String(16))
-    """What an administrator has requested: `cancel` or `adopt`."""
+    """The request of an administrator: `cancel` or `adopt`."""
     requested_by: Mapped[str | None] = mapped_column(String(128))
     owner: Mapped[str | None] = mapped_column(String(128))
     """The user to whom the adopted job is to belong; None: whoever requests it."""

@@ -27,7 +27,7 @@ class DataFile(Base):
 
 
 class Upload(Base):
-    """An upload in parts. What was received is a file; its size is the number of received bytes."""
+    """An upload in parts. The received bytes are a file, whose size is their number."""
 
     __tablename__ = "uploads"
     __table_args__ = (Index(None, "created_by"), Index(None, "updated_at"))

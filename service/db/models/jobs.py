@@ -92,7 +92,7 @@ class Job(Base):
     latest_points: Mapped[dict[str, Any] | None] = mapped_column(Json, deferred=True)
     """The points from which the values of `latest` are, as `service.metrics.ingest.repository.JobState`."""
     parameters: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    """What the program reported about itself, as `service.jobs.parameters.Reported`."""
+    """The program's reports about itself, as `service.jobs.parameters.Reported`."""
     failure: Mapped[dict[str, Any] | None] = mapped_column(Json)
     attempt_id: Mapped[str | None] = mapped_column(String(32))
     """The current attempt."""

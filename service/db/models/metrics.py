@@ -46,7 +46,7 @@ class Point(Base):
 
 
 class CurveRevision(Base):
-    """What changed in the points of a metric that were stored before, by execution and spool."""
+    """Changes of the stored points of a metric, by execution and spool."""
 
     __tablename__ = "curve_revisions"
 

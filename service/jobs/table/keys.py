@@ -1,4 +1,4 @@
-"""What a key of the runs table stands for: a column of jobs, or a kind of value with its name. Pure functions."""
+"""The meaning of a key of the runs table: a column of jobs, or a kind of value with its name. Pure functions."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ DESCRIBED: Mapping[ColumnName | Literal["tag"], str] = {
 }
 TAG_KEY = "tag"
 _KNOWN_AS: Mapping[str, ColumnName] = {"state": "status", "duration": "runtime", "elapsed": "runtime"}
-"""What other trackers and schedulers call a column."""
+"""Names of a column in other trackers and schedulers."""
 TIMES: Collection[ColumnName] = frozenset({"created", "started", "finished"})
 
 _PREFIXES: Mapping[str, Kind] = {
@@ -67,7 +67,7 @@ _PREFIXES: Mapping[str, Kind] = {
     "metric.": "metric",
 }
 _WITHOUT_ORDER: Collection[str] = frozenset({"step", "progress", "notes", "tags"})
-"""What jobs have and cannot be sorted by."""
+"""Keys of jobs that cannot sort them."""
 _UNPREFIXED: Sequence[Kind] = ("spec", "parameter", "metric")
 """In which order kinds are tried for a key without a prefix."""
 

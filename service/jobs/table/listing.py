@@ -60,7 +60,7 @@ _BRIEF: Mapping[str, Any] = {"spec": {}, "metrics": {}, "parameters": {}, "notes
 
 @dataclass(frozen=True)
 class TableRequest:
-    """What a list of jobs is asked for."""
+    """The request for a list of jobs."""
 
     where: str = ""
     sort: str = ""

@@ -148,7 +148,7 @@ class TablePages:
     # -- a scan of the order ------------------------------------------------------------------------------------------
 
     def _scan(self, after: Position | None, request: PageRequest) -> Iterator[int]:
-        """Yield the jobs that match, in order. What the caller does not read is not queried by another phase."""
+        """Yield the matching jobs in order. A phase is queried only after the caller has read the phases before it."""
         left = request.limit + 1
         for phase in ("number", "text", "missing"):
             if after is not None and _phase_number(after[0]) > _phase_number(phase):

@@ -1,4 +1,4 @@
-"""What the values of a key can be, and the comparisons of a query that no value of it can meet. Pure functions."""
+"""The possible values of a key, and the comparisons of a query that none of its values can meet. Pure functions."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -180,7 +180,7 @@ def _fields_of(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, Any]]
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the sections that a field can be, without those in a list, which is stored as a text, or in a map."""
+    """Yield the sections that a field can be, except for sections in a list, which is stored as a text, or in a map."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     if get_origin(annotation) not in (tuple, dict):

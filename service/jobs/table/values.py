@@ -10,7 +10,7 @@ from trainyard.contract.parameter_text import parse_number
 from trainyard.contract.spec.ineffective_fields import ignored_fields
 
 Kind = Literal["spec", "parameter", "tag", "metric", "min", "max", "min_step", "max_step"]
-"""What a value is of. `metric` is the last value of a metric."""
+"""The source of a value. `metric` is the last value of a metric."""
 
 MAX_TEXT = 200
 """Characters of a text that are compared."""
@@ -68,7 +68,7 @@ def _text(value: str) -> StoredValue:
 
 
 def spec_values(spec: Mapping[str, Any]) -> Values:
-    """Return the fields of a spec by dotted path, without those that are null or empty, or that its task ignores."""
+    """Return the fields of a spec by dotted path, without fields that are null or empty, or that its task ignores."""
     values: Values = {}
     for path, value in _leaves(spec, "", 0, ignored_fields(str(spec.get("task")))):
         stored = stored_value(value)

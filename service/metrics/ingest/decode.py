@@ -106,8 +106,8 @@ def decode_known(body: bytes, known_keys: Container[str]) -> PointBatch | None:
 
 
 def _positions(source: _Source | None, count: int) -> Sequence[int | None] | None:
-    """Return the positions of a batch's points, as far as they are known; None if the records do not match the
-    points."""
+    """Return the positions of a batch's points, None where a position is not known. The result is None if the records
+    do not match the points."""
     if source is None:
         return [None] * count
     records = source.records

@@ -120,7 +120,7 @@ class AcceptedBatch:
     sequence: int
     rows: Sequence[PointRow]
     reported: int
-    """The number of reported points, with those that are void."""
+    """The number of reported points, including void points."""
     restarts: Mapping[str, int] = field(default_factory=dict)
     """The first position that is not void, by metric, of the curves that begin again."""
     is_newest: bool = False
@@ -208,7 +208,7 @@ class PointsRepository:
     def store(
         self, batches: Sequence[AcceptedBatch], jobs: Sequence[JobState], keys: dict[str, int], now: int
     ) -> list[InsertResult]:
-        """Insert the points that are new, replace those that were logged earlier, and save the changed jobs.
+        """Insert new points, replace points that were logged earlier, and save the changed jobs.
 
         It must be the last call of the transaction: on Postgres the same round trip commits.
 

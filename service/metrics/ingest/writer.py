@@ -207,7 +207,7 @@ class GroupWriter:
         return True
 
     def _lowest_resume_step(self, attempt: AttemptState, batch: PointBatch) -> int:
-        """Record the execution and the lowest step that its batches give; return that step as far as it is known."""
+        """Record the execution and the lowest step that its batches give; return the lowest step known so far."""
         entry = (attempt.attempt_id, batch.execution)
         lowest = self._cache.executions.get(entry)
         if lowest is None or batch.resumed_from_step < lowest:

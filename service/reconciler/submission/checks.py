@@ -47,7 +47,7 @@ class CheckedJob:
     problems: Sequence[Problem] = ()
     """Why the job can never run here."""
     hint: str = ""
-    """What the user can do about the problems."""
+    """How the user can solve the problems."""
 
 
 _UNKNOWN_ACCOUNT_WAIT = timedelta(minutes=10)
@@ -83,7 +83,7 @@ class SubmissionChecks:
     accounts: Accounts | None = None
     """Set where jobs run as their owners."""
     _unknown_since: dict[int, datetime] = field(default_factory=dict)
-    """By uid: when the name service first did not know the account."""
+    """When the name service first did not know an account, by uid."""
 
     def check(self, job_pk: int) -> CheckedJob:
         """Load and check a queued job. Not to be called in a database session: it may read the model's folder.

@@ -165,7 +165,7 @@ class OutcomeRecorder:
         """Record a search for an attempt that has ended; return whether it was the last search.
 
         Args:
-            scheduler_ids: What was found in the scheduler's queue and cancelled.
+            scheduler_ids: The entries that were found in the scheduler's queue and cancelled.
         """
         with self.lease.write() as session:
             now = self.clock()

@@ -84,7 +84,7 @@ def free_gpus(entries: Sequence[Entry], gpus: Sequence[Gpu]) -> list[Gpu]:
 
 
 def visible_gpus(environ: Mapping[str, str], devices: Sequence[str]) -> tuple[Gpu, ...]:
-    """The GPUs that the service may use: those in CUDA_VISIBLE_DEVICES, otherwise every `nvidia<n>` in /dev.
+    """The GPUs that the service may use: the GPUs in CUDA_VISIBLE_DEVICES, otherwise every `nvidia<n>` in /dev.
 
     CUDA ignores an entry of another kind than the first and all that follow it, and a list with the same entry twice.
     """

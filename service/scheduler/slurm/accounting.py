@@ -140,7 +140,7 @@ class SlurmAccounts:
         self._sees_all_jobs_at = now
 
     def _is_operator(self, rules: AccountingRules) -> bool:
-        """Return whether the service is an operator. What it was stays, while the accounting does not answer."""
+        """Return whether the service is an operator. The last result counts while the accounting does not answer."""
         try:
             return rules.present and is_operator(self._associations())
         except SchedulerUnavailableError:

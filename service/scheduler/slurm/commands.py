@@ -20,9 +20,9 @@ from trainyard.contract.wire.cluster import ClusterSnapshot
 _SECONDS = 20.0
 """Slurm's commands time out after ten seconds by default."""
 _ENDED_JOB = ("Invalid job id specified", "already completing or completed")
-"""What scancel states about a job that has ended or was forgotten: nothing is left to cancel."""
+"""scancel's messages about a job that has ended or was forgotten: nothing is left to cancel."""
 _NOT_PENDING = (*_ENDED_JOB, "no longer pending execution")
-"""What scontrol states about a job that has started or ended: it is too late to change its nodes."""
+"""scontrol's messages about a job that has started or ended: it is too late to change its nodes."""
 _NO_ACCOUNTING = "accounting storage is disabled"
 _UNKNOWN_COLUMN = "invalid"
 _MAX_REASON = 200

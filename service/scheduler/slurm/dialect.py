@@ -72,7 +72,7 @@ class Dialect:
         return {"mem": f"{ranks * size}G"}
 
     def srun_arguments(self) -> list[str]:
-        """Return the arguments of srun beside those that the service needs itself."""
+        """Return the arguments of srun, without the arguments that the service needs itself."""
         # srun would give the limits of the first node's shell to the tasks on all nodes.
         limits = [f"--propagate={self.propagate}"] if self.propagate else []
         return limits + [

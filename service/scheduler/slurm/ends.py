@@ -32,12 +32,12 @@ class EndEvidence:
         self._accounts = accounts
         self._answers: LateAnswers[dict[str, list[NodeReason]]] = LateAnswers("sinfo")
         self._since: dict[str, float] = {}
-        """By tag: since when an ended job waits for its evidence."""
+        """Since when an ended job waits for its evidence, by tag."""
 
     def collect(
         self, observed: Mapping[str, Observation], states: Mapping[str, str], unrecorded: Collection[str]
     ) -> dict[str, Observation | None]:
-        """Return the observations with the evidence of their ends; None for those that wait for it.
+        """Return the observations with the evidence of their ends; None for jobs that wait for it.
 
         Args:
             observed: Observations by tag, without the jobs that the service itself has cancelled.

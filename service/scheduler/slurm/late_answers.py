@@ -23,11 +23,11 @@ class NoAnswerYetError(SchedulerUnavailableError):
 
 @dataclass(frozen=True)
 class Answer(Generic[T]):
-    """What a command has returned."""
+    """The result of a command."""
 
     value: T
     question: frozenset[str]
-    """What it was asked about."""
+    """The subject of the question."""
     started: float
     """When the command was started, in seconds of `time.monotonic`."""
 
@@ -56,7 +56,7 @@ class LateAnswers(Generic[T]):
 
         Args:
             purpose: Calls of different purposes do not take each other's answers.
-            question: What the answer is about, such as ids.
+            question: The subject of the answer, such as ids.
             call: Makes the call, in another thread.
 
         Raises:

@@ -211,7 +211,7 @@ class SlurmScheduler:
         except SchedulerUnavailableError as error:
             # The queue's answer is enough for the jobs in it; the others wait for the accounting.
             log.warning("accounting unavailable", error=str(error))
-            # What the service has cancelled can no longer start, and its worker leaves an exit record.
+            # A job that the service has cancelled can no longer start, and its worker leaves an exit record.
             slow = isinstance(error, NoAnswerYetError)
             gone = [job for job in missing if job.is_stopping or (slow and self._was_absent(job))]
             observed = {job.tag: self._absence(job) for job in gone} | observed

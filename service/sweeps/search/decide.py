@@ -1,4 +1,4 @@
-"""What a search does next, from the state of all its trials. Pure functions: no clock, database or sampling.
+"""The next moves of a search, from the state of all its trials. Pure functions: no clock, database or sampling.
 
 `asha` and `hyperband` are the asynchronous successive halving of Li et al. 2020 (A System for Massively Parallel
 Hyperparameter Tuning, algorithm 2): whenever a place is free, the best trial that is paused at a rung continues if it
@@ -60,7 +60,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class NextMoves:
-    """What follows from the state of a search."""
+    """The consequences of the state of a search."""
 
     record: Mapping[int, int] = field(default_factory=dict)
     """The rung of each trial that has reached it and whose value is to be recorded."""

@@ -1,4 +1,4 @@
-"""What is fixed about a search when it is submitted: its metric, its rungs and its limits. Pure functions."""
+"""The fixed parts of a search from its submission: its metric, its rungs and its limits. Pure functions."""
 
 import hashlib
 import math

@@ -86,7 +86,7 @@ def members_address(sweep: SweepDetail) -> str:
 
 
 def named_runs(app_state: AppState, now: datetime, ids: list[str]) -> tuple[list[JobResource], list[str]]:
-    """Return the jobs that exist, and the ids of those that do not."""
+    """Return the existing jobs, and the ids of the jobs that do not exist."""
     runs, missing = [], []
     for job_id in ids:
         try:

@@ -121,7 +121,7 @@ def show_jobs(
     window: Annotated[PageRequest, Depends(first_rows)],
     table: Annotated[TableRequest, Depends(requested_table)],
 ) -> HTMLResponse:
-    """Return the table of jobs. What it shows is stored in the address."""
+    """Return the table of jobs. Its state is stored in the address."""
     page, error = Page[JobResource](data=[]), None
     try:
         page = list_table(app_state.database, window, table, app_state.settings.runs, now)
