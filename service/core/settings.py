@@ -105,7 +105,7 @@ class Settings(SlurmSettings, UploadSettings, AddressSettings):
     """File that defines the command `module` in bash, on the nodes. Default: the node searches `$MODULESHOME`, the
     folders of Lmod and of Environment Modules, and `/etc/profile.d`."""
     run_as: RunAs = "service"
-    """Unix account of jobs: `service`: the service's account; `owner`: the account of the user who submitted the job,
+    """Unix account of jobs. `service`: the service's account; `owner`: the account of the user who submitted the job,
     which a sign-in by munge or `trainyard tokens link` determines."""
     munge_role: Literal["", "user", "viewer"] = ""
     """Role of Unix accounts that sign in by munge (`trainyard login`), `user` or `viewer`. Default: nobody can."""
@@ -120,14 +120,14 @@ class Settings(SlurmSettings, UploadSettings, AddressSettings):
     munge_socket: Path | None = None
     """Socket of munged on the service's machine; default: the socket that munge was built with."""
     rate_per_second: Annotated[float, Field(gt=0)] = 100.0
-    """Sustained request rate of a token, or of all requests without a valid token from an address, in each process of
-    the API; more get 429."""
+    """Sustained request rate per token, or per address for requests without a valid token, in each process of the API;
+    more get 429."""
     rate_burst: Annotated[int, Field(ge=1)] = 1000
-    """Maximum burst of a token or address, in requests."""
+    """Maximum burst per token or address, in requests."""
     worker_rate_per_second: Annotated[float, Field(gt=0)] = 1000.0
-    """Sustained request rate of an attempt token."""
+    """Sustained request rate per attempt token."""
     worker_rate_burst: Annotated[int, Field(ge=1)] = 5000
-    """Maximum burst of an attempt token, in requests."""
+    """Maximum burst per attempt token, in requests."""
     max_connections: Annotated[int, Field(ge=1)] = 4000
     """Maximum number of open connections. A further connection replaces the connection whose client has read nothing,
     or sent no request, for longest. It is lowered to the process's hard limit of open files, less 256."""

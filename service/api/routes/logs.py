@@ -116,7 +116,7 @@ def find_log_position(
         int | None, Query(ge=0, le=MAX_SAFE_INT, description="A step of the training.", examples=[1])
     ] = None,
 ) -> LogPosition:
-    """Return the size in bytes that the log of a rank had at a time, or when a step was done. A line is received up to
+    """Return the offset that the log of a rank had reached at a time, or when a step was done. A line is received up to
     a few seconds after it is written, so lines of that time follow the offset. Chunks that an older release received
     have no time."""
     return find_position(app_state.database, job_id, rank, attempt=attempt, time=time, step=step, now=now)

@@ -60,7 +60,7 @@ def register(
 def set_alias(
     app_state: AppStateDep, user: EditorDep, now: NowDep, model_name: ModelName, alias: Alias, body: AliasRequest
 ) -> ModelDetail:
-    """Let an alias such as `prod` name a version. An alias names a single version at a time."""
+    """Let an alias such as `prod` name a version. An alias names one version at a time."""
     return app_state.registry.set_alias(user, model_name, alias, body.version, now)
 
 

@@ -44,7 +44,7 @@ _MAX_INLINE_BYTES = 128 * 1024
 
 @router.post("/claim", operation_id="claim_attempt")
 def claim(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: Claim) -> ClaimGrant:
-    """Claim an attempt. Only a single run can; 409 `claim_refused` for all others."""
+    """Claim an attempt. Only one run can; 409 `claim_refused` for all others."""
     granted = _service(app_state, aid).claim(body)
     app_state.failpoint("claim.after-commit")
     return granted

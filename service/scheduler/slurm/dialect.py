@@ -56,7 +56,7 @@ class Dialect:
             return {"gres": f"gpu:{count(ranks)}"}
         if self.gpus == "gpus-per-node":
             return {"gpus-per-node": count(ranks)}
-        # For a total without a number per task, Slurm may give three GPUs to a node and one to another.
+        # If only the total is given, Slurm may give three GPUs to a node and one to another.
         each = {"gpus-per-task": count(ranks)} if nodes > 1 else {}
         return {"gpus": count(nodes * ranks), **each}
 
