@@ -124,7 +124,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _warn(settings: Settings) -> None:
-    """Log the risks of this Python and the settings."""
+    """Log warnings about this Python and unsafe settings."""
     messages = [f"{problem}, which users can read through a job: {ROOTS_FIX}" for problem in root_problems(settings)]
     if (missing := describe_missing(sys.version_info[:3])) is not None:
         messages.append(missing)

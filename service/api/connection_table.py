@@ -16,7 +16,7 @@ from service.api.client_address import client_network, parse_address
 STALL_SECONDS = 30.0
 """A reader that takes nothing of a response for this long is disconnected. Slow readers are not."""
 REFUSAL_SECONDS = 60.0
-"""Requests that uvicorn refuses are counted for this long, and logged as a line for each reason."""
+"""Requests that uvicorn refuses are counted for this long, and logged in one line per reason."""
 _CHECKS_PER_STALL = 6
 _BYTES_ACKED = 120
 """Offset of `tcpi_bytes_acked`, 8 bytes, in Linux's `struct tcp_info`."""
@@ -154,7 +154,7 @@ class ConnectionTable:
             self._schedule_check(loop)
 
     def count_refusal(self, reason: str, loop: asyncio.AbstractEventLoop) -> None:
-        """Count a refused request; `reason` must be a member of a small set of constants."""
+        """Count a refused request; `reason` must be one of a few constants."""
         if not self._refusals:
             loop.call_later(REFUSAL_SECONDS, self._log_refusals)
         self._refusals[reason] += 1

@@ -1,1 +1,1 @@
-"""Operations of the service as the Unix account of a job's owner: a helper program, and the calls of it."""
+"""Acting as the Unix account of a job's owner: a helper program, and the calls of it."""

@@ -1,8 +1,8 @@
 """The helper: a short-lived process that acts with the rights of a job's owner.
 
 It has the owner's uid, by sudo or because the service is root, and none of the service's rights, so no request can harm
-anybody else. The request is a line of JSON on standard input: `operation`, `uid`, `deadline` on the monotonic clock,
-and the operation's fields. The helper writes the line `begun` before it acts, and a line of JSON at the end. It uses
+anybody else. The request is one line of JSON on standard input: `operation`, `uid`, `deadline` on the monotonic clock,
+and the operation's fields. The helper writes the line `begun` before it acts, and one line of JSON at the end. It uses
 the standard library, and submitit for submissions alone.
 """
 

@@ -26,7 +26,7 @@ def prepare_runs_folder(runs: Path, state: Path) -> None:
         state: The service's own folder.
 
     Raises:
-        ServiceError: the message states how to correct the folder.
+        ServiceError: the message states the remedy.
     """
     if runs.is_relative_to(state):
         raise ServiceError(

@@ -28,7 +28,7 @@ class AttemptRepository:
         self._session.flush()
 
     def claim(self, attempt_id: str, nonce: str, now: datetime, nodes: list[str]) -> bool:
-        """Compare and set the claim: a single claimant for each attempt, whose repeated request succeeds again."""
+        """Compare and set the claim: one claimant for each attempt, whose repeated request succeeds again."""
         unclaimed = sa.or_(Attempt.claim_nonce.is_(None), Attempt.claim_nonce == nonce)
         statement = sa.update(Attempt).where(Attempt.id == attempt_id, unclaimed, Attempt.ended_at.is_(None))
         values = {

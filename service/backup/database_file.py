@@ -25,7 +25,7 @@ class BackupError(ServiceError):
 
 
 def copy_sqlite(source: Path, target: Path) -> None:
-    """Copy a SQLite database that may be in use; the copy has the state after a single transaction.
+    """Copy a SQLite database that may be in use; the copy is a consistent snapshot.
 
     Raises:
         BackupError: The database cannot be read, or the copy not written.
@@ -134,7 +134,7 @@ def check_archive(file: Path) -> None:
 
 
 def restore_postgres(url: sa.URL, file: Path) -> None:
-    """Replace the content of the database by an archive, in a single transaction.
+    """Replace the content of the database by an archive, in one transaction.
 
     Raises:
         BackupError: `pg_restore` is missing or fails; the database is unchanged then.

@@ -13,7 +13,7 @@ def best_criterion(policy: dict[str, Any] | None) -> KeepBest:
 
 
 def best_step(values: Iterable[tuple[int, float]], criterion: KeepBest) -> int | None:
-    """Return the step with the best value, the last step of equal values; NaN never counts."""
+    """Return the step with the best value; if values are equal, the latest step. NaN never counts."""
     sign = 1.0 if criterion.mode == "max" else -1.0
     scored = [(sign * value, step) for step, value in values if not math.isnan(value)]
     return max(scored)[1] if scored else None

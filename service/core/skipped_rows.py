@@ -13,7 +13,7 @@ def log_skipped_row(row: Hashable, error: Exception) -> None:
     """Log a skipped row, once: it is read many times.
 
     Args:
-        row: The identity of the row.
+        row: Identifies the row.
     """
     if row not in _logged and len(_logged) < _MAX_LOGGED:
         _logged.add(row)

@@ -27,8 +27,8 @@ _LINE_BYTES, _LINE_CHARACTERS = 4096, 500
 
 
 class IrregularFileError(OSError):
-    """At the path, there is no regular file of the account, but a link, a special file, a folder, or something of
-    another account; or something of these kinds, except for a folder, is on the way to the path."""
+    """Instead of a regular file of the account, the path names a link, a special file, a folder or something of another
+    account; or an entry of these kinds, except for a folder, is on the way to it."""
 
     def __init__(self, path: Path, kind: str):
         super().__init__(errno.ELOOP, f"is a {kind}, which is not read", str(path))
@@ -119,8 +119,7 @@ class UntrustedFiles:
         """Yield the entries of a folder and of those below it: their paths relative to it, and their status.
 
         Links are yielded and not followed; folders of other accounts are yielded and not entered. Entries that cannot
-        be read, or are removed meanwhile, are left out. A single folder is open at a time, however deep the folders
-        are.
+        be read, or are removed meanwhile, are left out. One folder is open at a time, however deep the folders are.
 
         Args:
             limit: The most entries of all folders.

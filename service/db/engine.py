@@ -35,7 +35,7 @@ _WRITE_LOCK_SECONDS = 30.0
 _CANCEL_SECONDS = 5.0
 """How long Postgres may take to receive that a query is to end."""
 _OPERATIONS = 1_000_000
-"""Steps of SQLite between two looks at the deadline, some 10 ms. At each look a query waits for Python's global
+"""Steps of SQLite between two looks at the deadline, some 10 ms. Each look makes a query wait for Python's global
 lock."""
 _MAX_IDLE_SECONDS = 1.0
 """A connection to Postgres that was idle for longer is pinged before use, which costs a round trip."""

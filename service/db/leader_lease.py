@@ -105,8 +105,8 @@ def current_leader(database: Database, now: datetime) -> datetime | None:
 def lease_owner(state: Path) -> str:
     """Return the owner name of the service that uses a state folder.
 
-    A lock on the folder lets only a single process use the name, so that a service that was killed and restarted takes
-    its own lease again at once.
+    A lock on the folder lets only one process use the name, so that a service that was killed and restarted takes its
+    own lease again at once.
     """
     return hashlib.sha256(f"{socket.gethostname()}:{state}".encode()).hexdigest()[:32]
 

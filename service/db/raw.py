@@ -1,5 +1,4 @@
-"""Transactions on the driver's connection, for small frequent transactions, where a Session would cost more than the
-SQL."""
+"""Small, frequent transactions on the driver's connection, where a Session would cost more than the SQL."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -36,7 +35,7 @@ class RawTransaction:
     def execute_pipelined(self, *statements: Statement, commit: bool = False) -> list[Any]:
         """Execute several statements and return their cursors.
 
-        Postgres gets them in a single round trip, because after each round trip this thread waits for the GIL.
+        Postgres gets them in one round trip, because after each round trip this thread waits for the GIL.
 
         Args:
             commit: Whether to commit in the same round trip.

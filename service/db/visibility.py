@@ -17,7 +17,7 @@ _OWNER: ContextVar[str | None] = ContextVar("visible_owner", default=None)
 
 
 def show_jobs_of(owner: str | None) -> None:
-    """Restrict the sessions that this request opens from now on to the jobs of a user; None: all jobs."""
+    """Restrict the sessions that this request opens from now on to the jobs of one user; None: all jobs."""
     _OWNER.set(owner)
 
 
@@ -28,14 +28,14 @@ def visible_owner() -> str | None:
 
 @contextmanager
 def all_jobs() -> Iterator[None]:
-    """Lift the restriction in a block, whose result is not shown to the user unchanged."""
+    """Lift the restriction in a block; its result must not reach the user unfiltered."""
     with jobs_of(None):
         yield
 
 
 @contextmanager
 def jobs_of(owner: str | None) -> Iterator[None]:
-    """Restrict the sessions of a block to the jobs of a user; None: all jobs."""
+    """Restrict the sessions of a block to the jobs of one user; None: all jobs."""
     token = _OWNER.set(owner)
     try:
         yield

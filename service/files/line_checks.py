@@ -41,8 +41,8 @@ class BadLineError(InvalidRequestError):
 
 
 class LineChecker:
-    """Finds the format of a file and its bad lines, with at most a single line in memory. The items of a JSON array
-    count as lines.
+    """Finds the format of a file and its bad lines, with at most one line in memory. The items of a JSON array count as
+    lines.
 
     Attributes:
         format: The format; None before the first line.
@@ -163,7 +163,7 @@ class LineChecker:
         return f"is longer than {self._max_line_bytes} bytes"
 
     def _problem(self, reason: str) -> str:
-        # A file without any line may have all records in a single object.
+        # A file without any line may have all records in one object.
         remedy = f" ({ONE_RECORD})" if reason == self._too_long and not self.number and self._rest[:1] == b"{" else ""
         return f"{reason}{remedy}{EXPECTED_OBJECT}{ALL_EXPECTED[self.format]}" if self.format else f"{reason}{remedy}"
 

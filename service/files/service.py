@@ -54,7 +54,7 @@ class FileService:
         *,
         limit: int = MAX_SINGLE_UPLOAD_BYTES,
     ) -> Incoming:
-        """Return the receiver of a file in a single request, unless the user's quota is used up.
+        """Return an object that receives a file from one request, unless the user's quota is used up.
 
         Raises:
             PermissionDeniedError: The user may only read.

@@ -1,4 +1,4 @@
-"""Reads of jobs: a single job, or a page that matches a filter.
+"""Reads of jobs: one job, or a page that matches a filter.
 
 Every filter has an index that ends with the id, by which pages are ordered.
 """

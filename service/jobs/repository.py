@@ -31,7 +31,7 @@ class JobRepository:
         """The time of this transaction."""
 
     def add(self, *jobs: Job) -> None:
-        """Insert new jobs, each with its first two events, by at most one statement per job."""
+        """Insert new jobs, each with its first two events, with at most one statement per job."""
         for job in jobs:
             job.sequence = 2
             self._session.add(job)

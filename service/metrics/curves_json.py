@@ -1,6 +1,6 @@
 """Curves as JSON in small parts.
 
-pydantic serializes a document in a single call, during which no other thread runs: 0.3 s for 100,000 points.
+pydantic serializes a document in one call, during which no other thread runs: 0.3 s for 100,000 points.
 """
 
 from collections.abc import Iterator

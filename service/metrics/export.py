@@ -66,7 +66,7 @@ def _parse_point_id(text: str | None) -> tuple[int, int, int]:
 
 
 def csv_lines(database: Database, job_id: str, query: CurveQuery, now: datetime) -> Iterator[str]:
-    """Return the curves as chunks of CSV text; only a single metric is in memory at a time.
+    """Return the curves as chunks of CSV text; only one metric is in memory at a time.
 
     Raises:
         NotFoundError: There is no such job. This and the next error are raised before the first chunk.

@@ -127,7 +127,7 @@ class _JobCurves:
         self._query = replace(self._query, max_points=min(self._query.max_points, max(10, count)))
 
     def execution_spans(self) -> Iterator[ExecutionSpan]:
-        """Yield the visible part of each execution, in order, by the points of a single metric."""
+        """Yield the visible part of each execution, in order, by the points of one metric."""
         keys = self._repository.keys(self._job_pk, (_REFERENCE_METRIC,)) or self._repository.keys(self._job_pk)
         if not keys:
             return

@@ -65,7 +65,8 @@ class CurveRepository:
         self._sqlite = database.dialect == "sqlite"
 
     def keys(self, job_pk: int, names: Sequence[str] = ()) -> dict[str, int]:
-        """Return the primary keys of the job's metrics by name, ordered by name: of all or of the named metrics."""
+        """Return the primary keys of the job's metrics by name, ordered by name: for all metrics or the named
+        metrics."""
         query = sa.select(MetricKey.name, MetricKey.pk).join(JobKey, JobKey.key_pk == MetricKey.pk)
         if names:
             query = query.where(MetricKey.name.in_(names))
@@ -85,7 +86,7 @@ class CurveRepository:
 
     def step_count(self, job_pk: int, key_pk: int, *, raw: bool) -> int:
         """Return the number of steps between a series' first and last point, both included."""
-        # Two subqueries: for a single SELECT of both MIN and MAX, SQLite reads every row.
+        # Two subqueries: for one SELECT of both MIN and MAX, SQLite reads every row.
         select = f"SELECT {{}}(step) FROM {_series_table(raw)}"  # noqa: S608 (a table's name)
         both = f"SELECT ({select.format('MIN')}), ({select.format('MAX')})"
         lowest, highest = self._run(both, (job_pk, key_pk) * 2).one()
@@ -274,8 +275,8 @@ _INSERT_SAMPLES = (
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 )
 
-# On Postgres a single statement handles all rows, because each statement is a round trip. OFFSET 0 makes the planner
-# look up each range in the index.
+# On Postgres one statement handles all rows, because each statement is a round trip. OFFSET 0 makes the planner look up
+# each range in the index.
 _SELECT_SAMPLES_POSTGRES = (
     "SELECT w.key_pk, w.level, w.execution, t.* FROM unnest(%s::bigint[], %s::smallint[], %s::bigint[], %s::bigint[],"
     " %s::bigint[]) AS w(key_pk, level, execution, first, last) CROSS JOIN LATERAL"

@@ -46,7 +46,8 @@ def update_latest(
 ) -> None:
     """Replace the values of metrics whose last point is among the rows.
 
-    The last point has the highest step of the newest execution; if several points have this step, the stored point.
+    The last point has the highest step of the newest execution; if several points have this step, the stored point
+    counts.
 
     Args:
         latest: The value of each metric as JSON: a number that is not finite is a text. Changed.

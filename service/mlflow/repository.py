@@ -56,7 +56,7 @@ class MlflowRepository:
 
     def newest_points(self, jobs: Sequence[Job]) -> Newest:
         """Return step and time of each metric's newest visible point; if two executions have a point, the later
-        execution's."""
+        execution's counts."""
         newest: Newest = {}
         pks = [job.pk for job in jobs if job.latest]
         if pks:

@@ -92,7 +92,8 @@ def _scan_of(search: RunSearch, conditions: Sequence[Condition]) -> RunScan:
         run_ids=next((_operands(one) for one in _equalities(conditions) if one.key == "run_id"), None),
         after=token,
         descending=_is_descending(search.order_by),
-        # Without conditions, every job that is read is a run of the page, and another job shows whether others follow.
+        # Without conditions, every job that is read is a run of the page, and one extra job shows whether others
+        # follow.
         limit=MAX_RUNS if conditions else min(search.max_results, MAX_RUNS) + 1,
     )
 

@@ -23,7 +23,7 @@ _Position = tuple[int, int, int]
 
 
 def read_events(database: Database, job_id: str, after: str | None, limit: int) -> Document:
-    """Return the events after an event, newest first.
+    """Return the events after a given event, newest first.
 
     Raises:
         InvalidRequestError: `after` is not the id of an event of this job.

@@ -92,7 +92,7 @@ class FineTuneService:
 
         Raises:
             InvalidRequestError: The model, a file or a hyperparameter cannot be used.
-            ModelConfigurationError: The model's configuration does not suit any request.
+            ModelConfigurationError: The model's configuration makes every request invalid.
             PermissionDeniedError: The user may only read.
         """
         require_change(principal)

@@ -191,7 +191,7 @@ def spec_document(request: FineTuneRequest, chosen: Hyperparameters) -> dict[str
     document.pop("steps", None)
     micro_size = document["batch"].get("micro_size")
     if isinstance(micro_size, int):
-        # The administrator's value is for large batches, and the batch of a small file has a single example.
+        # The administrator's value is for large batches, and the batch of a small file has one example.
         document["batch"]["micro_size"] = min(micro_size, chosen.batch_size)
     if request.validation is not None:
         _align_evaluations(document)

@@ -27,7 +27,7 @@ SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
 
 
 def examples_per_rank(spec: TrainingSpec) -> int:
-    """Return the number of examples per step on the rank with the most."""
+    """Return the number of examples of one step on the rank with the most."""
     return -(-spec.batch.size // spec.gpus)
 
 
@@ -55,7 +55,7 @@ def block_model(spec: TrainingSpec, trainable: TrainableModel) -> BlockModel:
 def micro_batch_memory(
     spec: TrainingSpec, model: BlockModel, micro_size: int, context: int | None = None
 ) -> Memory | None:
-    """Return the peak memory of a rank in bytes, or None if the model's activations are not known.
+    """Return the peak memory of one rank in bytes, or None if the model's activations are not known.
 
     Args:
         spec: Resolved. Its `batch.micro_size` is not used.

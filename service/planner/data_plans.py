@@ -32,7 +32,7 @@ _HERE = "on a machine with the files and `pip install 'trainyard[worker,hf,data]
 
 @dataclass
 class DataPlanner:
-    """Reads the data of specs for their users: a single request of each user at a time."""
+    """Reads the data of specs for their users: one request of each user at a time."""
 
     settings: Settings
     owners: OwnerCalls | None

@@ -39,7 +39,7 @@ CONFIDENCE = 0.9
 
 @dataclass(frozen=True)
 class Estimate:
-    """The memory of a spec on a rank, in bytes."""
+    """The memory of a spec on one rank, in bytes."""
 
     micro_size: int
     least: int
@@ -56,7 +56,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class FitEstimator:
-    """Estimates whether specs of a single model fit the given devices."""
+    """Estimates whether specs of one model fit the given devices."""
 
     structure: ModelStructure
     devices: list[Device] = field(default_factory=list)

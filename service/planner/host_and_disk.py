@@ -22,7 +22,7 @@ HEADER_BYTES, CONFIG_BYTES = 200, 16_000
 
 
 def host_bytes(spec: TrainingSpec, trainable: TrainableModel, memory: Memory | None, *, cpu: bool) -> int:
-    """Return the host memory of a rank in bytes.
+    """Return the host memory of one rank in bytes.
 
     It covers the start, the rank's share of a checkpoint that is staged for an asynchronous write, offloaded state, and
     on CPU ranks the whole training step.

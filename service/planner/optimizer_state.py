@@ -62,7 +62,7 @@ def tensors_per_parameter(optimizer: Optimizer) -> int:
 
 
 def update_bytes(spec: TrainingSpec, trainable: TrainableModel, *, shards: int) -> int:
-    """Return the memory of temporary values in an update, on a rank."""
+    """Return the memory of temporary values in an update, on one rank."""
     optimizer = spec.optimizer
     if spec.param_dtype != "fp32" or optimizer.state_dtype != "fp32":
         return _conversion_bytes(spec, trainable, shards)

@@ -49,7 +49,7 @@ class ProcessPool:
         """Return the result of the function.
 
         Args:
-            owner: The user who requested the result; a single call of each user runs at a time.
+            owner: The user who requested the result; one call of each user runs at a time.
 
         Raises:
             InvalidRequestError: The function did not return within the time limit, or its process failed.

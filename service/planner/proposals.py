@@ -70,7 +70,7 @@ def _kinds(spec: TrainingSpec, *, max_gpus: int) -> Iterator[Candidates]:
     """Yield the changes of each kind with a note, the cheapest kind first.
 
     A smaller micro-batch costs nearly nothing, sharding costs communication, and full activation checkpointing costs
-    another forward, a third of the arithmetic (Chen et al. 2016, arXiv:1604.06174); with offload also copies of the
+    one more forward, a third of the arithmetic (Chen et al. 2016, arXiv:1604.06174); with offload also copies of the
     inputs of layers. Moments in fewer bits are converted in each update, and parameters in host memory copied in each
     step. For CPU ranks, which share their machine's memory, `max_gpus` is 0.
     """

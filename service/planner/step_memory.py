@@ -1,4 +1,4 @@
-"""Peak memory of a step on a rank, by part. Pure functions; all values are bytes unless stated otherwise.
+"""Peak memory of one step on one rank, by part. Pure functions; all values are bytes unless stated otherwise.
 
 One step is simulated as the engine executes it: the end of the forward, the backward of the loss, of each block and
 of the root, and the optimizer's update. Parameters, gradients and optimizer state are fp32 unless the spec states
@@ -21,7 +21,7 @@ PARTS = ("parameters", "gradients", "optimizer", "buckets", "gathered", "activat
 
 @dataclass(frozen=True)
 class MicroBatchWork:
-    """A micro-batch on a rank."""
+    """One micro-batch on one rank."""
 
     blocks: Sequence[Block]
     head: Head
@@ -361,7 +361,7 @@ def _block(
 def _reduction(sim: _Simulation, block: Block, *, gathered: int, activations: int, others: int, done: int) -> Phase:
     """Return the end of a sharded unit's backward: its parameters are freed and its gradient is reduce-scattered."""
     layout, width = sim.layout, sim.layout.dtype.bytes
-    # zero1 reduces the accumulated gradient in place; half precision needs another copy than fp32.
+    # zero1 reduces the accumulated gradient in place; half precision needs one more copy than fp32.
     gradient_bytes = 0 if layout.strategy == "zero1" and layout.accumulates else width
     copy_bytes = 2 if gradient_bytes == 2 else 0
     reducing = (gradient_bytes + copy_bytes + 4) * block.trained + 4 * block.trained // layout.shards

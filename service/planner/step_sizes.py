@@ -40,7 +40,7 @@ NO_UNIT = Unit()
 
 @dataclass(frozen=True)
 class Memory:
-    """The peak memory of a rank, in bytes."""
+    """The peak memory of one rank, in bytes."""
 
     peak: int
     parts: dict[str, int]

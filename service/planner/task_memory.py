@@ -1,4 +1,4 @@
-"""The memory of a micro-batch of the tasks that classify or embed, beside parameters and optimizer. Pure functions;
+"""The memory of one micro-batch of the tasks that classify or embed, beside parameters and optimizer. Pure functions;
 bytes as in `activation_memory`.
 
 Blocks of encoders save as much as the blocks of `worker/tasks/gpt.py`, wherever their norms are: the inputs of two
@@ -20,7 +20,7 @@ TEXTS_OF_A_PAIR = 2
 
 @dataclass(frozen=True)
 class TaskWork:
-    """A micro-batch on a rank."""
+    """One micro-batch on one rank."""
 
     ops: list[Op]
     """Operations of each block."""

@@ -56,7 +56,7 @@ class Decision:
     estimated_start: datetime | None = None
     """The scheduler's estimate while the attempt is pending."""
     condition: Condition | None = None
-    """The reason why the job waits in its status."""
+    """The job's condition within its status."""
 
     @property
     def new_message(self) -> str | None:

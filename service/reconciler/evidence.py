@@ -165,7 +165,7 @@ _ENDS: Mapping[EndedAs | None, tuple[EndedBy, EndReason, str]] = {
 
 
 def verdict(evidence: Evidence) -> Verdict:
-    """Return who ended an attempt that is over: as its worker reported, unless the scheduler knows better."""
+    """Return who ended an attempt that is over, according to its worker unless the scheduler knows better."""
     record, ended_as, observation = evidence.exit_record, evidence.ended_as, evidence.observation
     if record is not None and not _scheduler_overrides(ended_as, record):
         by: EndedBy = "site" if record.reason in ("preempted", "node_failure") else "job"

@@ -32,7 +32,7 @@ class QuotaEntry:
 
 
 def quota_entry(job: Job) -> QuotaEntry:
-    """Return the part of an unfinished job to which limits apply."""
+    """Return the quota entry of an unfinished job."""
     waiting = job.status == "queued" and job.desired == "run"
     # A paused job has no entry in the scheduler's queue, nor has a queued job that is being paused or cancelled.
     gpus = 0 if job.status in ("queued", "paused") and not waiting else job.gpus

@@ -22,7 +22,7 @@ _MAX_LOG_BYTES = 16 * 1024
 _MAX_ENTRIES = 1000
 """Entries of a folder that are read."""
 _MAX_LOGS = 20
-"""Maximum number of error logs read per attempt: each of its entries in the scheduler's queue has a log."""
+"""Maximum number of error logs read per attempt; each of its entries in the scheduler's queue has one."""
 _MAX_ERROR_CHARS = 500
 _LOGS = ("_log.out", "_log.err")
 """How the names of Slurm's logs of an attempt end."""

@@ -35,7 +35,7 @@ _RECENT_HEARTBEAT = timedelta(seconds=30)
 
 @dataclass(frozen=True)
 class _History:
-    """Consumption and results of the attempts so far, including this attempt, which is over."""
+    """The history of a job's attempts, including this attempt, which is over."""
 
     retries_left: int = 0
     continuations: int = 0

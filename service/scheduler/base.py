@@ -127,8 +127,7 @@ class Observation:
     state: Literal["pending", "running", "ended", "absent"]
     """`ended`: listed, and all its processes have ended. `absent`: not listed."""
     message: str = ""
-    """Pending: why it waits. Ended: the scheduler's own state. Running: how to resume it, or the reason why its end is
-    late."""
+    """Pending: why it waits. Ended: the scheduler's own state. Running: how to resume it, or why its end is delayed."""
     nodes: tuple[str, ...] = field(default=())
     blocked_by: tuple[str, ...] = ()
     """Pending: the tags of attempts ahead that `message` contains; callers replace them by job names."""

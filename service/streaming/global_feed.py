@@ -1,4 +1,4 @@
-"""The stream of all jobs: status, events, checkpoints and the latest metrics of each, in a durable order."""
+"""The stream of all jobs: status, events, checkpoints and the latest metrics of each, in one durable order."""
 
 from collections.abc import Collection
 from datetime import datetime

@@ -141,7 +141,7 @@ class FeedRepository:
         return self._session.scalar(sa.select(sa.func.min(FeedEntry.position))) or 0
 
     def lagging_jobs(self, jobs: Collection[int] | None) -> list[tuple[int, int, int]]:
-        """Return the jobs, among these or all, with news that are not in the feed, as (job, first, last)."""
+        """Return the jobs with news that the feed lacks, among these jobs or all, as (job, first, last)."""
         covered = sa.func.coalesce(FeedCursor.sequence, 0)
         query = sa.select(Job.pk, covered + 1, Job.sequence).outerjoin(FeedCursor, FeedCursor.job_pk == Job.pk)
         query = query.where(Job.sequence > covered)

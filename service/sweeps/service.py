@@ -131,7 +131,7 @@ def _accepted_members(
     """Return the accepted spec of every member.
 
     Raises:
-        InvalidSpecError: the members have problems. It lists about `MAX_PROBLEMS`, and always all of a member.
+        InvalidSpecError: the members have problems; the check ends with the member that reaches `MAX_PROBLEMS`.
     """
     problems: list[Problem] = []
     result = []

@@ -123,7 +123,8 @@ class HelpTexts:
         return [(title, texts) for title, texts in groups if texts]
 
     def search(self, query: str) -> list[Section]:
-        """Return the sections that have all terms of a query; the sections with most terms in the title come first."""
+        """Return the sections that have all terms of a query; the sections with the most terms in their titles come
+        first."""
         terms = query.lower().split()
         matches = [
             section

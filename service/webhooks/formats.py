@@ -26,7 +26,7 @@ def message_body(body: str, form: str, service_url: str) -> str:
 
 
 def slack_text(event: Mapping[str, Any], service_url: str) -> str:
-    """Return an event as a line of Slack's markup: name, status, reason, runtime and a link to the job or cluster."""
+    """Return an event as one line of Slack's markup: name, status, reason, runtime and a link to the job or cluster."""
     if isinstance(node := event.get("node"), Mapping):
         cause = f"{_escaped(str(node['cause']))} ({node['jobs']} jobs)"
         link = f"<{service_url.rstrip('/')}/cluster|cluster>"
@@ -58,6 +58,6 @@ def duration(seconds: float) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return text without markup of Slack that would notify people or make links, on a single line."""
+    """Return text without markup of Slack that would notify people or make links, on one line."""
     plain = " ".join(str(sanitize(text)).split())
     return plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("*", "\u2217")

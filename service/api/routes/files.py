@@ -78,8 +78,8 @@ async def upload(
     now: NowDep,
     format: Annotated[FileFormat | None, Query(description="Default: the format of the first line.")] = None,
 ) -> DataFileResource:
-    """Upload a JSONL file, or a JSON array, of at most 64 MiB in a single request. The error of bad lines counts them,
-    and has the numbers of the first ten and the reasons."""
+    """Upload a JSONL file, or a JSON array, of at most 64 MiB in one request. The error of bad lines counts them, and
+    has the numbers of the first ten and the reasons."""
     return file_resource(await receive_form(request, app_state, user, now, format))
 
 

@@ -1,4 +1,4 @@
-"""Routes of jobs: each parses the request, makes a single call and returns a resource."""
+"""Routes of jobs: each parses the request, makes one call and returns a resource."""
 
 from datetime import datetime
 from functools import partial

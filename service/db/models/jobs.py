@@ -90,7 +90,7 @@ class Job(Base):
     progress: Mapped[dict[str, Any] | None] = mapped_column(Json)
     latest: Mapped[dict[str, Any]] = mapped_column(default=dict)
     latest_points: Mapped[dict[str, Any] | None] = mapped_column(Json, deferred=True)
-    """The points from which the values of `latest` are, as `service.metrics.ingest.repository.JobState`."""
+    """The points of the values in `latest`, as `service.metrics.ingest.repository.JobState`."""
     parameters: Mapped[dict[str, Any] | None] = mapped_column(Json)
     """The program's reports about itself, as `service.jobs.parameters.Reported`."""
     failure: Mapped[dict[str, Any] | None] = mapped_column(Json)

@@ -118,7 +118,7 @@ class ConditionBuilder:
         if isinstance(node, Or):
             return sa.or_(*(self.build(each, job_pk, job) for each in node.operands))
         if isinstance(node, Not):
-            # A condition that is unknown to SQL, such as a comparison of a column without a value, does not match.
+            # A condition that is NULL in SQL, such as a comparison of a column without a value, does not match.
             return sa.not_(sa.func.coalesce(self.build(node.operand, job_pk, job), sa.false()))
         key = self.keys[node.key]
         if isinstance(key, ColumnKey):

@@ -67,7 +67,7 @@ _PREFIXES: Mapping[str, Kind] = {
     "metric.": "metric",
 }
 _WITHOUT_ORDER: Collection[str] = frozenset({"step", "progress", "notes", "tags"})
-"""Keys of jobs that cannot sort them."""
+"""Keys by which jobs cannot be sorted."""
 _UNPREFIXED: Sequence[Kind] = ("spec", "parameter", "metric")
 """In which order kinds are tried for a key without a prefix."""
 

@@ -25,7 +25,7 @@ class Sample(NamedTuple):
 def sample_new_points(points: Iterable[NewPoint], bits: int) -> list[Sample]:
     """Return the points of a series that `select_extremes` would select from buckets of 2**bits steps.
 
-    Every reported point passes through here, so this is a single loop over plain tuples.
+    Every reported point passes through here, so this is one loop over plain tuples.
 
     Args:
         points: New points of a series, ordered by step.

@@ -23,7 +23,7 @@ _ATTEMPT = (
 )
 _RESTARTS = "FROM curve_revisions r WHERE r.job_pk = j.pk AND r.restart IS NOT NULL"
 _FROM_ATTEMPTS = "FROM attempts a JOIN jobs j ON j.pk = a.job_pk WHERE a.id"
-# A single row carries all results, and a single parameter all values: the thread waits for the GIL after each row, too.
+# One row carries all results, and one parameter all values: the thread waits for the GIL after each row, too.
 _SQLITE_ATTEMPTS = (
     f"SELECT json_group_array(json_array({_ATTEMPT}, j.latest, j.latest_points,"  # noqa: S608
     f" json((SELECT json_group_array(json_array(r.execution, r.key_pk, r.spool, r.restart)) {_RESTARTS}))))"
@@ -240,7 +240,7 @@ class PointsRepository:
             stored += self._transaction.execute(_sqlite_insert(count, "NOTHING"), values).rowcount
         if stored == len(batch.rows) or batch.rows[0][-1] is None:
             return stored
-        # Some were stored before, or occur twice in the batch; rarely are some of these logged later than the stored
+        # Some points were stored before, or occur twice in the batch. Few of these were logged later than the stored
         # points.
         repeats: Counter[int] = Counter()
         for count, values in _chunks(batch, keys):
@@ -301,7 +301,7 @@ def _chunks(batch: AcceptedBatch, keys: dict[str, int]) -> Iterator[tuple[int, l
 def _distinct(batches: Sequence[AcceptedBatch]) -> Iterator[Sequence[AcceptedBatch]]:
     """Divide batches so that no part has two values for a step of a metric: Postgres refuses such a statement.
 
-    The values of a step keep their order. Usually there is a single part.
+    The values of a step keep their order. Usually there is one part.
     """
     rest = [batch for batch in batches if batch.rows]
     while rest:

@@ -1,4 +1,4 @@
-"""Storing of groups of batches: a transaction per group, and each batch whole or not at all."""
+"""Storing of groups of batches: one transaction per group, and each batch whole or not at all."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -42,7 +42,7 @@ class WriterCache:
 
 
 class PointWriter:
-    """Writes groups of batches to a database. Only a single thread at a time may use it."""
+    """Writes groups of batches to a database. Only one thread at a time may use it."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class PointWriter:
         return self._cache.names
 
     def write(self, group: Sequence[tuple[str, PointBatch]], now: datetime) -> list[Outcome]:
-        """Store the batches, each with its attempt id, in a single transaction, and return an outcome for each.
+        """Store the batches, each with its attempt id, in one transaction, and return an outcome for each.
 
         A rejected batch leaves no trace and does not affect the others.
 
@@ -103,7 +103,7 @@ def store_batch(database: Database, attempt_id: str, batch: MetricsBatch, now: d
 
 
 class GroupWriter:
-    """Writes a group in a transaction."""
+    """Writes one group in one transaction."""
 
     def __init__(
         self,

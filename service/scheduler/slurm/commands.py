@@ -114,7 +114,7 @@ class SlurmCommands:
         return parse_records(text, separator) if done.returncode == 0 else None
 
     def sinfo(self) -> ClusterSnapshot:
-        """Partitions and nodes, from a single command."""
+        """Partitions and nodes, with one command."""
         common = ["sinfo", "--all", "--Node", "--noheader"]
         if not self._has_used_gpus:
             return snapshot(parse_short(self._run([*common, SHORT_FORMAT])))

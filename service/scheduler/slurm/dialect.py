@@ -37,7 +37,7 @@ class Dialect:
         )
 
     def request(self, resources: Resources, *, nodes: int, ranks: int, uses_gpus: bool) -> dict[str, str]:
-        """Return the sbatch options that request memory and generic resources, for a single task on each node.
+        """Return the sbatch options that request memory and generic resources, for one task on each node.
 
         Args:
             ranks: The ranks on each node, each with its own GPU if they use any.
@@ -72,7 +72,7 @@ class Dialect:
         return {"mem": f"{ranks * size}G"}
 
     def srun_arguments(self) -> list[str]:
-        """Return the arguments of srun, without the arguments that the service needs itself."""
+        """Return the arguments of srun in addition to the arguments that the service needs itself."""
         # srun would give the limits of the first node's shell to the tasks on all nodes.
         limits = [f"--propagate={self.propagate}"] if self.propagate else []
         return limits + [

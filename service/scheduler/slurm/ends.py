@@ -1,4 +1,4 @@
-"""Slurm's knowledge about the end of a job beyond its state: who cancelled it, and the reasons of its nodes."""
+"""Slurm's records of a job's end beyond its state: who cancelled it, and why its nodes are out of service."""
 
 import re
 import time
@@ -65,7 +65,8 @@ class EndEvidence:
         return observation
 
     def _reasons(self, observed: Mapping[str, Observation]) -> dict[str, list[NodeReason]]:
-        """Return why nodes are out of service, by list of nodes; lists without an answer of sinfo yet are left out."""
+        """Return why nodes are out of service, by list of nodes; lists for which sinfo has not answered yet are left
+        out."""
         lists = sorted({each.nodes[0] for each in observed.values() if _may_be_of_nodes(each)})[:_MAX_NODE_LISTS]
         if not lists:
             return {}
@@ -85,7 +86,7 @@ def _may_be_of_nodes(observation: Observation) -> bool:
 
 def _with_reasons(observation: Observation, reasons: Sequence[NodeReason]) -> Observation:
     if observation.ended_as not in _OF_NODES:
-        # The end is not related to earlier faults of its nodes, nor to faults that it has caused there.
+        # Faults that the nodes had before, and faults that the end has caused there, do not explain it.
         reasons = [each for each in reasons if _explains(each, observation)]
     if not reasons:
         return observation

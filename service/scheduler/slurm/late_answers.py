@@ -27,7 +27,7 @@ class Answer(Generic[T]):
 
     value: T
     question: frozenset[str]
-    """The subject of the question."""
+    """The ids or names that the question is about."""
     started: float
     """When the command was started, in seconds of `time.monotonic`."""
 
@@ -56,7 +56,7 @@ class LateAnswers(Generic[T]):
 
         Args:
             purpose: Calls of different purposes do not take each other's answers.
-            question: The subject of the answer, such as ids.
+            question: The ids or names that the answer is about.
             call: Makes the call, in another thread.
 
         Raises:

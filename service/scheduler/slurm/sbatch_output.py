@@ -201,6 +201,6 @@ def _unknown_outcome_message(returncode: int, stderr: str) -> str:
 
 
 def _errors(stderr: str) -> str:
-    """The lines of sbatch as a single text, limited in length: the last lines have its own error."""
+    """The lines of sbatch's output in one text, limited in length: the last lines have its own error."""
     text = "; ".join(line.removeprefix("sbatch: ").removeprefix("error: ") for line in stderr.splitlines() if line)
     return text if len(text) <= _MAX_ERROR else f"... {text[-_MAX_ERROR:]}"

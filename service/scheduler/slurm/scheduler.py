@@ -1,4 +1,4 @@
-"""The Slurm scheduler: submission through submitit in other processes, observation by a squeue and a sacct call."""
+"""The Slurm scheduler: submission through submitit in other processes, observation with one squeue and one sacct."""
 
 import json
 import os

@@ -136,7 +136,7 @@ class Submitters:
 
 
 def _read(connection: socket.socket, deadline: float, *, line: bool = False) -> bytes:
-    """Read to the end, or a single short line."""
+    """Read to the end, or one short line."""
     data = bytearray()
     while not (line and data.endswith(b"\n")):
         connection.settimeout(max(0.001, deadline - time.monotonic()))

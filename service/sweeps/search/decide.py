@@ -60,7 +60,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class NextMoves:
-    """The consequences of the state of a search."""
+    """The moves that follow from the state of a search."""
 
     record: Mapping[int, int] = field(default_factory=dict)
     """The rung of each trial that has reached it and whose value is to be recorded."""

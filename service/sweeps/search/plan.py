@@ -31,7 +31,7 @@ class SearchPlan(BaseModel):
 
     @property
     def sign(self) -> float:
-        """The factor for values, so that smaller products are better."""
+        """The factor that makes smaller values better."""
         return -1.0 if self.mode == "max" else 1.0
 
     @property

@@ -94,7 +94,7 @@ class SweepSearcher:
             except TooManyRequestsError:
                 log.info("the processes for proposals are busy", sweep=sweep_id)
             except Exception:
-                # The other searches must survive a bug in a search.
+                # The other searches must survive a bug in one of them.
                 log.exception("a search cannot be advanced", sweep=sweep_id)
         if changed:
             self.on_change()
@@ -113,7 +113,7 @@ class SweepSearcher:
         return moves.changes or proposed
 
     def _apply(self, sweep_id: str) -> None:
-        """Decide again from rows that no other writer changes, and write the results."""
+        """Decide again from rows that no other writer changes, and write the moves."""
         with self.lease.write() as session:
             now = self.clock()
             sweep = SweepRepository(session).get_for_update(sweep_id)

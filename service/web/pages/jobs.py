@@ -56,8 +56,8 @@ _ROW_SPEC_FIELDS = ("gpus", "strategy", "precision", "lora_rank")
 def row_fields(job: JobResource) -> dict[str, Any]:
     """Return the fields of a job that the table shows, so that a page of 50 jobs is small.
 
-    Same as in the API, except that the loss has the same key for all jobs, and that the only other metric is the metric
-    of the evaluation.
+    Same as in the API, except that the loss has the same key for all jobs, and the only other metric is the evaluation
+    metric.
     """
     fields = job.model_dump(mode="json", include={*_ROW_FIELDS, "metrics", "loss_metric", "evaluation_metric"})
     metrics, evaluation = fields["metrics"], job.evaluation_metric

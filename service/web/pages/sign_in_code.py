@@ -1,8 +1,8 @@
 """Signing in with a code of `trainyard open`, which the browser has from the fragment of its address.
 
 A visit never uses a code up, so that previews of links and prefetching do not. Nor does a code alone sign anybody in: a
-stranger could send the address of a code of their own, and receive the visitor's work under their name. So the visitor
-is shown whose code it is, and confirms.
+stranger could send the address of a code of their own, and receive everything that the visitor then does under their
+name. So the visitor is shown whose code it is, and confirms.
 """
 
 from datetime import timedelta
