@@ -111,7 +111,7 @@ class AppState:
         self.rate_limiter = RateLimiter(Rate(settings.rate_per_second, settings.rate_burst))
         self.address_rate_limiter = RateLimiter(Rate(settings.rate_per_second, settings.rate_burst))
         self.sign_in_rate_limiter = RateLimiter(Rate(settings.rate_per_second / 100, max(1, settings.rate_burst // 33)))
-        """Limits sign-ins by address: one by munge starts a process and writes rows before authentication."""
+        """Limits sign-ins by munge by address: each starts a process and writes rows before authentication."""
         self.worker_rate_limiter = RateLimiter(Rate(settings.worker_rate_per_second, settings.worker_rate_burst))
         database.after_commit += [self.global_source.on_commit, self.broadcaster.on_commit]
         database.before_commit = self.audit_log.add_entry
