@@ -285,7 +285,7 @@ def profile(app_state: AppStateDep, user: EditorDep, now: NowDep, job_id: JobId,
 def enter(
     app_state: AppStateDep, user: EnteringUserDep, now: NowDep, job_id: JobId, body: AccessRequest
 ) -> AccessResource:
-    """Return the command that starts a shell or a program beside the ranks of a running job; the audit has an entry for
+    """Return the command to start a shell or program beside the ranks of a running job; the audit has an entry for
     each."""
     add_audit_detail(**body.model_dump(exclude_none=True))
     settings = app_state.settings
