@@ -70,12 +70,12 @@ from trainyard.contract.validation_messages import describe_error
 
 _CONCURRENT_SUBMISSIONS = 4
 _PROPOSAL_SECONDS = 60.0
-"""Time limit of one proposal of a search."""
+"""Time limit of a proposal of a search."""
 """Each mostly waits for sbatch; more of them would compete with the requests, and load slurmctld."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command and return the exit status."""
+    """Run a command and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m service", description="The Trainyard service.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("serve", help="run the API and, unless TRAINYARD_RECONCILE is false, the reconciler")
@@ -124,7 +124,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _warn(settings: Settings) -> None:
-    """Log what is unsafe about this Python and the settings."""
+    """Log warnings about this Python and unsafe settings."""
     messages = [f"{problem}, which users can read through a job: {ROOTS_FIX}" for problem in root_problems(settings)]
     if (missing := describe_missing(sys.version_info[:3])) is not None:
         messages.append(missing)
@@ -155,7 +155,7 @@ def restore_database(settings: Settings, file: Path | None, *, dry_run: bool) ->
 
 
 def doctor(settings: Settings, *, scheduler_alone: bool = False) -> int:
-    """Print each finding of the diagnostics; return 1 if one is an error."""
+    """Print each finding of the diagnostics; return 1 if any is an error."""
     failed = False
     for finding in examine_slurm(settings) if scheduler_alone else run_checks(settings):
         failed |= finding.state == "error"
@@ -299,7 +299,7 @@ def make_searcher(app_state: AppState, lease: LeaderLease, on_change: Callable[[
         lease=lease,
         clock=app_state.clock,
         accept=partial(accept_trial, app_state),
-        # No request waits for a proposal. The process ends with this one, whose end closes its pipe.
+        # No request waits for a proposal. The pool's process ends with this process, whose end closes its pipe.
         run_in_process=ProcessPool(size=1, seconds=_PROPOSAL_SECONDS).run,
         quotas=app_state.quotas,
         run_as=app_state.settings.run_as,

@@ -1,4 +1,4 @@
-"""Runs the HTTP server and the background services of one process, from listening to a clean stop."""
+"""Runs the HTTP server and the background services of a process, from listening to a clean stop."""
 
 import fcntl
 import gc
@@ -20,7 +20,7 @@ from trainyard.contract.local_paths import admin_token_file, service_url_file
 
 _SWITCH_SECONDS = 0.0005
 _GC_THRESHOLD = 10_000
-"""New objects between two garbage collections. Python's default of 700 is fewer than one tick creates."""
+"""New objects between two garbage collections. Python's default of 700 is fewer than a tick creates."""
 
 
 _RESERVED_FILES = 256
@@ -28,7 +28,7 @@ _RESERVED_FILES = 256
 
 
 class StartError(Exception):
-    """The service cannot start; the message explains what to change."""
+    """The service cannot start; the message explains how to fix it."""
 
 
 class BackgroundService(Protocol):
@@ -71,7 +71,7 @@ def usable_connections(max_connections: int) -> int:
 
 @contextmanager
 def exclusive_lock(path: Path) -> Iterator[IO[str]]:
-    """Lock a state folder: two services must not share one local queue or one SQLite file.
+    """Lock a state folder: two services must not share a local queue or a SQLite file.
 
     Raises:
         StartError: another process holds the lock.
@@ -103,8 +103,9 @@ def run_server(
     """
     log = structlog.get_logger("service")
     server = _Server(config, end_streams)
-    # From before the first thread starts: an exception in the middle of a start would leave what had started running.
-    # uvicorn raises a signal again once it has stopped; the default handler would end the process before the cleanup.
+    # The handlers are set before the first thread starts: an exception in the middle of a start would leave its threads
+    # running. uvicorn raises a signal again once it has stopped; the default handler would end the process before the
+    # cleanup.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, server.handle_exit)
     with _listening(settings) as listener:

@@ -225,7 +225,7 @@ def _not_found(param: str, value: Any) -> NotFoundError:
 
 
 def _path_hint(request: Request) -> str:
-    """Return what to say of a client whose URL of the service has a path that the service does not have."""
+    """Return a hint for a client that is configured with a wrong path of the service."""
     path, api, _ = request.url.path.partition("/v1/")
     if not api or is_api(f"{path}/v1/"):
         return ""

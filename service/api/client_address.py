@@ -29,7 +29,7 @@ def client_address(peer: str, forwarded: str, trusted: Sequence[Network]) -> str
 def parse_address(text: str) -> IPv4Address | IPv6Address | None:
     """Return the address, IPv4 also where an IPv6 socket reports it as `::ffff:192.0.2.1`; None if it is none.
 
-    The zone of an IPv6 address is left out: any text can be one.
+    The zone of an IPv6 address is left out: any text can be a zone.
     """
     try:
         address = ip_address(text.partition("%")[0])

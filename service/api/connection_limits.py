@@ -83,7 +83,7 @@ class ConnectionLimitsMixin:
         self.table.idle.pop(self, None)
 
     def close_now(self: Any) -> None:
-        """Close the connection, and discard what was not sent: `close` would wait until the client has read it."""
+        """Close the connection, and discard unsent data: `close` would wait until the client has read it."""
         self._cancel_timer()
         self.table.unwatch(self)
         self.transport.abort()
@@ -144,7 +144,7 @@ def limited_protocol(
         limit: maximum number of connections of this process.
         seconds: time limit for a request head.
         stall_seconds: time limit for a reader that takes nothing of a response.
-        per_address: maximum number of connections of one IPv4 address or IPv6 /64 network; None: no limit.
+        per_address: maximum number of connections per IPv4 address or IPv6 /64 network; None: no limit.
         trusted_proxies: addresses or networks without a limit for each address.
     """
 

@@ -16,7 +16,7 @@ from service.api.client_address import client_network, parse_address
 STALL_SECONDS = 30.0
 """A reader that takes nothing of a response for this long is disconnected. Slow readers are not."""
 REFUSAL_SECONDS = 60.0
-"""Requests that uvicorn refuses are counted for this long, and logged in one line for each reason."""
+"""Requests that uvicorn refuses are counted for this long, and logged in one line per reason."""
 _CHECKS_PER_STALL = 6
 _BYTES_ACKED = 120
 """Offset of `tcpi_bytes_acked`, 8 bytes, in Linux's `struct tcp_info`."""
@@ -32,7 +32,7 @@ class Connection(Protocol):
 
 
 class WriteProgress:
-    """Measures whether a peer takes what the service sends."""
+    """Measures whether a peer reads the service's output."""
 
     def __init__(self, transport: Any):
         self._transport = transport
@@ -83,7 +83,7 @@ class ConnectionTable:
         """
         Args:
             limit: Maximum number of connections.
-            per_address: Maximum number of connections of one IPv4 address or one IPv6 /64 network.
+            per_address: Maximum number of connections per IPv4 address or IPv6 /64 network.
             exempt: Networks without a limit for each address.
             stall_seconds: Maximum time without progress of a reader.
         """
@@ -104,7 +104,7 @@ class ConnectionTable:
         """Count a new connection; return whether it may stay open.
 
         At the limit, another connection is closed instead of the new one: the longest stalled, else the longest idle.
-        Such connections of one client can therefore not exclude the others, whatever their addresses.
+        Such connections of a client can therefore not exclude other clients, whatever their addresses.
         """
         key = client_network(address)
         self._counts[key] = self._counts.get(key, 0) + 1

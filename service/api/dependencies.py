@@ -63,7 +63,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class AppState:
-    """The parts of one process that routes use. `main.py` sets the notifications; tests replace other parts."""
+    """The parts of a process that routes use. `main.py` sets the notifications; tests replace other parts."""
 
     def __init__(self, settings: Settings, database: Database, clock: Clock) -> None:
         self.settings = settings
@@ -107,11 +107,11 @@ class AppState:
         self.audit_log = AuditLog(database, lambda: self.clock())
         self.metrics_page: TimedCache[bytes] = TimedCache(timedelta(seconds=1))
         self.database_check: TimedCache[None] = TimedCache(timedelta(seconds=1))
-        """A successful write; every caller of `/readyz` may cause one, and each write costs an fsync."""
+        """A successful write; every caller of `/readyz` may cause a write, which costs an fsync."""
         self.rate_limiter = RateLimiter(Rate(settings.rate_per_second, settings.rate_burst))
         self.address_rate_limiter = RateLimiter(Rate(settings.rate_per_second, settings.rate_burst))
         self.sign_in_rate_limiter = RateLimiter(Rate(settings.rate_per_second / 100, max(1, settings.rate_burst // 33)))
-        """By address. A sign-in by munge starts a process and writes rows before anybody is authenticated."""
+        """Limits sign-ins by munge by address: each starts a process and writes rows before authentication."""
         self.worker_rate_limiter = RateLimiter(Rate(settings.worker_rate_per_second, settings.worker_rate_burst))
         database.after_commit += [self.global_source.on_commit, self.broadcaster.on_commit]
         database.before_commit = self.audit_log.add_entry
@@ -139,7 +139,7 @@ class AppState:
 
     @property
     def quotas(self) -> UserQuotas:
-        """The quotas of one user."""
+        """The quotas of a user."""
         return UserQuotas(
             gpus=self.settings.max_gpus_per_user,
             admin_gpus=self.settings.max_gpus_per_admin,
@@ -298,7 +298,7 @@ def require_worker(request: Request, attempt_id: str) -> Principal:
 
 
 class WorkerCheck:
-    """A dependency that returns the worker of a request, which must be the one of the attempt in the path."""
+    """A dependency that returns the worker of a request, which must belong to the attempt in the path."""
 
     async def __call__(self, request: Request) -> Principal:
         attempt_id: str = request.path_params["aid"]
@@ -334,7 +334,7 @@ def window_of(
 
     Args:
         order: The default order.
-        key: What the list is ordered by.
+        key: The sort key of the list.
     """
     default_order = order
 

@@ -1,4 +1,4 @@
-"""Responses with files below a run directory: a file, one range of it, or a folder as a tar.
+"""Responses with files below a run directory: a file, a range of it, or a folder as a tar.
 
 Starlette's `FileResponse` is not used: it opens the path itself, following links that a job may have planted, answers
 several ranges with a multipart body, and supports neither `If-None-Match` nor the API's error format.
@@ -33,7 +33,7 @@ from trainyard.contract.wire.pages import ErrorEnvelope
 _OCTETS = "application/octet-stream"
 _TAR = "application/x-tar"
 _MAX_LISTED = 20
-"""Paths of files that an archive leaves out in one audit entry."""
+"""Maximum number of left-out paths that the audit entry of an archive lists."""
 _MAX_LISTED_PATH = 256
 """Characters of such a path."""
 
@@ -90,7 +90,7 @@ IfNoneMatch = Annotated[
 
 @dataclass(frozen=True)
 class FileConditions:
-    """The method and headers of a request that select what of a file is sent."""
+    """The method and headers of a request that select the part of a file to be sent."""
 
     head: bool = False
     range: str | None = None
@@ -178,7 +178,7 @@ def file_response(
     """Return the file, or the requested range of it, as an attachment: a browser stores it, and never shows it.
 
     Args:
-        name: What the browser calls it; None: the last part of the path.
+        name: The file name for the browser; None: the last part of the path.
 
     Raises:
         NotFoundError: there is no regular file of the job at the path; links are not followed.

@@ -22,7 +22,7 @@ _MAX_INLINE_BYTES = 8 * 1024
 
 
 def parse_body(body: bytes, *, max_values: int = MAX_VALUES, unique_keys: bool = False, any_text: bool = False) -> Any:
-    """Return the JSON document in a body. The arguments are those of `parse_json`.
+    """Return the JSON document in a body. For the arguments, see `parse_json`.
 
     Raises:
         MalformedRequestError: The body is not JSON in UTF-8, or the document exceeds a bound.
@@ -50,7 +50,7 @@ class SlotRoute(APIRoute):
         return handle
 
     def reading_body(self, handler: Handler) -> Handler:
-        """Return the handler with what comes before it, once the caller may send the request."""
+        """Return the handler, extended by the steps before it, once the caller may send the request."""
         return handler
 
     def _in_slot(self, handler: Handler) -> Handler:
@@ -93,7 +93,7 @@ class JsonRoute(SlotRoute):
         return handle
 
     def _validate(self, field: ModelField, request: Request, body: bytes) -> Any:
-        """Return the model, which FastAPI accepts as it is."""
+        """Return the model, which FastAPI accepts unchanged."""
         value, errors = field.validate(self.parse(request, body), {}, loc=("body",))
         if errors:
             raise RequestValidationError(errors)

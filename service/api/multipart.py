@@ -1,4 +1,4 @@
-"""Forms with one file (multipart/form-data), read while they arrive: the file is never whole in memory."""
+"""Forms with a file (multipart/form-data), read while they arrive: the file is never whole in memory."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -15,7 +15,7 @@ _MAX_FIELDS = 32
 
 
 class FileSink(Protocol):
-    """What receives the file of a form."""
+    """Receives the file of a form."""
 
     def add(self, chunk: bytes) -> None: ...
 
@@ -31,7 +31,7 @@ class FormReader:
     def __init__(self, content_type: str | None, open_sink: Callable[[], FileSink]) -> None:
         """
         Raises:
-            MalformedRequestError: The content type is not that of a form.
+            MalformedRequestError: The content type does not belong to a form.
         """
         kind, options = parse_options_header(content_type)
         boundary = options.get(b"boundary", b"")

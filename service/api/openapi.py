@@ -103,7 +103,7 @@ def described_headers(descriptions: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _headers(status: str, *, private: bool, limited: bool) -> dict[str, Any]:
-    """Return the headers of every response with this status: the request id, rate limits and those of the status.
+    """Return the headers of every response with this status: the request id, rate limits and the status's own headers.
 
     Args:
         private: the route requires a token, and its answers must not be stored.

@@ -32,7 +32,7 @@ Schema = dict[str, Any]
 
 
 def add_examples(document: Schema) -> None:
-    """Complete the examples of models, and give each JSON body one, in its schema or else beside it."""
+    """Complete the examples of models, and add an example to each JSON body, in its schema or else beside it."""
     schemas: Schema = document["components"]["schemas"]
     described = {name for name, schema in schemas.items() if _given(schema)}
     for operation in (one for verbs in document["paths"].values() for one in verbs.values()):

@@ -15,7 +15,7 @@ def refuse_unknown(request: Request) -> None:
     """Check the query of a request; called by authentication, and so for every route under `/v1`.
 
     Raises:
-        InvalidRequestError: the matched route does not have a parameter, or a parameter with one value is repeated.
+        InvalidRequestError: the matched route does not have a parameter, or a single-valued parameter is repeated.
     """
     if not request.url.query:
         return

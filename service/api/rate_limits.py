@@ -19,7 +19,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Allowance:
-    """The result of one request: whether it is allowed, and the state of its bucket."""
+    """The result of a request: whether it is allowed, and the state of its bucket."""
 
     allowed: bool
     limit: int
@@ -27,7 +27,7 @@ class Allowance:
     reset_seconds: int
     """Seconds until the bucket is full."""
     retry_seconds: int = 0
-    """Seconds until the next request is allowed; 0 if this one is."""
+    """Seconds until the next request is allowed; 0 if this request is."""
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
@@ -47,7 +47,7 @@ class RateLimiter:
         self._lock = threading.Lock()
 
     def acquire(self, key: str, now: datetime) -> Allowance:
-        """Take one request from the bucket of a key, if it has one."""
+        """Take a request from the bucket of a key, if it has any left."""
         rate = self._rate
         with self._lock:
             level, updated_at = self._levels.pop(key, (float(rate.burst), now))
@@ -66,7 +66,7 @@ class RateLimiter:
         )
 
     def release(self, key: str) -> None:
-        """Return one request to the bucket of a key."""
+        """Return a request to the bucket of a key."""
         with self._lock:
             if key in self._levels:
                 level, updated_at = self._levels[key]

@@ -1,1 +1,1 @@
-"""What the service does as the Unix account of a job's owner: a helper program, and the calls of it."""
+"""Acting as the Unix account of a job's owner: a helper program, and the calls of it."""

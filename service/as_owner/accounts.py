@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\+-]{0,127}\$?")
-"""What sudo takes for a name, and for nothing else."""
+"""Names that sudo takes for a user name, and for nothing else."""
 
 
 class AccountError(Exception):
@@ -77,7 +77,7 @@ def account_problem(uid: int | None, accounts: Accounts | None) -> str | None:
     """Return why a job cannot run as the account that it has; None: it can.
 
     Args:
-        uid: The account of the job; None: that of the service.
+        uid: The account of the job; None: the service's account.
         accounts: The accounts that may own jobs; None: all jobs run as the service.
 
     Raises:

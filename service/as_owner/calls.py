@@ -33,12 +33,12 @@ _END_SECONDS = 2.0
 _KEEPER_SECONDS = 1.0
 """How long a keeper waits for that. The helper has then not ended by itself: it was stopped."""
 _BRIEF_SECONDS = 5.0
-"""How long a thread that serves all owners waits for one of them."""
+"""How long a thread that serves all owners waits for a single owner."""
 _OWNERS_AT_ONCE = 64
 
 
 class OwnerCallError(Exception):
-    """The helper did not do what was requested."""
+    """The helper did not carry out the request."""
 
 
 class NotBegunError(OwnerCallError):
@@ -95,8 +95,8 @@ class OwnerCalls:
     ) -> list[str]:
         """Remove paths below the run folder of a job, without following links; a missing path counts as removed.
 
-        Each path vanishes at once. What is left of it has a name that begins with `.removed-`, and the next removal
-        in this run folder finishes it.
+        Each path vanishes at once. Its remains have a name that begins with `.removed-`, and the next removal in this
+        run folder finishes it.
 
         Args:
             paths: Relative to the run folder; `.` stands for the folder itself.
@@ -153,7 +153,7 @@ class OwnerCalls:
         An owner can stop the helper. The call then goes on beside the thread, and counts as the owner's until it ends.
 
         Raises:
-            NoAnswerError: it has not ended yet, or an earlier one of this owner has not.
+            NoAnswerError: it has not ended yet, or an earlier call for this owner has not.
         """
         try:
             return self._slots.call(f"uid {uid}", call)
@@ -165,17 +165,17 @@ class OwnerCalls:
     def call(
         self, uid: int, operation: str, request: Mapping[str, Any], seconds: float, *, held: int | None = None
     ) -> dict[str, Any]:
-        """Run one operation to its end and return its result, which the owner may have made up.
+        """Run an operation to its end and return its result, which the owner may have made up.
 
         Args:
-            seconds: Time limit, after which the helper and what it started are killed.
+            seconds: Time limit, after which the helper and its child processes are killed.
             held: A descriptor that stays open until the helper has ended, even if the service ends before, and that no
                 process of the owner gets.
 
         Raises:
             AccountError: the service cannot act as this account.
             NotBegunError: nothing was done.
-            NoAnswerError: it is unknown what was done.
+            NoAnswerError: the outcome is unknown.
             OperationError: the operation failed.
         """
         account = self.accounts.get(uid)
@@ -309,7 +309,7 @@ class _Exchange:
             selector.unregister(self._stdin)
 
     def _receive(self, stream: Any) -> bool:
-        """Read what a stream has; return whether it may have more."""
+        """Read the available data of a stream; return whether it may have more."""
         try:
             data = os.read(stream.fileno(), 65536)
         except BlockingIOError:

@@ -124,7 +124,7 @@ def _log_to(folder: Path) -> None:
 
 
 def _name(text: str) -> str:
-    """Raises ValueError: it is not the name of one folder."""
+    """Raises ValueError: it is not the name of a single folder."""
     if not text or text in (".", "..") or "/" in text:
         raise ValueError(f"{text!r} is not the name of a folder")
     return text

@@ -1,9 +1,9 @@
 """The helper: a short-lived process that acts with the rights of a job's owner.
 
-It has the owner's uid, by sudo or because the service is root, and none of the service's rights, so no request can
-harm anybody else. The request is one line of JSON on standard input: `operation`, `uid`, `deadline` on the monotonic
-clock, and the operation's fields. The helper writes the line `begun` before it acts, and one line of JSON at the end.
-It uses the standard library, and submitit for submissions alone.
+It has the owner's uid, by sudo or because the service is root, and none of the service's rights, so no request can harm
+anybody else. The request is one line of JSON on standard input: `operation`, `uid`, `deadline` on the monotonic clock,
+and the operation's fields. The helper writes the line `begun` before it acts, and one line of JSON at the end. It uses
+the standard library, and submitit for submissions alone.
 """
 
 import json
@@ -32,7 +32,7 @@ Operation = Callable[[Request], dict[str, Any]]
 
 
 def main() -> None:
-    """Serve one request in an interpreter that nothing of the caller's environment configures."""
+    """Serve a request in an interpreter that the caller's environment does not configure."""
     if not sys.flags.isolated:
         os.execv(sys.executable, [sys.executable, "-I", os.path.abspath(__file__)])  # noqa: S606
     os.environ.clear()
@@ -92,9 +92,9 @@ def _result(operation: Operation, request: Request) -> dict[str, Any]:
 
 
 def _limit_time(deadline: float) -> None:
-    """End this process at the deadline, and with it what it has started, or earlier if the service requests it."""
+    """End this process with its children at the deadline, or earlier if the service requests it."""
     remaining = max(deadline - time.monotonic(), 0.001)
-    # A process that was stopped ends as soon as it is resumed.
+    # A suspended process ends as soon as it is resumed.
     signal.setitimer(signal.ITIMER_REAL, remaining)
     threading.Thread(target=_watch, args=(deadline - _KILL_LEAD_SECONDS,), daemon=True).start()
 
@@ -104,7 +104,7 @@ def _watch(end: float) -> None:
         if select.select([0], [], [], remaining)[0]:
             if os.read(0, 1) == KILL:
                 break
-            # The service has ended. The operation goes on, since the next start finds out what became of it.
+            # The service has ended. The operation goes on, since the service finds its outcome after the next start.
             time.sleep(max(0.0, end - time.monotonic()))
     os.killpg(os.getpgrp(), signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""Removing what is below a run folder, as its owner, in bounded time and at any depth. Links are not followed."""
+"""Removing the contents of a run folder, as its owner, in bounded time and at any depth. Links are not followed."""
 
 import os
 import secrets
@@ -13,7 +13,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove(run: Path, paths: Sequence[PurePosixPath | None], *, until: float) -> list[str]:
-    """Remove paths below a run folder, and what an earlier call left. A missing path counts as removed.
+    """Remove paths below a run folder, and the remains of an earlier call. A missing path counts as removed.
 
     Each path vanishes at once, by a rename within the run folder, and its content follows.
 

@@ -10,7 +10,7 @@ from service.core.errors import ServiceError
 from trainyard.contract.layout import DATA_CACHE
 
 MODE = 0o3733
-"""Anybody makes entries, which get the service's group; nobody lists them, or removes or renames those of others."""
+"""Anybody makes entries, which get the service's group; nobody lists them, or removes or renames others' entries."""
 
 OWN_FOLDERS = {"code": 0o711, "files": 0o711, DATA_CACHE: 0o1733, ".trash": 0o700}
 """The service's folders among the runs, with their modes. Whoever knows the digest of uploaded code, or of a data file,
@@ -26,7 +26,7 @@ def prepare_runs_folder(runs: Path, state: Path) -> None:
         state: The service's own folder.
 
     Raises:
-        ServiceError: the message states what to change.
+        ServiceError: the message states the remedy.
     """
     if runs.is_relative_to(state):
         raise ServiceError(
@@ -50,7 +50,7 @@ def prepare_runs_folder(runs: Path, state: Path) -> None:
 
 
 def _prepare_own_folder(folder: Path, mode: int) -> None:
-    """Make one of the service's folders among the runs, before anybody else makes it.
+    """Make a folder of the service among the runs, before anybody else makes it.
 
     Raises:
         ServiceError: it is a link or belongs to another account.
@@ -63,7 +63,7 @@ def _prepare_own_folder(folder: Path, mode: int) -> None:
 
 
 def is_usable(status: os.stat_result) -> bool:
-    """Return whether a folder has the owner, the group and the mode of one for the runs of several accounts."""
+    """Return whether a folder has the owner, the group and the mode that the runs of several accounts need."""
     return stat.S_ISDIR(status.st_mode) and _is_ours(status) and stat.S_IMODE(status.st_mode) == MODE
 
 

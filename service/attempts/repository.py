@@ -1,4 +1,4 @@
-"""All SQL of the worker protocol: claims, events and checkpoints of one job."""
+"""All SQL of the worker protocol: claims, events and checkpoints of a job."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -12,11 +12,11 @@ from service.jobs.parameters import Entry
 from trainyard.contract.parameter_text import index_text
 
 MAX_CHECKPOINTS = 1000
-"""Checkpoints of one job that are known. Rows remain after their files, so a long job reaches this."""
+"""Maximum number of checkpoints of a job. Rows remain after their files, so a long job reaches this."""
 
 
 class AttemptRepository:
-    """Reports of workers within one session."""
+    """Reports of workers within a session."""
 
     def __init__(self, session: Session):
         self._session = session
@@ -69,7 +69,7 @@ class AttemptRepository:
     def forget_checkpoints(self, job_pk: int, newest: Checkpoint) -> None:
         """Delete the rows beyond `MAX_CHECKPOINTS`: deleted checkpoints first, then the lowest steps; not the newest.
 
-        Files of those that are not deleted stay in the run directory.
+        The files of checkpoints that are not deleted stay in the run directory.
         """
         of_job = Checkpoint.job_pk == job_pk
         count = self._session.scalar(sa.select(sa.func.count()).select_from(Checkpoint).where(of_job)) or 0

@@ -1,4 +1,4 @@
-"""The worker protocol: claim, heartbeat, events, checkpoints and exit record of one attempt.
+"""The worker protocol: claim, heartbeat, events, checkpoints and exit record of an attempt.
 
 Each call is one transaction and can be repeated without effect.
 """
@@ -45,12 +45,12 @@ CLAIMABLE = frozenset({"submitting", "pending", "running", "lost"})
 REPORTS_REJECTED = "reports_rejected"
 PARAMETERS_DROPPED = "parameters_dropped"
 MAX_ALERTS = 100
-"""Alerts of one job that webhooks deliver. All are in its history."""
+"""Maximum number of a job's alerts that webhooks deliver. All are in its history."""
 MEDIA_DROPPED = "media_dropped"
 
 
 class AttemptService:
-    """Stores the reports of one attempt, from its worker or, after its end, from its run directory."""
+    """Stores the reports of an attempt, from its worker or, after its end, from its run directory."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class AttemptService:
         """
         Args:
             late: Whether to accept reports of an ended attempt, from its spool.
-            count: Called with the kind and the amount of what was stored.
+            count: Called with the kind and the number of the stored items.
             secret_values: Returns the values of a user's secrets by name.
         """
         self._database = database
@@ -92,7 +92,8 @@ class AttemptService:
             if not current or not attempts.claim(attempt.id, claim.nonce, self._now, nodes):
                 raise ConflictError(f"attempt {attempt.number} of job {job.id} must not run", code="claim_refused")
             if names_entries(attempt.scheduler) and claim.scheduler_id not in (None, attempt.scheduler_id):
-                # If one attempt has several scheduler entries, the claimant's is observed, not the one sbatch returned.
+                # If an attempt has several scheduler entries, the claimant's entry is observed, not the entry that
+                # sbatch returned.
                 attempt.scheduler_id = claim.scheduler_id
                 attempt.submitted_at = attempt.submitted_at or self._now
                 jobs.add_event(job, "submitted", f"Scheduler job: {claim.scheduler_id}")
@@ -173,7 +174,7 @@ class AttemptService:
         self._count("checkpoints", 1)
 
     def parameters(self, report: ParametersReport) -> None:
-        """Merge a program's parameters, tags and notes into those of the job.
+        """Merge a program's parameters, tags and notes into the job's.
 
         Values of a later execution stay, and reports from before a retry from scratch are ignored.
         """
@@ -213,7 +214,7 @@ class AttemptService:
         return len(report.items) - dropped
 
     def record_rejected(self, count: int, first: str) -> None:
-        """Add an event about spooled reports that could not be stored, unless the last one is the same."""
+        """Add an event about spooled reports that could not be stored, unless the last event is the same."""
         with self._database.write() as session:
             jobs = JobRepository(session, self._now)
             attempt, job = self._lock(jobs)
@@ -233,7 +234,7 @@ class AttemptService:
 
 
 def _without_estimate(progress: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return the progress that a new attempt continues, without the pace, time left and phase of the one before."""
+    """Return the progress that a new attempt continues, without the pace, time left and phase of the attempt before."""
     continued = ("step", "total_steps", "epoch", "reported_at")
     return progress and {key: progress[key] for key in continued if key in progress}
 

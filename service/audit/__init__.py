@@ -1,1 +1,1 @@
-"""The audit log: one entry for every change that a user requests."""
+"""The audit log: an entry for every change that a user requests."""

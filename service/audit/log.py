@@ -1,4 +1,4 @@
-"""The audit log: one entry for every change that a user requests, written here for all routes.
+"""The audit log: an entry for every change that a user requests, written here for all routes.
 
 The middleware makes a `RequestContext` for each request, authentication adds the caller, and the first transaction
 that the request commits includes the entry. A request that commits nothing gets its entry before the response starts.
@@ -31,19 +31,19 @@ _READ_ONLY_ACTIONS = frozenset({"make_plan", "plan_data"})
 """Operations that store nothing, whatever their method."""
 _AUTH_FAILURE_WINDOW = timedelta(seconds=60)
 _MAX_ADDRESSES = 20
-"""Addresses that one entry about failed authentications lists."""
+"""Maximum number of addresses in an entry about failed authentications."""
 _MAX_COUNTED_ADDRESSES = 1000
 _REFUSAL_WINDOW = timedelta(seconds=60)
 _MAX_REFUSAL_WINDOW = timedelta(hours=1)
-"""While refusals of a kind continue, each summary stands for twice the time of the last one, up to this. A kind is
-counted until none has come for this long: else a client that repeats each request once a minute would add an entry
-each time."""
+"""While refusals of a kind continue, each summary stands for twice the time of the last summary, up to this. A kind is
+counted until none has come for this long: else a client that repeats each request once a minute would add an entry each
+time."""
 _MAX_COUNTED_REFUSALS = 4000
-"""Kinds of refusals that are counted at once; further ones are counted together."""
+"""Maximum number of kinds of refusals that are counted at once; further kinds are counted together."""
 _OTHER_REFUSALS = "other_refusals"
 
 _MAX_REFUSALS_OF_TOKEN = 100
-"""Kinds of refusals of one token; beyond that, details do not distinguish them."""
+"""Maximum number of kinds of refusals of a token; beyond that, details do not distinguish them."""
 
 RefusalKey = tuple[str | None, str, int, str]
 """The id of the token, the action, the HTTP status and the details."""
@@ -51,18 +51,18 @@ RefusalKey = tuple[str | None, str, int, str]
 
 @dataclass
 class _Refusals:
-    """Refused requests of one kind. The first has an entry of its own; the others are counted."""
+    """Refused requests of a kind. The first has an entry of its own; the others are counted."""
 
     last: AuditEntry
     started_at: datetime
     window: timedelta = _REFUSAL_WINDOW
-    """The time after which the counted ones get a summary."""
+    """The time after which the counted refusals get a summary."""
     count: int = 0
 
 
 @dataclass
 class RequestContext:
-    """One request, and what its audit entry would contain."""
+    """A request, and the content of its audit entry."""
 
     request_id: str
     address: str
@@ -75,7 +75,7 @@ class RequestContext:
     recorded: bool = False
     """Whether a transaction of the request has included the entry."""
     detail: dict[str, Any] = field(default_factory=dict)
-    """What an administrator should know even if the request changes nothing."""
+    """Facts that an administrator should know even if the request changes nothing."""
 
     @property
     def is_change(self) -> bool:

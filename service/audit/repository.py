@@ -37,7 +37,7 @@ class AuditFilter:
 
 
 class AuditRepository:
-    """Audit entries within one session."""
+    """Audit entries within a session."""
 
     def __init__(self, session: Session):
         self._session = session
@@ -48,7 +48,7 @@ class AuditRepository:
     def page(
         self, matching: AuditFilter, *, after: int | None, limit: int, descending: bool
     ) -> tuple[Sequence[AuditEntry], bool]:
-        """Return one page in the order of writing, and whether more entries follow."""
+        """Return a page in the order of writing, and whether more entries follow."""
         query = sa.select(AuditEntry).where(*matching.conditions())
         if after is not None:
             query = query.where(AuditEntry.pk < after if descending else AuditEntry.pk > after)

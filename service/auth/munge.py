@@ -39,7 +39,7 @@ class CredentialError(AuthenticationError):
 
 @dataclass(frozen=True)
 class DecodedCredential:
-    """Who made a credential, and what it carries."""
+    """The uid that made a credential, and the message that it carries."""
 
     uid: int
     message: bytes
@@ -62,7 +62,7 @@ class UnmungeProgram:
     """The program `unmunge`."""
 
     socket: Path | None = None
-    """Socket of munged; None: the one that munge was built with."""
+    """Socket of munged; None: the socket that munge was built with."""
     program: str = "unmunge"
 
     def decode(self, credential: str) -> DecodedCredential:
@@ -89,7 +89,8 @@ class UnmungeProgram:
 
 
 def _parse(output: bytes) -> DecodedCredential:
-    """Parse lines `KEY: value`, an empty line, and the message. The message's author can only change what follows."""
+    """Parse lines `KEY: value`, an empty line, and the message. The message's author can change only the text after the
+    lines."""
     head, separator, message = output.partition(b"\n\n")
     key, _, value = head.partition(b":")
     if not separator or key.strip() != b"UID" or not value.strip().isdigit():

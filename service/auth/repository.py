@@ -1,4 +1,4 @@
-"""SQL of API tokens, browser sessions and what leads to them."""
+"""SQL of API tokens, browser sessions, and codes and nonces of sign-ins."""
 
 from datetime import datetime, timedelta
 
@@ -11,7 +11,7 @@ from service.db.models import Attempt, SignInCode, SignInNonce, Token, UnixUser,
 
 
 class TokenRepository:
-    """Tokens within one session."""
+    """Tokens within a session."""
 
     def __init__(self, session: Session):
         self._session = session
@@ -43,7 +43,7 @@ class TokenRepository:
         return self._session.scalar(sa.select(Token.name).where(sa.func.lower(Token.name) == name.lower()).limit(1))
 
     def revoke_sign_ins(self, name: str, now: datetime, *, role: str, limit: int) -> None:
-        """Revoke the user's tokens of sign-ins that have another role, and all others but the newest ones."""
+        """Revoke the user's tokens of sign-ins that have another role, and all others but the newest."""
         unexpired = sa.or_(Token.expires_at.is_(None), Token.expires_at > now)
         valid = (Token.name == name, Token.unix_uid.is_not(None), Token.revoked_at.is_(None), unexpired)
         rows = self._session.scalars(sa.select(Token).where(*valid).order_by(Token.created_at.desc(), Token.id))
@@ -58,7 +58,7 @@ class TokenRepository:
         return self._session.get(Attempt, attempt_id)
 
     def page(self, *, after: str | None, limit: int, descending: bool) -> tuple[list[Token], bool]:
-        """Return one page by time of creation, and whether more tokens follow.
+        """Return a page by time of creation, and whether more tokens follow.
 
         Raises:
             NotFoundError: there is no token with the id `after`.
@@ -96,12 +96,12 @@ class TokenRepository:
         self._session.execute(sa.update(Token).where(Token.id == token_id, stale).values(last_used_at=now))
 
     def add_new(self, database: Database, **values: object) -> None:
-        """Add a token unless its id exists: several processes may add the same one at once."""
+        """Add a token unless its id exists: several processes may add the same token at once."""
         self._session.execute(database.insert(Token).values(values).on_conflict_do_nothing())
 
 
 class SessionRepository:
-    """Browser sessions within one session of the database."""
+    """Browser sessions within a session of the database."""
 
     def __init__(self, session: Session):
         self._session = session
@@ -118,7 +118,7 @@ class SessionRepository:
         self._session.execute(sa.delete(WebSession).where(WebSession.hash == hash_))
 
     def remove_oldest(self, token_id: str, limit: int) -> None:
-        """Remove all sessions of a token but the newest ones."""
+        """Remove all sessions of a token but the newest."""
         newest_first = (WebSession.created_at.desc(), WebSession.hash)
         query = sa.select(WebSession.hash).where(WebSession.token_id == token_id).order_by(*newest_first)
         old = list(self._session.scalars(query.offset(limit)))
@@ -129,7 +129,7 @@ class SessionRepository:
 
 
 class SignInCodeRepository:
-    """Codes of sign-ins within one session of the database."""
+    """Codes of sign-ins within a session of the database."""
 
     def __init__(self, session: Session):
         self._session = session
@@ -151,7 +151,7 @@ class SignInCodeRepository:
         self._session.execute(sa.delete(SignInCode).where(SignInCode.expires_at <= now))
 
     def remove_oldest(self, token_id: str, limit: int) -> None:
-        """Remove all codes of a token but the newest ones."""
+        """Remove all codes of a token but the newest."""
         newest_first = (SignInCode.created_at.desc(), SignInCode.hash)
         query = sa.select(SignInCode.hash).where(SignInCode.token_id == token_id).order_by(*newest_first)
         old = list(self._session.scalars(query.offset(limit)))
@@ -159,7 +159,7 @@ class SignInCodeRepository:
 
 
 class UnixUserRepository:
-    """Users with Unix accounts, and nonces of sign-ins, within one session."""
+    """Users with Unix accounts, and nonces of sign-ins, within a session."""
 
     def __init__(self, session: Session):
         self._session = session

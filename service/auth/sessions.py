@@ -18,7 +18,7 @@ MAX_COOKIE_BYTES = 4096
 """Maximum size of a `Cookie` header; other services on the same host name may set cookies too."""
 _MAX_SECRET_LENGTH = 200
 MAX_SESSIONS = 50
-"""Sessions of one token. A further sign-in ends the oldest one."""
+"""Maximum number of sessions of a token. A further sign-in ends the oldest session."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,13 @@ class Cookie:
     secure: bool
     """Whether users reach the service by https."""
     path: str = "/"
-    """The path below which users reach the service. Services on one host, each below its own, share no session."""
+    """The path below which users reach the service. Services on the same host, each below its own path, share no
+    session."""
 
     @property
     def name(self) -> str:
         """The cookie's name. Browsers accept `__Host-` only on a secure cookie of the whole host, which sibling domains
-        cannot set, and `__Secure-` on any secure one."""
+        cannot set, and `__Secure-` on any secure cookie."""
         prefix = "__Host-" if self.path == "/" else "__Secure-"
         return f"{prefix}trainyard" if self.secure else "trainyard"
 

@@ -25,7 +25,7 @@ NONCE_SECONDS = 60
 MAX_NONCES = 10_000
 """Nonces of all clients that are neither used nor expired."""
 MAX_TOKENS = 20
-"""Valid tokens that one user may have from sign-ins. A further sign-in revokes the oldest one."""
+"""Maximum number of a user's valid tokens from sign-ins. A further sign-in revokes the oldest token."""
 _MAX_NAME_LENGTH = 64
 _NOBODY = 65534
 """The uid of accounts that the kernel, or a filesystem, cannot name."""

@@ -14,7 +14,7 @@ from service.db.models import SignInCode
 CODE_SECONDS = 60
 """Lifetime of a code; a browser uses it at once."""
 MAX_CODES = 10
-"""Codes of one token that are neither used nor expired. A further one replaces the oldest."""
+"""Maximum number of codes of a token that are neither used nor expired. A further code replaces the oldest."""
 MAX_LENGTH = 100
 
 

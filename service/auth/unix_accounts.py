@@ -26,7 +26,7 @@ class AccountLookup(Protocol):
         """Check that groups exist.
 
         Raises:
-            UnavailableError: one of them does not.
+            UnavailableError: a group does not exist.
         """
 
     def by_uid(self, uid: int, groups: frozenset[str]) -> UnixAccount | None:
@@ -36,7 +36,7 @@ class AccountLookup(Protocol):
             groups: The groups of which membership is looked up.
 
         Raises:
-            UnavailableError: one of the groups does not exist.
+            UnavailableError: a group does not exist.
         """
 
     def uid(self, name: str) -> int | None:

@@ -56,11 +56,11 @@ def backup(settings: Settings, file: Path, now: datetime, report: Print) -> None
 
 
 def restore(settings: Settings, file: Path | None, now: datetime, report: Print, *, dry_run: bool = False) -> None:
-    """Replace the database by a backup, and have the next start adopt from the run directories what runs.
+    """Replace the database by a backup, and have the next start adopt running jobs from the run directories.
 
     Args:
         file: The backup; None: the database has been restored by other means.
-        dry_run: Only check, and report what would be done.
+        dry_run: Only check, and report the planned changes.
 
     Raises:
         BackupError: The file is no backup of this database, or a service still uses the database.
@@ -107,7 +107,7 @@ def _check_unused(settings: Settings, now: datetime) -> None:
 
 
 def _report(settings: Settings, now: datetime, report: Print) -> None:
-    """Print what the restored database has, and what follows."""
+    """Print the number of jobs in the restored database, and the consequences."""
     database = Database(settings.url)
     try:
         with database.read() as session:

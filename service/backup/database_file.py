@@ -25,7 +25,7 @@ class BackupError(ServiceError):
 
 
 def copy_sqlite(source: Path, target: Path) -> None:
-    """Copy a SQLite database that may be in use; the copy is as of one transaction.
+    """Copy a SQLite database that may be in use; the copy is a consistent snapshot.
 
     Raises:
         BackupError: The database cannot be read, or the copy not written.
@@ -90,13 +90,13 @@ def check_revision(name: str, revision: str | None) -> None:
 
 
 def replace_sqlite(database: Path, backup: Path, now: datetime) -> Path | None:
-    """Replace the SQLite file of a stopped service by a backup; return where the former one lies, if there was one."""
+    """Replace the SQLite file of a stopped service by a backup; return where the former file lies, if there was any."""
     copy = database.with_name(f".{database.name}.restoring")
     copy_sqlite(backup.absolute(), copy)
     former = None
     if database.exists():
         former = database.with_name(f"{database.name}.before-restore-{now:%Y%m%dT%H%M%S}")
-        # The journal belongs to the former file: with another one, SQLite would damage that.
+        # The journal belongs to the former file: SQLite would damage another file with it.
         for suffix in ("-wal", "-shm", ""):
             with suppress(FileNotFoundError):
                 os.rename(f"{database}{suffix}", f"{former}{suffix}")

@@ -35,7 +35,7 @@ def list_members(files: UntrustedFiles, root: Path, name: str, left_out: list[st
     """Return the regular files below a folder that are not hidden, to be archived under `name`/.
 
     Args:
-        left_out: Receives the paths of hidden files, links, special files and what belongs to another account.
+        left_out: Receives the paths of hidden files, links, special files and files of other accounts.
     """
     listed = list_files(files, root, hidden=True, irregular=left_out)
     left_out += [file.path for file in listed if is_hidden(file.path)]

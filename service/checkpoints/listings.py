@@ -21,7 +21,7 @@ _Key = tuple[UntrustedFiles, Path, bool, ProgramOutput | None]
 
 
 class FileListings:
-    """Holds each listing of several pages for a minute, so that its pages are parts of one list."""
+    """Holds each listing of several pages for a minute, so that its pages are parts of the same list."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
@@ -38,7 +38,7 @@ class FileListings:
         after: str | None,
         output: ProgramOutput | None = None,
     ) -> tuple[list[FileResource], bool]:
-        """Return one page of the regular files below a folder, by path, and whether more follow.
+        """Return a page of the regular files below a folder, by path, and whether more follow.
 
         Args:
             after: The last path of the previous page. Without it the folders are read anew.

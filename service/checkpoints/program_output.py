@@ -1,4 +1,4 @@
-"""What a program wrote in its working directory: artifacts of its job, below `output/`."""
+"""The files that a program wrote in its working directory: artifacts of its job, below `output/`."""
 
 import stat
 from collections.abc import Iterator, Mapping
@@ -66,7 +66,8 @@ def _folder(files: UntrustedFiles, attempt: AttemptLayout) -> Path:
 def newest_checkpoint(files: UntrustedFiles, attempt: AttemptLayout, spec: Mapping[str, Any]) -> float | None:
     """Return when a program last wrote a checkpoint, in seconds since 1970; None if it has none.
 
-    Every file of the folder for checkpoints counts, and in the working directory those that are checkpoints by name.
+    Every file of the folder for checkpoints counts, and in the working directory every file that is a checkpoint by
+    name.
     """
     checkpoints = files.walk(
         RunLayout(attempt.root.parent.parent).checkpoints, limit=_MAX_ENTRIES, enter=lambda _: True

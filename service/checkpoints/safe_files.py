@@ -1,4 +1,4 @@
-"""Listings and downloads of what jobs wrote: regular files whose paths a URL can name."""
+"""Listings and downloads of the files of jobs: regular files whose paths a URL can name."""
 
 import os
 import stat
@@ -14,12 +14,12 @@ from trainyard.contract.output_paths import is_output
 from trainyard.contract.wire.files import FileResource
 
 MAX_LISTED = 10_000
-"""The most files in a listing; further ones can still be downloaded by path."""
+"""Maximum number of files in a listing; further files can still be downloaded by path."""
 
 CHUNK = 256 * 1024
 
 _MAX_ENTRIES = 50_000
-"""Entries of all folders that one listing looks at."""
+"""Maximum number of entries, over all folders, that a listing reads."""
 _MAX_PATH = 1024
 """Characters of a path below a folder."""
 
@@ -36,8 +36,8 @@ def list_files(
 
     Args:
         hidden: Include files and folders whose names begin with a dot.
-        below: Lists only these paths, and what is below them; None: everything.
-        irregular: Receives the paths of links, special files and what belongs to another account, which are left out.
+        below: Lists only these paths and the files below them; None: everything.
+        irregular: Receives the paths of links, special files and files of other accounts, which are left out.
     """
 
     def enter(path: str) -> bool:
@@ -75,7 +75,7 @@ def is_plain_path(path: str) -> bool:
 
 
 def modified_time(status: os.stat_result) -> datetime:
-    """Return the time of the last change. A job can set any time, which is limited to what the API can represent."""
+    """Return the time of the last change. A job can set any time, which is limited to the range of the API."""
     seconds = min(max(status.st_mtime, MIN_TIME.timestamp()), MAX_TIME.timestamp())
     return datetime.fromtimestamp(seconds, UTC)
 

@@ -1,1 +1,1 @@
-"""What the scheduler has to run on: read seldom, stored, and compared with what a job asks for."""
+"""The scheduler's resources: read seldom, stored, and compared with the resources that a job requests."""

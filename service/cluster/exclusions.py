@@ -14,7 +14,7 @@ LAUNCH_TEXTS: Mapping[str, str] = {
 }
 """The kinds of faults that exclude a node, and how users read them. The others can have their cause in the job."""
 WINDOW = timedelta(minutes=30)
-"""The faults of two jobs within this time exclude a node, for as long after the last one."""
+"""The faults of two jobs within this time exclude a node, for as long after the last fault."""
 SITE_NODES, SITE_WINDOW = 3, timedelta(minutes=10)
 """Attempts that fail to start on so many nodes within this time probably have a common cause."""
 
@@ -27,7 +27,7 @@ class ExcludedNode:
     since: datetime
     until: datetime
     faults: tuple[NodeFault, ...]
-    """Those of its launches that count, newest first."""
+    """The faults of its launches that count, newest first."""
     partitions: tuple[str, ...] = ()
     """Where it is excluded. In its other partitions, too many nodes are excluded already."""
 
@@ -49,22 +49,22 @@ class ExcludedNode:
 
 @dataclass(frozen=True)
 class Exclusions:
-    """The nodes that all jobs avoid at one time."""
+    """The nodes that all jobs avoid at a time."""
 
     nodes: tuple[ExcludedNode, ...] = ()
-    """Those with the newest faults first."""
+    """The excluded nodes, in the order of their newest faults, newest first."""
     retained: tuple[str, ...] = ()
     """Nodes that are equally bad, but stay in use because too many of their partitions' nodes are excluded."""
     failing: tuple[str, ...] = ()
     """The nodes where attempts failed to start within `SITE_WINDOW`."""
 
     def within(self, partitions: Collection[str]) -> list[ExcludedNode]:
-        """Return the nodes that are excluded in one of these partitions."""
+        """Return the nodes that are excluded in any of these partitions."""
         return [node for node in self.nodes if not set(partitions).isdisjoint(node.partitions)]
 
     @property
     def warning(self) -> str | None:
-        """What an administrator should know beside the excluded nodes."""
+        """A warning for administrators beside the excluded nodes."""
         parts = []
         if self.retained:
             parts.append(
@@ -109,7 +109,7 @@ def exclusions(faults: Iterable[NodeFault], members: Mapping[str, Collection[str
 
 
 def limit(nodes: int) -> int:
-    """Return how many nodes of a partition may be excluded: a quarter, one of a few, and not the only one."""
+    """Return how many nodes of a partition may be excluded: a quarter, but at least one, and never the only node."""
     return max(1, nodes // 4) if nodes > 1 else 0
 
 

@@ -16,7 +16,7 @@ from trainyard.contract.wire.orphans import OrphanRequest, OrphanResource
 
 @dataclass(frozen=True)
 class UnknownEntry:
-    """An orphan as the reconciler has just observed it; the fields are those of the table."""
+    """An orphan as the reconciler has just observed it; the fields match the table."""
 
     id: str
     job_id: str | None = None
@@ -29,7 +29,7 @@ class UnknownEntry:
 
 
 class OrphanRepository:
-    """Orphans within one session."""
+    """Orphans within a session."""
 
     def __init__(self, session: Session):
         self._session = session
@@ -41,7 +41,7 @@ class OrphanRepository:
         return list(self._session.scalars(sa.select(Orphan).where(Orphan.requested.is_not(None)).order_by(Orphan.id)))
 
     def counts(self) -> Mapping[str, int]:
-        """Return the numbers of orphans in the scheduler's queue and of those that are only on disk."""
+        """Return the number of orphans in the scheduler's queue, and the number that are only on disk."""
         in_queue = sa.func.count(Orphan.scheduler_id)
         queued, total = self._session.execute(sa.select(in_queue, sa.func.count()).select_from(Orphan)).one()
         return {"queue": queued, "disk": total - queued}
@@ -54,7 +54,7 @@ class OrphanRepository:
         return row
 
     def replace(self, entries: Mapping[str, UnknownEntry], now: datetime) -> list[UnknownEntry]:
-        """Store exactly these orphans; requests about them remain. Return the new ones."""
+        """Store exactly these orphans; requests about them remain. Return the new orphans."""
         for row in self.list_all():
             entry = entries.get(row.id)
             if entry is None:
@@ -71,13 +71,13 @@ class OrphanRepository:
 
 
 def list_orphans(database: Database) -> list[OrphanResource]:
-    """Return all orphans, those that were observed first at the front."""
+    """Return all orphans in the order of their first observation."""
     with database.read() as session:
         return [orphan_resource(row) for row in OrphanRepository(session).list_all()]
 
 
 def request(database: Database, orphan_id: str, action: OrphanRequest, by: str, now: datetime) -> OrphanResource:
-    """Store what an administrator requests; the reconciler does it in its next tick.
+    """Store an administrator's request; the reconciler carries it out in its next tick.
 
     Raises:
         NotFoundError: There is no such orphan.

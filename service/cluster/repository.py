@@ -17,7 +17,7 @@ _MAX_FAULT_AGE = timedelta(days=1)
 
 
 class ClusterRepository:
-    """Snapshots within one session."""
+    """Snapshots within a session."""
 
     def __init__(self, session: Session):
         self._session = session
@@ -38,7 +38,7 @@ class ClusterRepository:
         self._session.execute(statement.on_conflict_do_update(index_elements=[Cluster.backend], set_=row))
 
     def resource(self, backend: str, now: datetime) -> ClusterResource:
-        """Return the newest snapshot and its age; an empty one before the first."""
+        """Return the newest snapshot and its age; an empty snapshot before the first."""
         row = self._session.get(Cluster, backend)
         if row is None:
             return ClusterResource(backend=backend)
@@ -55,14 +55,14 @@ class ClusterRepository:
 
 
 class NodeFaultRepository:
-    """The faults of nodes over all jobs, within one session."""
+    """The faults of nodes over all jobs, within a session."""
 
     def __init__(self, session: Session, now: datetime):
         self._session = session
         self._now = now
 
     def add(self, fault: NodeFault) -> None:
-        """Store a fault; delete those that are older than a day."""
+        """Store a fault; delete faults that are older than a day."""
         self._session.execute(sa.delete(NodeFault).where(NodeFault.created_at < self._now - _MAX_FAULT_AGE))
         self._session.add(fault)
 
@@ -87,7 +87,7 @@ class NodeFaultRepository:
 
 
 class MaintenanceRepository:
-    """The maintenance mode within one session."""
+    """The maintenance mode within a session."""
 
     def __init__(self, session: Session, instance: str):
         self._session = session
@@ -101,7 +101,7 @@ class MaintenanceRepository:
         return MaintenanceResource(active=True, since=row.since, started_by=row.started_by, message=row.message)
 
     def start(self, database: Database, message: str, by: str, now: datetime) -> None:
-        """Turn it on, or replace its message; time and user remain those of the start."""
+        """Turn it on, or replace its message; time and user of the start remain."""
         row = {"instance": self._instance, "since": now, "started_by": by, "message": message}
         statement = database.insert(MaintenanceMode).values(row)
         key = [MaintenanceMode.instance]

@@ -33,12 +33,13 @@ def old_archives(runs: Path, before: float) -> list[Path]:
 
 
 def digest_of(archive: Path) -> str:
-    """Return the digest in an archive's name; for an unfinished upload, one that no job refers to."""
+    """Return the digest in an archive's name; for an unfinished upload, a digest that no job refers to."""
     return f"sha256:{archive.stem}"
 
 
 class Upload:
-    """An archive that is being received: hashed as it arrives, and stored only if its digest is the announced one."""
+    """An archive that is being received: hashed as it arrives, and stored only if its digest is the announced
+    digest."""
 
     def __init__(self, runs: Path, digest: str, *, limit: int = MAX_CODE_BYTES) -> None:
         self._path = code_archive(runs, digest)

@@ -18,7 +18,7 @@ def _parse_service_url(text: str) -> str:
     """Return a URL of the service without the slash at its end; an empty text stays empty.
 
     Raises:
-        ValueError: it is not one of http or https with a host, or has more than a path of plain segments.
+        ValueError: it is not an http or https URL with a host, or has more than a path of plain segments.
     """
     if not text:
         return ""
@@ -47,7 +47,7 @@ class AddressSettings(BaseSettings):
     host: str = DEFAULT_HOST
     """Address on which the service listens; `0.0.0.0`: all of this machine."""
     port: Annotated[int, Field(ge=0, le=65535)] = DEFAULT_PORT
-    """Port on which it listens; 0: any free one."""
+    """Port on which it listens; 0: any free port."""
     public_url: _ServiceUrl = ""
     """URL of the service for users, and for workers without WORKER_URL; default `http://<host>:<port>`. Its path is
     where a proxy serves it, such as `https://portal.example.org/trainyard`."""
@@ -56,7 +56,7 @@ class AddressSettings(BaseSettings):
     path of that URL. Default: PUBLIC_URL."""
     worker_ca_file: Path | None = None
     """File with the certificate authorities that workers trust (`SSL_CERT_FILE`), as the nodes see it; for a service
-    with a certificate of your own authority. Default: those of the node."""
+    with a certificate of your own authority. Default: the node's authorities."""
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
     """Further host names of the service, comma-separated; its own name and the names in PUBLIC_URL
     and WORKER_URL are always allowed."""

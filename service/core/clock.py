@@ -1,4 +1,4 @@
-"""The one source of time in the service; tests pass their own."""
+"""The only source of time in the service; tests pass their own."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""The service's errors. Each has an HTTP status, a type and a code, and all are sent in one envelope."""
+"""The service's errors. Each has an HTTP status, a type and a code, and all are sent in the same envelope."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType

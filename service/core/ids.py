@@ -16,7 +16,7 @@ def new_job_id(now: datetime) -> str:
 
 
 def first_job_id(created_at: datetime, *, after: bool = False) -> str:
-    """Return the smallest id that a job created at this time can have; with `after`, the smallest id of a later one."""
+    """Return the smallest id that a job created at this time can have; with `after`, the smallest id of a later job."""
     milliseconds = min(max(0, int(created_at.timestamp() * 1000) + after), 2**48 - 1)
     return "job_" + str(ULID(milliseconds.to_bytes(6, "big") + bytes(10))).lower()
 

@@ -13,12 +13,12 @@ _LOGGED_ELSEWHERE = ("Exception in ASGI", "Invalid HTTP request received")
 
 
 def is_logged(record: logging.LogRecord) -> bool:
-    """Whether a record of uvicorn is written as it is."""
+    """Whether a record of uvicorn is written unchanged."""
     return not record.getMessage().startswith(_LOGGED_ELSEWHERE)
 
 
 def configure_logging(form: Literal["console", "json"]) -> None:
-    """Write one line for each log event to standard error, including those of libraries."""
+    """Write a line for each log event to standard error, including events of libraries."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("uvicorn.error").addFilter(is_logged)
     colors = sys.stderr.isatty()
@@ -44,7 +44,7 @@ _KINDS = ("points", "log_bytes", "events", "checkpoints", "parameters", "media",
 
 
 class ServiceMetrics:
-    """Metrics of one process, in a registry of its own so that several services can run in one test."""
+    """Metrics of a process, in a registry of its own so that several services can run in the same test."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -113,7 +113,7 @@ class ServiceMetrics:
         self._commands.labels(command, outcome).inc()
 
     def submission(self, outcome: str) -> None:
-        """Count a submission by its answer; `not_submitted` and `refused` ones were never sent."""
+        """Count a submission by its answer; `not_submitted` and `refused` submissions were never sent."""
         self._submissions.labels(outcome).inc()
 
     def adoption(self, how: str) -> None:
@@ -121,7 +121,7 @@ class ServiceMetrics:
         self._adoptions.labels(how).inc()
 
     def ingested(self, kind: str, amount: int) -> None:
-        """Count what workers reported, by one of `_KINDS`; `rejected`: spool records."""
+        """Count reports of workers by kind, a member of `_KINDS`; `rejected`: spool records."""
         self._ingested_children[kind].inc(amount)
 
     def submissions_in_flight(self, count: int) -> None:

@@ -16,7 +16,7 @@ class PeriodicTask:
     def __init__(self, name: str, once: Callable[[], bool], seconds: float):
         """
         Args:
-            once: one iteration; returns whether more work is ready. A later iteration resumes what it leaves undone.
+            once: an iteration; returns whether more work is ready. The next iteration resumes unfinished work.
             seconds: pause between iterations that nobody requested.
         """
         self._once = once
@@ -30,7 +30,7 @@ class PeriodicTask:
         self._thread.start()
 
     def stop(self) -> None:
-        """Wait at most 5 seconds; the next service resumes what is left undone."""
+        """Wait at most 5 seconds; the next service resumes unfinished work."""
         self._stopping = True
         self._wake.set()
         self._thread.join(timeout=_STOP_SECONDS)
@@ -57,6 +57,6 @@ class PeriodicTask:
         except UnavailableError as error:
             self._log.warning("iteration failed", error=error.message)
         except Exception:
-            # The thread must survive a bug in one iteration.
+            # The thread must survive a bug in an iteration.
             self._log.exception("iteration failed")
         return False

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 SPOOL_SHIFT, RECORD_SHIFT = 46, 10
-"""A position is the number of a spool, of a record in it, and of a point in the record, in 17, 36 and 10 bits. Of two
-points from one spool, the program logged the one with the higher position later."""
+"""A position is the number of a spool, of a record in it, and of a point in the record, in 17, 36 and 10 bits. If two
+points are from the same spool, the program logged the point with the higher position later."""
 
 
 def positions(spool: int, records: Iterable[tuple[int, int]]) -> list[int]:
@@ -26,7 +26,7 @@ def first_position(spool: int, record: int) -> int:
 
 
 def is_later(position: int | None, other: int | None) -> bool:
-    """Whether a program logged the point of a position after another one. Two spools have no common order."""
+    """Whether a program logged the point of a position after another point. Two spools have no common order."""
     return (
         position is not None
         and other is not None

@@ -28,7 +28,7 @@ def restrict_permissions(state: Path, database_url: str) -> None:
         return
     file = Path(url.database)
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # SQLite gives its journal files the mode of this one.
+    # SQLite gives its journal files the mode of this file.
     os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
     for suffix in _SQLITE_SUFFIXES:
         _restrict(Path(f"{file}{suffix}"))

@@ -9,7 +9,7 @@ class PythonFix:
 
     cve: str
     subject: str
-    """What the service uses of it, and what it does itself to be safe without the fix."""
+    """The use of it in the service, and how the service is safe without the fix."""
     patches: dict[int, int]
     """The first fixed patch release of each minor release of Python 3 that was ever affected."""
 

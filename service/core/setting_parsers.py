@@ -16,7 +16,7 @@ _SBATCH_OPTIONS = frozenset(
         *("mail-type", "mail-user", "oversubscribe", "spread-job", "use-min-nodes", "reboot"),
     }
 )
-"""sbatch options that an administrator may set: those that neither the service nor a spec sets."""
+"""sbatch options that an administrator may set: neither the service nor a spec sets them."""
 _SRUN_OPTIONS = frozenset(
     {
         *("mpi", "cpu-bind", "mem-bind", "gpu-bind", "gres-flags", "distribution", "hint", "network", "mem", "exact"),
@@ -24,7 +24,7 @@ _SRUN_OPTIONS = frozenset(
         *("profile", "resv-ports", "disable-status", "task-prolog", "task-epilog"),
     }
 )
-"""srun options that an administrator may set: they change neither what runs, nor where, nor how it ends."""
+"""srun options that an administrator may set: they change neither the program, nor its nodes, nor how it ends."""
 _OPTION_VALUE = re.compile(r"[A-Za-z0-9_.:,=@/%+*-]{1,128}")
 
 
@@ -83,7 +83,7 @@ def _parse_options(text: str, allowed: Collection[str]) -> dict[str, str | bool]
 def parse_option_names(parts: Iterable[str]) -> frozenset[str]:
     """Parse the names of the sbatch options that specs may set, such as `default`, `mail-type`, `-nodelist`.
 
-    `default` stands for the default ones; a name after a dash is removed from those before it.
+    `default` stands for the default names; a name after a dash is removed from the names before it.
 
     Raises:
         ValueError: a name is not among the options whose values can be checked.
@@ -108,7 +108,7 @@ def require_inheritable(names: Iterable[str]) -> None:
     """Check the names and prefixes of variables that jobs may inherit from the service.
 
     Raises:
-        ValueError: one is neither, or each job has a value of its own for it.
+        ValueError: a text is neither, or each job has a value of its own for it.
     """
     for name in names:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*|[A-Za-z][A-Za-z0-9]*_\*", name):

@@ -37,7 +37,7 @@ _SIMILARITY = 0.9
 
 
 class Settings(SlurmSettings, UploadSettings, AddressSettings):
-    """Every setting has a default that suits one user on one machine."""
+    """Every setting has a default that suits a single user on a single machine."""
 
     model_config = SettingsConfigDict(env_prefix=_PREFIX, use_attribute_docstrings=True)
 
@@ -53,11 +53,11 @@ class Settings(SlurmSettings, UploadSettings, AddressSettings):
     database_password_file: Path | None = None
     """File with the password of `database_url`; only the service's account may read it."""
     admin_token_file: Path | None = None
-    """File with an administrator's token, `ty_<12 hexadecimal digits>_<secret>`, for replicas that share one token;
+    """File with an administrator's token, `ty_<12 hexadecimal digits>_<secret>`, for replicas that share a token;
     default: the first start creates a token in the state directory."""
     secrets_key_file: Path | None = None
-    """File with the key that encrypts users' secrets, for replicas that share one; default: the first secret
-    creates `secrets.key` in the state directory. Without the key, stored secrets are lost."""
+    """File with the key that encrypts users' secrets, for replicas that share a key; default: the first secret creates
+    `secrets.key` in the state directory. Without the key, stored secrets are lost."""
     reconcile: bool = True
     """Whether this process also reconciles and migrates the database; false for a replica of the API on Postgres."""
     backend: Literal["local", "slurm"] = "local"
@@ -69,8 +69,8 @@ class Settings(SlurmSettings, UploadSettings, AddressSettings):
     """Folders that may contain the models and data of specs beside the runs directory, comma-separated, as the nodes
     see them; every user can read them through a job, but for names below them that begin with a dot. Default: none."""
     container_runtime: ContainerRuntime | None = None
-    """What starts containers on the nodes: `apptainer`, `charliecloud`, `docker`, `enroot`, `podman` or `pyxis`;
-    default: none, and specs with `environment.container` are rejected."""
+    """The program that starts containers on the nodes: `apptainer`, `charliecloud`, `docker`, `enroot`, `podman` or
+    `pyxis`; default: none, and specs with `environment.container` are rejected."""
     container_images: Annotated[tuple[str, ...], NoDecode] = ()
     """Images that specs may name beside files under `allowed_roots`, comma-separated: references, and patterns such as
     `nvcr.io/nvidia/*`; default: none."""
@@ -78,7 +78,7 @@ class Settings(SlurmSettings, UploadSettings, AddressSettings):
     """Maximum number of concurrent worker processes on the local backend; at least four by default, so that every
     strategy can run."""
     instance: Annotated[str, Field(pattern=r"^[a-z0-9]{1,12}$")] = "main"
-    """Part of every scheduler tag; distinguishes several services on one cluster."""
+    """Part of every scheduler tag; distinguishes several services on a cluster."""
     tick_seconds: Annotated[float, Field(gt=0)] = 1.0
     """Pause between two ticks of the reconciler while jobs are active."""
     pause_timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
@@ -96,17 +96,17 @@ class Settings(SlurmSettings, UploadSettings, AddressSettings):
     `WANDB_*`. None of them may be read as a path, a library, a module or a command. All other names require the code
     role."""
     job_environment: Annotated[tuple[str, ...], NoDecode] = ()
-    """Variables of the service's own environment that jobs inherit beside what every program needs, comma-separated:
-    names, and prefixes such as `NCCL_*`. Default: none."""
+    """Variables of the service's own environment that jobs inherit, in addition to the variables that every program
+    needs, comma-separated: names, and prefixes such as `NCCL_*`. Default: none."""
     site_setup: Path | None = None
-    """A file of bash on the nodes, which each node of every job sources before the ranks start. What it exports, the
-    ranks get. Its last command must succeed."""
+    """A file of bash on the nodes, which each node of every job sources before the ranks start. The ranks get the
+    variables that it exports. Its last command must succeed."""
     modules_init: Path | None = None
     """File that defines the command `module` in bash, on the nodes. Default: the node searches `$MODULESHOME`, the
     folders of Lmod and of Environment Modules, and `/etc/profile.d`."""
     run_as: RunAs = "service"
-    """Unix account of jobs: `service`, that of the service; `owner`, that of the user who submitted the job, which a
-    sign-in by munge or `trainyard tokens link` determines."""
+    """Unix account of jobs. `service`: the service's account; `owner`: the account of the user who submitted the job,
+    which a sign-in by munge or `trainyard tokens link` determines."""
     munge_role: Literal["", "user", "viewer"] = ""
     """Role of Unix accounts that sign in by munge (`trainyard login`), `user` or `viewer`. Default: nobody can."""
     munge_group: str = ""
@@ -114,34 +114,34 @@ class Settings(SlurmSettings, UploadSettings, AddressSettings):
     munge_admin_group: str = ""
     """Unix group whose members sign in by munge as administrators. Default: none."""
     munge_min_uid: Annotated[int, Field(ge=1)] = 1000
-    """Smallest uid that can sign in by munge; the accounts of daemons have smaller ones."""
+    """Smallest uid that can sign in by munge; the accounts of daemons have smaller uids."""
     munge_token_days: Annotated[int, Field(ge=1, le=3650)] = 30
     """Days until a token of a sign-in by munge expires."""
     munge_socket: Path | None = None
-    """Socket of munged on the service's machine; default: the one that munge was built with."""
+    """Socket of munged on the service's machine; default: the socket that munge was built with."""
     rate_per_second: Annotated[float, Field(gt=0)] = 100.0
-    """Sustained request rate of one token, or of all requests without a valid token from one address, in each process
-    of the API; more get 429."""
+    """Sustained request rate per token, or per address for requests without a valid token, in each process of the API;
+    more get 429."""
     rate_burst: Annotated[int, Field(ge=1)] = 1000
-    """Maximum burst of one token or address, in requests."""
+    """Maximum burst per token or address, in requests."""
     worker_rate_per_second: Annotated[float, Field(gt=0)] = 1000.0
-    """Sustained request rate of one attempt token."""
+    """Sustained request rate per attempt token."""
     worker_rate_burst: Annotated[int, Field(ge=1)] = 5000
-    """Maximum burst of one attempt token, in requests."""
+    """Maximum burst per attempt token, in requests."""
     max_connections: Annotated[int, Field(ge=1)] = 4000
-    """Maximum number of open connections. A further one replaces the connection whose client has read nothing, or sent
-    no request, for longest. It is lowered to the process's hard limit of open files, less 256."""
+    """Maximum number of open connections. A further connection replaces the connection whose client has read nothing,
+    or sent no request, for longest. It is lowered to the process's hard limit of open files, less 256."""
     max_connections_per_address: Annotated[int, Field(ge=1)] = 1000
-    """Maximum number of open connections of one IPv4 address or IPv6 /64 network; further ones are closed.
-    Loopback and TRUSTED_PROXIES, behind which there are many clients, are exempt."""
+    """Maximum number of open connections per IPv4 address or IPv6 /64 network; further connections are closed. Loopback
+    and TRUSTED_PROXIES, behind which there are many clients, are exempt."""
     max_gpus_per_user: Annotated[int | None, Field(ge=1)] = None
-    """Maximum number of GPUs of one user's submitted jobs; further jobs wait in `queued`. Default: no limit."""
+    """Maximum number of GPUs of a user's submitted jobs; further jobs wait in `queued`. Default: no limit."""
     max_gpus_per_admin: Annotated[int | None, Field(ge=1)] = None
     """The same limit for jobs that an administrator submitted."""
     max_queued_per_user: Annotated[int | None, Field(ge=1)] = 10_000
-    """Maximum number of one user's `queued` jobs; further ones are rejected."""
+    """Maximum number of a user's `queued` jobs; further jobs are rejected."""
     max_sweep_members: Annotated[int, Field(ge=1, le=1000)] = 200
-    """Maximum number of jobs in one sweep."""
+    """Maximum number of jobs in a sweep."""
     webhook_allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
     """Hosts whose webhooks may use http and private addresses, comma-separated: `name:port`, or `name` with all its
     ports. Other hosts are reached by https on ports 443 and 80 alone."""
@@ -159,20 +159,20 @@ class Settings(SlurmSettings, UploadSettings, AddressSettings):
     low_disk_gb: Annotated[float, Field(ge=0)] = 5.0
     """Free space of the runs directory, in GiB, below which running jobs get a warning."""
     quota_gb_per_user: Annotated[float | None, Field(gt=0)] = None
-    """Maximum disk use of one user's jobs, in GiB; beyond it new jobs are rejected. Default: no limit."""
+    """Maximum disk use of a user's jobs, in GiB; beyond it new jobs are rejected. Default: no limit."""
     max_streams: Annotated[int, Field(ge=1)] = 1000
-    """Maximum number of open live streams; further ones get 429."""
+    """Maximum number of open live streams; further streams get 429."""
     max_streams_per_user: Annotated[int, Field(ge=1)] = 100
-    """Maximum number of open live streams of one user."""
+    """Maximum number of open live streams per user."""
     metrics_retention_days: Annotated[int | None, Field(ge=1)] = None
     """How long after its end a job keeps every metric point;
     later only the downsampled points remain. Default: forever."""
     ingest_limit: Annotated[int, Field(ge=1024 * 1024)] = 64 * 1024 * 1024
     """Maximum number of bytes of reported points that wait to be written; beyond it workers get 429."""
     log_limit: int = 64 * 1024 * 1024
-    """Maximum number of bytes of one rank's log in the database; the newest bytes remain."""
+    """Maximum number of bytes of a rank's log in the database; the newest bytes remain."""
     log_disk_limit: Annotated[int, Field(ge=1024 * 1024)] = 1024 * 1024 * 1024
-    """Maximum size in bytes of one rank's log file, on filesystems that can deallocate the beginning of a file."""
+    """Maximum size in bytes of a rank's log file, on filesystems that can deallocate the beginning of a file."""
     log_format: Literal["console", "json"] = "console"
     """Form of the service's log: text, or a JSON object on each line."""
 
@@ -280,7 +280,7 @@ class Settings(SlurmSettings, UploadSettings, AddressSettings):
 
     @property
     def quota_bytes(self) -> int | None:
-        """Disk quota of one user in bytes; None: no limit."""
+        """Disk quota of a user in bytes; None: no limit."""
         return int(self.quota_gb_per_user * GIB) if self.quota_gb_per_user is not None else None
 
     @property
@@ -332,7 +332,7 @@ _OTHERS = frozenset({"URL", "TOKEN", "PYTHON", "DEBUG", "BIND", "PORTS", "UID", 
 def unknown_variables(names: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield each variable that is no setting, with the setting that it resembles, or an empty text.
 
-    Those that a job has are left out: a service may be started from one.
+    Variables of a job are left out: a service may be started from a job.
     """
     known = {field.upper() for field in Settings.model_fields}
     ours = [name for name in names if name.startswith(_PREFIX)]

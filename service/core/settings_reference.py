@@ -29,7 +29,7 @@ def reference() -> str:
 
 
 def _fields() -> Iterator[tuple[str, FieldInfo]]:
-    """Yield the fields of the class itself before those of its bases."""
+    """Yield the fields of the class itself before the fields of its bases."""
     own = Settings.__annotations__.keys()
     yield from sorted(Settings.model_fields.items(), key=lambda item: item[0] not in own)
 

@@ -1,4 +1,5 @@
-"""Logs rows that are left out because they cannot be read or shown: one such row must not fail what others need."""
+"""Logs rows that are left out because they cannot be read or shown: a bad row must not fail the answer about the
+others."""
 
 from collections.abc import Hashable
 
@@ -12,7 +13,7 @@ def log_skipped_row(row: Hashable, error: Exception) -> None:
     """Log a skipped row, once: it is read many times.
 
     Args:
-        row: What identifies the row.
+        row: Identifies the row.
     """
     if row not in _logged and len(_logged) < _MAX_LOGGED:
         _logged.add(row)

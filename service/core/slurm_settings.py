@@ -19,7 +19,7 @@ class SlurmSettings(BaseSettings):
     model_config = SettingsConfigDict(use_attribute_docstrings=True)
 
     slurm_poll_seconds: Annotated[float, Field(gt=0)] = 5.0
-    """Minimum time between two polls of Slurm; a poll is one squeue and at most one sacct."""
+    """Minimum time between two polls of Slurm; a poll calls squeue once and sacct at most once."""
     slurm_max_poll_seconds: Annotated[float, Field(gt=0)] = 60.0
     """While nothing changes, the pause between two polls doubles up to this value; a change resets it."""
     slurm_python: Path | None = None
@@ -35,7 +35,7 @@ class SlurmSettings(BaseSettings):
     slurm_time_limit_minutes: Annotated[int | None, Field(ge=1)] = None
     """Time limit of jobs that set none; default: the limit of their partition."""
     slurm_gpus_per_node: Annotated[int | None, Field(ge=1)] = None
-    """Ranks on each node for jobs that do not set it; default: all ranks on one node."""
+    """Ranks on each node for jobs that do not set it; default: all ranks on a single node."""
     slurm_preflight: bool = True
     """Whether a job that requests more than the cluster has is rejected at submission; switch it off if a plugin of the
     site changes the request."""
@@ -47,17 +47,17 @@ class SlurmSettings(BaseSettings):
     slurm_gpu_option: GpuOption = "gres"
     """sbatch option by which jobs request GPUs: `gres` as `--gres=gpu:...`."""
     slurm_propagate: Annotated[str, Field(pattern=rf"^(|ALL|NONE|{_LIMIT}(,{_LIMIT})*)$")] = "NONE"
-    """Limits of the service's process that jobs get (`--propagate`), such as `STACK,CORE`. `NONE`: jobs have the
-    limits of the nodes. Empty: what slurm.conf states."""
+    """Limits of the service's process that jobs get (`--propagate`), such as `STACK,CORE`. `NONE`: jobs have the limits
+    of the nodes. Empty: the limits in slurm.conf."""
     slurm_srun_options: str = ""
     """Options of srun in every job, such as `--mpi=none --cpu-bind=none`; `service/core/setting_parsers.py` lists the
-    allowed ones."""
+    allowed options."""
     slurm_extra_options: str = ""
     """sbatch options of every job, such as `--reservation=ai --exclusive`; `service/core/setting_parsers.py` lists the
-    allowed ones. A spec may not set them again."""
+    allowed options. A spec may not set them again."""
     slurm_allowed_options: Annotated[tuple[str, ...], NoDecode] = ("default",)
-    """sbatch options that specs may set in `resources.options`, comma-separated. `default`: those that
-    `docs/operations.md` lists as such; `-name` removes one: `default,mail-type,-nodelist`. Empty: none."""
+    """sbatch options that specs may set in `resources.options`, comma-separated. `default`: the options that
+    `docs/operations.md` lists as default; `-name` removes an option: `default,mail-type,-nodelist`. Empty: none."""
     slurm_network_interface: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.,-]{0,64}$")] = ""
     """Network interface between ranks of several nodes, such as `ib0`; default: gloo and nccl choose."""
 

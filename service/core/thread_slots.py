@@ -1,4 +1,4 @@
-"""Shares of threads and processes: how many one owner, and all owners together, use at once, and for how long.
+"""Shares of threads and processes: how many an owner, and all owners together, use at once, and for how long.
 
 Everything that runs beside the event loop for a user or a worker takes its place here, so that it has an owner and a
 deadline. `tests/unit/service/test_owned_threads.py` forbids other executors.
@@ -30,13 +30,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 SECONDS = 30.0
-"""How long a request may use its slot, and how long it waits for one."""
+"""How long a request may use its slot, and how long it waits for a slot."""
 _INTERRUPT_SECONDS = 0.5
 """Interval at which a request that is over is interrupted again, until it ends."""
 
 
 class Deadline:
-    """When the work in a slot must end. What takes long checks it: a thread cannot be stopped from outside."""
+    """When the work in a slot must end. Long work checks it: a thread cannot be stopped from outside."""
 
     def __init__(self, seconds: float, *, is_repeated: bool = False) -> None:
         """
@@ -84,12 +84,12 @@ class Deadline:
         try:
             yield
         finally:
-            # An interrupt that is under way must not reach what comes after the block.
+            # An interrupt in progress must not reach the code after the block.
             with self._lock:
                 self._interrupt = None
 
     def interrupt(self) -> None:
-        """End what is running now, if it can be ended."""
+        """End the running work, if it can be ended."""
         with self._lock, suppress(Exception):
             if self._interrupt is not None:
                 self._interrupt()
@@ -119,8 +119,8 @@ class SlotsTakenError(TooManyRequestsError):
 class ThreadSlots:
     """Lets each owner use a few slots, and all owners together some more. Further requests wait without a thread.
 
-    Owners take turns: of those that wait, the owner who was served longest ago is next, however many requests another
-    one has. The pool has 40 threads. Users and workers have slots of their own, and the rest is left for
+    Owners take turns: among the waiting owners, the owner who was served longest ago is next, however many requests
+    another owner has. The pool has 40 threads. Users and workers have slots of their own, and the rest is left for
     authentication, the audit log and probes, so that no requests of users delay workers or other users for long.
     """
 
@@ -135,7 +135,7 @@ class ThreadSlots:
     ):
         """
         Args:
-            each: Slots of one owner.
+            each: Number of slots per owner.
             total: Slots of all owners.
             seconds: How long the work in a slot may take.
             wait_seconds: How long to wait for a slot; default: as long.
@@ -153,7 +153,7 @@ class ThreadSlots:
 
     @asynccontextmanager
     async def slot(self, owner: str) -> AsyncIterator[Deadline]:
-        """Hold a slot, after earlier requests of the owner. One task holds at most one slot.
+        """Hold a slot, after earlier requests of the owner. A task holds at most one slot.
 
         Raises:
             SlotsTakenError: None became free in time.
@@ -195,8 +195,8 @@ class ThreadSlots:
     def call(self, owner: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a function in a thread of its own, and wait for it no longer than its deadline.
 
-        The thread holds its slot until the function ends, however long that takes, so that what hangs uses up the share
-        of its owner alone. It is a daemon: the threads of an executor would delay the end of the process.
+        The thread holds its slot until the function ends, however long that takes, so that a hanging function uses up
+        the share of its owner alone. It is a daemon: the threads of an executor would delay the end of the process.
 
         Raises:
             SlotsTakenError: No slot became free in time.
@@ -249,7 +249,7 @@ class ThreadSlots:
             raise self._taken(owner) from None
 
     def _request(self, owner: str) -> "Future[None]":
-        """Return what is done as soon as the slot is granted."""
+        """Return a future that is done as soon as the slot is granted."""
         granted: Future[None] = Future()
         with self._lock:
             self._waiting.setdefault(owner, deque()).append(granted)
@@ -298,7 +298,8 @@ _CALLER: ContextVar[tuple[ThreadSlots, str] | None] = ContextVar("thread_slots",
 def forget_caller() -> None:
     """Begin a request without slots and deadline.
 
-    On a connection with several requests, it may begin in the context of an earlier one, whose deadline may be over.
+    On a connection with several requests, it may begin in the context of an earlier request, whose deadline may be
+    over.
     """
     _CALLER.set(None)
     _DEADLINE.set(None)
@@ -318,7 +319,7 @@ def change_thread_slots(slots: ThreadSlots) -> None:
 
 @asynccontextmanager
 async def caller_thread_slot() -> AsyncIterator[Deadline | None]:
-    """Hold a slot of the request's caller; without one, such as for a probe, none is needed."""
+    """Hold a slot of the request's caller; a request without a caller, such as a probe, needs no slot."""
     caller = _CALLER.get()
     if caller is None:
         yield None
@@ -354,7 +355,7 @@ async def ended_with_client(receive: Receive, deadline: Deadline) -> AsyncIterat
 async def _watch(receive: Receive, deadline: Deadline) -> None:
     try:
         async with asyncio.timeout(deadline.remaining):
-            # A body that is refused has the refusal as its answer, so nobody reads that of the work either.
+            # The answer to a refused body is the refusal, so nobody reads the answer of the work either.
             with suppress(ServiceError):
                 while (await receive())["type"] != "http.disconnect":
                     pass

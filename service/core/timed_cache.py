@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class TimedCache(Generic[T]):
-    """Holds one value for a period. Concurrent callers wait for one computation."""
+    """Holds a value for a period. Concurrent callers wait for the same computation."""
 
     def __init__(self, period: timedelta):
         self._period = period

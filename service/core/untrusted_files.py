@@ -1,7 +1,7 @@
-"""Reading what a job, or another account of this machine, may have put below the runs folder.
+"""Reading files that a job, or another account of this machine, may have put below the runs folder.
 
 Every folder on the way is opened by itself and without following links, so that nothing that is replaced meanwhile
-leads elsewhere. If the owner is given, what belongs to another account does not count: hard links, and folders made
+leads elsewhere. If the owner is given, files and folders of another account do not count: hard links, and folders made
 under another job's id.
 """
 
@@ -27,8 +27,8 @@ _LINE_BYTES, _LINE_CHARACTERS = 4096, 500
 
 
 class IrregularFileError(OSError):
-    """At the path is a link, a special file, a folder or something of another account instead of a regular file; or one
-    of those, except for a folder, is on the way to it."""
+    """Instead of a regular file of the account, the path names a link, a special file, a folder or something of another
+    account; or an entry of these kinds, except for a folder, is on the way to it."""
 
     def __init__(self, path: Path, kind: str):
         super().__init__(errno.ELOOP, f"is a {kind}, which is not read", str(path))
@@ -37,7 +37,7 @@ class IrregularFileError(OSError):
 
 
 class ForeignFileError(IrregularFileError):
-    """What is at the path or on the way to it belongs to another account."""
+    """The entry at the path, or an entry on the way to it, belongs to another account."""
 
     def __init__(self, path: Path):
         super().__init__(path, "file of another account")
@@ -50,7 +50,7 @@ class UntrustedFiles:
 
     base: Path
     owner: int | None = None
-    """The uid to which every file and folder below the trusted one must belong; None: any."""
+    """The uid to which every file and folder below the trusted folder must belong; None: any."""
 
     def open_file(self, path: Path) -> BinaryIO:
         """Open a regular file for reading.
@@ -118,8 +118,8 @@ class UntrustedFiles:
     def walk(self, folder: Path, *, limit: int, enter: Callable[[str], bool]) -> Iterator[tuple[str, os.stat_result]]:
         """Yield the entries of a folder and of those below it: their paths relative to it, and their status.
 
-        Links are yielded and not followed; folders of other accounts are yielded and not entered. What cannot be read,
-        or is removed meanwhile, is left out. One folder is open at a time, however deep the folders are.
+        Links are yielded and not followed; folders of other accounts are yielded and not entered. Entries that cannot
+        be read, or are removed meanwhile, are left out. One folder is open at a time, however deep the folders are.
 
         Args:
             limit: The most entries of all folders.
@@ -232,7 +232,7 @@ class _Level:
     """A folder that a walk has entered."""
 
     prefix: str
-    """Its path with a slash, relative to the folder where the walk began; empty for that one."""
+    """Its path with a slash, relative to the folder where the walk began; empty for that folder."""
     identity: tuple[int, int]
     """Device and number of the folder."""
     folders: list[str] | None = None
@@ -247,13 +247,13 @@ class _Position:
         self.levels = [_Level("", _identity(handle))]
 
     def descend(self, handle: int, path: str) -> None:
-        """Continue in a folder that was opened in the present one."""
+        """Continue in a folder that was opened in the present folder."""
         os.close(self.handle)
         self.handle = handle
         self.levels.append(_Level(f"{path}/", _identity(handle)))
 
     def ascend(self) -> bool:
-        """Return to the folder above; return False after the first one, or if the folder was moved elsewhere."""
+        """Return to the folder above; return False after the first folder, or if the folder was moved elsewhere."""
         self.levels.pop()
         if not self.levels:
             return False

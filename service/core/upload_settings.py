@@ -15,10 +15,10 @@ class UploadSettings(BaseSettings):
     model_config = SettingsConfigDict(use_attribute_docstrings=True)
 
     file_quota_gb_per_user: Annotated[float, Field(ge=0)] = 50.0
-    """Maximum size of one user's uploaded data files, in GiB; further uploads are rejected. Unfinished uploads
-    count with their whole size. 0: no limit."""
+    """Maximum size of a user's uploaded data files, in GiB; further uploads are rejected. Unfinished uploads count with
+    their whole size. 0: no limit."""
     max_file_gb: Annotated[float, Field(gt=0)] = 10.0
-    """Maximum size of one uploaded data file, in GiB."""
+    """Maximum size of an uploaded data file, in GiB."""
     models_file: Path | None = None
     """File with the base models that clients of OpenAI's API can fine-tune; default: `models.yaml` in the state
     directory. `docs/openai.md` describes it."""
@@ -28,7 +28,7 @@ class UploadSettings(BaseSettings):
 
     @property
     def file_quota_bytes(self) -> int | None:
-        """Quota of one user's data files in bytes; None: no limit."""
+        """Quota of a user's data files in bytes; None: no limit."""
         return int(self.file_quota_gb_per_user * GIB) or None
 
     @property

@@ -35,20 +35,21 @@ _WRITE_LOCK_SECONDS = 30.0
 _CANCEL_SECONDS = 5.0
 """How long Postgres may take to receive that a query is to end."""
 _OPERATIONS = 1_000_000
-"""Steps of SQLite between two looks at the deadline, some 10 ms. At each one a query waits for Python's global lock."""
+"""Steps of SQLite between two looks at the deadline, some 10 ms. Each look makes a query wait for Python's global
+lock."""
 _MAX_IDLE_SECONDS = 1.0
 """A connection to Postgres that was idle for longer is pinged before use, which costs a round trip."""
 
 
 class Database:
-    """Sessions on one database. A `write` commits when its block ends without an error.
+    """Sessions on a database. A `write` commits when its block ends without an error.
 
-    On SQLite, writers share one connection, so that within the process they wait in order instead of failing with
+    On SQLite, writers share a connection, so that within the process they wait in order instead of failing with
     SQLITE_BUSY. BEGIN IMMEDIATE does the same against other processes.
     """
 
     before_commit: Callable[[Session], None] | None = None
-    """Called with every transaction that is about to commit; what it adds is committed too."""
+    """Called with every transaction that is about to commit; its additions are committed, too."""
 
     def __init__(self, url: str):
         self.after_commit: list[Callable[[set[int]], None]] = []
@@ -64,7 +65,7 @@ class Database:
             self._locked_at = float("-inf")
             """When a writer last gave up waiting for another process that had locked the file."""
         else:
-            # A deadlock of two writers or a stuck one must end as an error that is retried, not as a hang.
+            # A deadlock of two writers or a stuck writer must end as an error that is retried, not as a hang.
             options = {"options": f"-c statement_timeout={SECONDS * 1000:.0f} -c lock_timeout=10000"}
             # LIFO: the server process of the connection used last has plans and pages cached.
             self._reader = sa.create_engine(
@@ -103,7 +104,7 @@ class Database:
 
     @contextmanager
     def _interrupted_by(self, deadline: Deadline | None, session: Session) -> Iterator[None]:
-        """On Postgres, cancel what the session runs once the deadline is over. SQLite checks it by itself."""
+        """On Postgres, cancel the session's query once the deadline is over. SQLite checks the deadline by itself."""
         if deadline is None or self.dialect == "sqlite":
             yield
             return
@@ -160,7 +161,8 @@ class Database:
     def _hold_write_lock(self) -> Iterator[None]:
         """On SQLite, wait for the other writers of this process.
 
-        When one has waited in vain for another process, those behind it fail too, instead of each waiting as long.
+        When a writer has waited in vain for another process, the writers behind it fail too, instead of each waiting as
+        long.
         """
         if self._write_lock is None:
             yield
@@ -223,7 +225,7 @@ def _translate_errors(
     internal_errors: tuple[type[Exception], ...] = (),
     deadline: Deadline | None = None,
 ) -> Iterator[None]:
-    """Translate the errors of SQLAlchemy, and those of the driver that are given.
+    """Translate the errors of SQLAlchemy, and the given errors of the driver.
 
     Args:
         deadline: Its error is raised for a query that was interrupted.
@@ -286,7 +288,7 @@ def _sqlite_engine(url: sa.URL, begin: str, *, pool_size: int, ends_at_deadline:
         max_overflow=0,
         pool_timeout=30,
         connect_args={"check_same_thread": False, "timeout": BUSY_SECONDS},
-        # Parameters hold what users sent; tracebacks go to the log.
+        # Parameters hold data that users sent; tracebacks go to the log.
         hide_parameters=True,
         # Postgres checks the columns itself.
         json_deserializer=decode_json,

@@ -1,7 +1,7 @@
 """A lock that is acquired in the order of the requests.
 
-Python's locks, and therefore the connection pool, let a newly arrived thread overtake waiting ones. With many writers,
-one was overtaken for 0.1 s although the work before it took a few milliseconds.
+Python's locks, and therefore the connection pool, let a newly arrived thread overtake waiting threads. With many
+writers, a thread was overtaken for 0.1 s although the work before it took a few milliseconds.
 """
 
 import threading

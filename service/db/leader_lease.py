@@ -1,4 +1,4 @@
-"""The leader lease: one row lets exactly one service reconcile, and its term fences writes of former leaders."""
+"""The leader lease: a row lets exactly one service reconcile, and its term fences writes of former leaders."""
 
 import hashlib
 import socket
@@ -105,14 +105,14 @@ def current_leader(database: Database, now: datetime) -> datetime | None:
 def lease_owner(state: Path) -> str:
     """Return the owner name of the service that uses a state folder.
 
-    A lock on the folder lets one process at a time use the name, so that a service that was killed and restarted takes
-    its own lease again at once.
+    A lock on the folder lets only one process use the name, so that a service that was killed and restarted takes its
+    own lease again at once.
     """
     return hashlib.sha256(f"{socket.gethostname()}:{state}".encode()).hexdigest()[:32]
 
 
 class _LeaseRow:
-    """The SQL of the lease's row, within one session."""
+    """The SQL of the lease's row, within a session."""
 
     def __init__(self, session: Session, database: Database):
         self._session = session
@@ -121,7 +121,7 @@ class _LeaseRow:
     def acquire(
         self, owner: str, now: datetime, expires_at: datetime, *, abandoned: datetime | None = None
     ) -> int | None:
-        """Renew this owner's lease or take a free one; return the term, or None if another owner holds the lease.
+        """Renew this owner's lease or take a free lease; return the term, or None if another owner holds the lease.
 
         Args:
             abandoned: A lease with exactly this expiry counts as free.

@@ -1,4 +1,4 @@
-"""Migrate a database to the schema of this release, and reject a newer one."""
+"""Migrate a database to the schema of this release, and reject a newer schema."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from service.core.errors import UnavailableError
 
 
 def alembic_config(url: str) -> Config:
-    """Return Alembic's configuration for one database, without an ini file."""
+    """Return Alembic's configuration for a database, without an ini file."""
     config = Config()
     config.set_main_option("script_location", str(Path(next(iter(migrations.__path__)))))
     config.attributes["url"] = url
@@ -51,7 +51,7 @@ def current(url: str) -> str | None:
 
 
 def is_known(revision: str | None) -> bool:
-    """Return whether a schema is one of this release or of an earlier one."""
+    """Return whether a schema belongs to this release or to an earlier release."""
     script = ScriptDirectory.from_config(alembic_config("sqlite://"))
     return revision in {known.revision for known in script.walk_revisions()}
 

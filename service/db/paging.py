@@ -19,7 +19,7 @@ class PageRequest:
 def fetch_page(
     session: Session, query: sa.Select[Any], key: InstrumentedAttribute[Any], page: PageRequest, *, after: Any = None
 ) -> tuple[list[Any], bool]:
-    """Return the rows of one page, ordered by a unique column, and whether more rows follow.
+    """Return the rows of a page, ordered by a unique column, and whether more rows follow.
 
     Args:
         key: The unique column.

@@ -1,4 +1,4 @@
-"""Transactions on the driver's connection, for small frequent ones, where a Session would cost more than the SQL."""
+"""Small, frequent transactions on the driver's connection, where a Session would cost more than the SQL."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress

@@ -1,6 +1,6 @@
 """Which users' jobs the current request can read.
 
-Where jobs run as their owners, a user sees no job and no data file of another one. The condition is added to every
+Where jobs run as their owners, a user sees no job and no data file of other users. The condition is added to every
 query of the request's sessions, so that a new route cannot omit it.
 """
 
@@ -28,7 +28,7 @@ def visible_owner() -> str | None:
 
 @contextmanager
 def all_jobs() -> Iterator[None]:
-    """Lift the restriction in a block, whose result is not shown to the user as it is."""
+    """Lift the restriction in a block; its result must not reach the user unfiltered."""
     with jobs_of(None):
         yield
 

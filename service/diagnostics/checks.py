@@ -1,4 +1,4 @@
-"""Checks of an installation, run on the machine of the service. Each returns one finding with its fix."""
+"""Checks of an installation, run on the machine of the service. Each returns a finding with its fix."""
 
 import os
 import re
@@ -88,7 +88,7 @@ def _run(settings: Settings, checks: Sequence[Callable[[Settings], Finding]]) ->
 
 
 def _variables(_settings: Settings) -> Finding:
-    """Check the names of the variables with our prefix: one that is no setting has no effect."""
+    """Check the names of the variables with our prefix: a variable that is not a setting has no effect."""
     unknown = dict(unknown_variables(os.environ))
     if not unknown:
         return ok_finding("variables", "every variable TRAINYARD_* is a setting")

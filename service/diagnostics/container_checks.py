@@ -1,4 +1,4 @@
-"""The check of container runtimes: which of them this machine has, and whether the selected one is among them."""
+"""The check of container runtimes: which of them this machine has, and whether it has the selected runtime."""
 
 import shutil
 import subprocess
@@ -48,5 +48,5 @@ def _is_installed(runtime: ContainerRuntime) -> bool:
     help_text = subprocess.run(
         [program, "--help"], capture_output=True, text=True, timeout=_SECONDS, check=False
     ).stdout
-    # The plug-in adds its options to those of srun.
+    # The plug-in adds its options to srun's.
     return "--container-mounts" in help_text

@@ -51,7 +51,7 @@ def sudo_rule(service: str, users: str, helper: Path) -> str:
 
 
 def program_problem(paths: Iterable[Path], service_uid: int) -> str | None:
-    """Return why users could change what runs as others, or cannot read it; None if neither."""
+    """Return why users could change programs that run as others, or cannot read them; None if neither."""
     named = [each for path in paths for each in (path, path.resolve())]
     for part in dict.fromkeys(part for path in named for part in (*reversed(path.parents), path)):
         status = part.stat()

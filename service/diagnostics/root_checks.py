@@ -1,4 +1,5 @@
-"""The check of the folders that specs may read: whether one holds a home, credentials or the service's own files."""
+"""The check of the folders that specs may read: whether a folder holds a home, credentials or the service's own
+files."""
 
 import os
 import pwd
@@ -17,14 +18,14 @@ _FIRST_USER = 1000
 
 
 def roots(settings: Settings) -> Finding:
-    """Whether no root holds what users must not read."""
+    """Whether no root holds files that users must not read."""
     if problems := list(root_problems(settings)):
         return warning_finding("roots", "; ".join(problems), ROOTS_FIX)
     return ok_finding("roots", f"specs may read models and data in {', '.join(settings.site.roots) or 'no folder'}")
 
 
 def root_problems(settings: Settings) -> Iterator[str]:
-    """Yield each root of the administrator that holds more than models and data, with what it holds."""
+    """Yield each root of the administrator that holds more than models and data, with a description of its contents."""
     people = (entry.pw_dir for entry in pwd.getpwall() if entry.pw_uid >= _FIRST_USER)
     homes = [Path.home(), *map(Path, people)]
     for root in map(Path, settings.allowed_roots):

@@ -88,7 +88,7 @@ def requests_finding(chosen: str, forecasts: Mapping[str, Forecast], untested: i
     """The finding for the forecasts of test jobs by partition.
 
     Args:
-        chosen: What the test jobs requested.
+        chosen: The request of the test jobs.
         untested: Partitions for which the time did not suffice.
     """
     refused = {name: one.message.removesuffix(".") for name, one in forecasts.items() if not one.accepted}

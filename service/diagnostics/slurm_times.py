@@ -91,8 +91,8 @@ def saves_finding(longest: float | None, grace: Mapping[str, int], kill_wait: in
 
 
 def preemption_grace(partitions: str, qos: str) -> dict[str, int]:
-    """Return GraceTime in seconds by name, from `scontrol show partition` and `sacctmgr show qos`, of what others
-    preempt by cancelling or requeueing."""
+    """Return GraceTime in seconds by name, from `scontrol show partition` and `sacctmgr show qos`, for partitions and
+    QOS that others preempt by cancelling or requeueing."""
     shown = [dict(_PAIR.findall(line)) for line in partitions.splitlines()]
     tiers = [int(one.get("PriorityTier", 1)) for one in shown]
     result = {

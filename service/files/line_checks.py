@@ -30,7 +30,7 @@ _READ_ON_BYTES = 16 * 1024 * 1024
 
 
 class BadLineError(InvalidRequestError):
-    """Lines of a data file cannot be used; the message has the numbers of the first ones and the reasons."""
+    """Lines of a data file cannot be used; the message has the numbers of the first bad lines and the reasons."""
 
     code = "invalid_line"
 
@@ -48,7 +48,7 @@ class LineChecker:
         format: The format; None before the first line.
         examples: Number of lines that can be used.
         bad: Number of lines that cannot be used.
-        number: Number of lines that were checked, blank ones included.
+        number: Number of lines that were checked, blank lines included.
     """
 
     def __init__(self, format: FileFormat | None = None, *, max_line_bytes: int = MAX_LINE_BYTES) -> None:

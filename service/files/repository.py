@@ -17,7 +17,7 @@ from trainyard.contract.wire.jobs import TERMINAL
 
 
 class FileRepository:
-    """Data files and uploads within one session."""
+    """Data files and uploads within a session."""
 
     def __init__(self, session: Session):
         self._session = session
@@ -36,7 +36,7 @@ class FileRepository:
     def list_page(
         self, page: PageRequest, *, created_by: str | None = None, formats: Collection[FileFormat] = ()
     ) -> tuple[list[DataFile], bool]:
-        """Return one page of files, and whether more follow.
+        """Return a page of files, and whether more follow.
 
         Args:
             created_by: Only files of this user.
@@ -68,14 +68,14 @@ class FileRepository:
         return row
 
     def uploads_page(self, page: PageRequest, owner: str | None) -> tuple[list[Upload], bool]:
-        """Return one page of the unfinished uploads of a user; None: of all users."""
+        """Return a page of the unfinished uploads of a user; None: of all users."""
         query = sa.select(Upload).where(Upload.file_id.is_(None))
         return fetch_page(
             self._session, query if owner is None else query.where(Upload.created_by == owner), Upload.id, page
         )
 
     def used_bytes(self, owner: str) -> int:
-        """Return the bytes of a user's files, and the announced ones of the user's unfinished uploads."""
+        """Return the bytes of a user's files, and the announced bytes of the user's unfinished uploads."""
         files = sa.select(sa.func.coalesce(sa.func.sum(DataFile.size_bytes), 0)).where(DataFile.created_by == owner)
         uploads = sa.select(sa.func.coalesce(sa.func.sum(Upload.size_bytes), 0))
         unfinished = uploads.where(Upload.created_by == owner, Upload.file_id.is_(None))

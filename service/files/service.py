@@ -1,4 +1,4 @@
-"""What a user can request of data files: upload, read, delete, and use in a spec."""
+"""The requests of users about data files: upload, read, delete, and use in a spec."""
 
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -54,7 +54,7 @@ class FileService:
         *,
         limit: int = MAX_SINGLE_UPLOAD_BYTES,
     ) -> Incoming:
-        """Return what receives a file in one request, unless the user's quota is used up.
+        """Return an object that receives a file from one request, unless the user's quota is used up.
 
         Raises:
             PermissionDeniedError: The user may only read.
@@ -89,7 +89,7 @@ class FileService:
         return has_content(self.runs, row.digest)
 
     def list_page(self, page: PageRequest, created_by: str | None) -> tuple[list[DataFile], bool]:
-        """Return one page of the files that the caller can see, and whether more follow."""
+        """Return a page of the files that the caller can see, and whether more follow."""
         with self.database.read() as session:
             return FileRepository(session).list_page(page, created_by=created_by)
 
@@ -138,7 +138,7 @@ class FileService:
             return FileRepository(session).upload(upload_id, _visible_owner(principal))
 
     def uploads_page(self, principal: Principal, page: PageRequest) -> tuple[list[Upload], bool]:
-        """Return one page of the user's unfinished uploads; for administrators, of all users."""
+        """Return a page of the user's unfinished uploads; for administrators, of all users."""
         with self.database.read() as session:
             return FileRepository(session).uploads_page(page, _visible_owner(principal))
 
@@ -158,7 +158,7 @@ class FileService:
         return Parts(self.runs, upload_id).open(offset, size, self._checks.of(self.runs, row).write_lock)
 
     def check_received(self, principal: Principal, upload_id: str) -> None:
-        """Check lines of what was received so far, for a limited time.
+        """Check the received lines so far, for a limited time.
 
         Raises:
             InvalidRequestError: A line cannot be used. The parts are removed then.

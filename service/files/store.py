@@ -1,4 +1,4 @@
-"""The contents of data files, named by their digest, and what was received of unfinished uploads."""
+"""The contents of data files, named by their digest, and the received parts of unfinished uploads."""
 
 import errno
 import fcntl
@@ -39,12 +39,12 @@ def old_files(runs: Path, before: float) -> list[Path]:
 
 
 def digest_of(path: Path) -> str:
-    """Return the digest in the name of a content; for a partial upload, one that nothing refers to."""
+    """Return the digest in the name of a content; for a partial upload, a digest that nothing refers to."""
     return f"sha256:{path.stem}"
 
 
 class Incoming:
-    """A file that one request sends: hashed and checked as it arrives, and written to the disk."""
+    """A file that a request sends: hashed and checked as it arrives, and written to the disk."""
 
     def __init__(self, runs: Path, upload_id: str, format: FileFormat | None, *, limit: int) -> None:
         """
@@ -100,13 +100,13 @@ class Incoming:
         return digest, format
 
     def discard(self) -> None:
-        """Remove what was not stored."""
+        """Remove the received bytes unless they were stored."""
         self._file.close()
         self._partial.unlink(missing_ok=True)
 
 
 class Parts:
-    """What was received of an upload in parts."""
+    """The received bytes of an upload in parts."""
 
     def __init__(self, runs: Path, upload_id: str) -> None:
         self._runs = runs
@@ -128,7 +128,7 @@ class Parts:
             lock: The lock of all writers of this upload.
 
         Raises:
-            ConflictError: The part would leave a gap, or repeat what was received.
+            ConflictError: The part would leave a gap, or repeat received bytes.
         """
         self._partial.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(self._partial, _WRITE, 0o600)
@@ -143,7 +143,7 @@ class Parts:
         """Give the whole file, which no writer can change any more, the name of its digest as well."""
         with self._partial.open("rb") as file:
             os.fsync(file.fileno())
-        # Of this request alone: another one may publish the same upload.
+        # The name is unique to this request: another request may publish the same upload.
         checked = self._partial.with_name(f"{self._partial.name}-{secrets.token_hex(4)}")
         try:
             self._link(checked)
@@ -165,8 +165,8 @@ class Parts:
 
 
 class PartWriter:
-    """Appends one part of an upload. What was received never changes: of two writers at once, the second finds that the
-    offset has changed, at any of its chunks."""
+    """Appends a part of an upload. Received bytes never change: if two requests write at once, the second finds that
+    the offset has changed, at any of its chunks."""
 
     def __init__(self, handle: int, offset: int, limit: int, lock: threading.Lock) -> None:
         self._handle = handle

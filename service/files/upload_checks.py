@@ -14,18 +14,18 @@ from trainyard.contract.data_files import partial_file
 from trainyard.contract.wire.data_files import FileFormat
 
 _PROCESSOR_SECONDS = 2.0
-"""Processor time of one request for the check; a later request continues."""
+"""Processor time of a request for the check; a later request continues."""
 _SECONDS = 10.0
 """The same on the clock, for a slow disk."""
 _CHUNK = 256 * 1024
 _MAX_CHECKS = 100
-"""Checks of one user that are remembered. Those of older uploads begin again."""
+"""Maximum number of a user's checks that are remembered. Checks of older uploads begin again."""
 
 
 class UploadCheck:
     """How far an upload is checked.
 
-    What was received never changes, so it is read from the disk once, in its order, whatever the parts were. After a
+    The received bytes never change, so they are read from the disk once, in order, whatever the parts were. After a
     restart of the service the check begins again with the next request.
 
     Attributes:
@@ -50,7 +50,7 @@ class UploadCheck:
 
     @property
     def digest(self) -> str:
-        """The digest of what was checked."""
+        """The digest of the checked bytes."""
         return f"sha256:{self._hash.hexdigest()}"
 
     def advance(self) -> bool:
@@ -74,7 +74,7 @@ class UploadCheck:
             self._hash.update(memoryview(chunk)[max(0, self._hashed - self._checked) :])
             self._checked += len(chunk)
             self._hashed = max(self._hashed, self._checked)
-            # A line at least, or no request would ever finish a long one.
+            # At least a line, or no request would ever finish a long line.
             if self._lines.number > first and (time.thread_time() > processor_end or time.monotonic() > end):
                 break
         if self._checked >= self._size:

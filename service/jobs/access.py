@@ -1,4 +1,5 @@
-"""Getting into a running job: where its ranks run, and what starts a program beside them. It changes nothing."""
+"""Getting into a running job: where its ranks run, and the command that starts a program beside them. It changes
+nothing."""
 
 import json
 import os
@@ -50,7 +51,7 @@ def read_access(
     accounts: AccountLookup,
     now: datetime,
 ) -> AccessResource:
-    """Return what a client needs to start a program beside the ranks of a job.
+    """Return the data with which a client starts a program beside the ranks of a job.
 
     Args:
         python: The interpreter of the launchers on the nodes.
@@ -92,7 +93,7 @@ def read_access(
 
 
 def node_command(python: str, search_path: Sequence[Path], folder: Path) -> list[str]:
-    """Return the program that enters an attempt on a node, without arguments for what to run there."""
+    """Return the program that enters an attempt on a node, without the command to run there."""
     # The scheduler may pass on the environment of the caller's shell.
     imports = [f"PYTHONPATH={os.pathsep.join(map(str, search_path))}"] if search_path else ["-u", "PYTHONPATH"]
     return ["/usr/bin/env", "-u", "PYTHONHOME", *imports, python, "-P", "-m", _PROGRAM, str(folder)]
@@ -117,7 +118,7 @@ def _load(database: Database, principal: Principal, job_id: str, now: datetime) 
 
 
 def _read_placement(files: UntrustedFiles, folder: AttemptLayout, node: int, ranks: int) -> NodeRanks | None:
-    """Return what a node recorded. None: nothing yet, or nothing that can be right; the job can write there."""
+    """Return the placement that a node recorded. None: it is missing or cannot be right; the job can write there."""
     try:
         document = json.loads(files.read(folder.placement(node), 0, _MAX_FILE))
         name, listed = document["node"], document["ranks"]

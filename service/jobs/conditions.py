@@ -1,4 +1,4 @@
-"""Conditions of jobs: what a job waits for, or what is unusual about it, within its status. Pure functions.
+"""Conditions of jobs: the reason why a job waits, or an unusual fact about it, within its status. Pure functions.
 
 A condition is data, and its message is rendered from it. Nothing decides by the text of a message.
 """

@@ -1,4 +1,4 @@
-"""Dependencies between jobs: all SQL about them, and what they mean. A job waits for its prerequisites."""
+"""Dependencies between jobs: all SQL about them, and their meaning. A job waits for its prerequisites."""
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from trainyard.contract.wire.jobs import TERMINAL
 
 
 class Dependency(NamedTuple):
-    """A job that waits, and the state of one of its prerequisites."""
+    """A waiting job, and the state of a prerequisite."""
 
     job_pk: int
     prerequisite: Prerequisite
@@ -26,7 +26,7 @@ class Dependency(NamedTuple):
 
     @property
     def is_met(self) -> bool:
-        """Whether the prerequisite lets the job go on. Nobody can find out more about an unknown one."""
+        """Whether the prerequisite lets the job go on. Nobody can find out more about an unknown prerequisite."""
         return self.status is None or is_met(self.prerequisite, self.status)
 
 
@@ -36,13 +36,13 @@ def is_met(prerequisite: Prerequisite, status: str) -> bool:
 
 
 class DependencyRepository:
-    """Dependencies within one session."""
+    """Dependencies within a session."""
 
     def __init__(self, session: Session):
         self._session = session
 
     def add(self, jobs: Iterable[Job]) -> None:
-        """Insert what the specs of new jobs name."""
+        """Insert the dependencies that the specs of new jobs name."""
         rows = [(job, one) for job in jobs for one in prerequisites_of(job.spec.get("after", ()))]
         if not rows:
             return
@@ -56,7 +56,7 @@ class DependencyRepository:
             )
 
     def _lock(self, job_ids: Collection[str]) -> set[str]:
-        """Keep jobs until the transaction ends, and return those that exist: `record_deletion` must see new rows."""
+        """Keep jobs until the transaction ends, and return the ids that exist: `record_deletion` must see new rows."""
         query = sa.select(Job.id).where(Job.id.in_(job_ids)).order_by(Job.pk).with_for_update(read=True)
         return set(self._session.scalars(query)) if job_ids else set()
 
@@ -95,7 +95,7 @@ class DependencyRepository:
         ]
 
     def prerequisites_of(self, job: Job) -> list[tuple[JobDependency, Job | None]]:
-        """Return the prerequisites of a job, oldest first; None: one is deleted, or the caller cannot see it."""
+        """Return the prerequisites of a job, oldest first; None: it is deleted, or the caller cannot see it."""
         query = sa.select(JobDependency).where(JobDependency.job_pk == job.pk).order_by(JobDependency.prerequisite_id)
         rows = self._session.scalars(query).all()
         visible = sa.select(Job).where(
@@ -105,14 +105,15 @@ class DependencyRepository:
         return [(row, jobs.get(row.prerequisite_id)) for row in rows]
 
     def dependents_of(self, job: Job, limit: int) -> list[tuple[JobDependency, Job]]:
-        """Return the jobs that name this one, oldest first."""
+        """Return the jobs that name this job, oldest first."""
         query = sa.select(JobDependency, Job).join(Job, Job.pk == JobDependency.job_pk)
         query = query.where(JobDependency.prerequisite_id == job.id, Job.deletion_requested_at.is_(None))
         rows = self._session.execute(query.order_by(Job.pk).limit(limit))
         return [(row, dependent) for row, dependent in rows]
 
     def of_new_job(self, after: Sequence[str]) -> list[Dependency]:
-        """Return the jobs that a spec names, with the status None if one does not exist or the caller cannot see it."""
+        """Return the jobs that a spec names, with the status None if a job does not exist or the caller cannot see
+        it."""
         named = prerequisites_of(after)
         query = sa.select(Job.id, Job.status).where(Job.id.in_([one.job_id for one in named]))
         query = query.where(Job.deletion_requested_at.is_(None))

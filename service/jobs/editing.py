@@ -1,4 +1,4 @@
-"""What a user changes of a job without touching its run: name, project, tags, notes, and whether it is archived."""
+"""Changes of a job by a user that do not touch its run: name, project, tags, notes, and whether it is archived."""
 
 from collections.abc import Mapping
 
@@ -14,12 +14,12 @@ from trainyard.contract.wire.reports import MAX_PARAMETER_CHARS, MAX_PARAMETERS
 from trainyard.contract.wire.views import JobChanges
 
 BY_USER = MAX_SAFE_INT
-"""Stands for the execution of what a user set: a report of the program never replaces it."""
+"""Stands for the execution of values that a user set: a report of the program never replaces them."""
 EDITED = "edited"
 
 
 def edit(changes: JobChanges) -> JobAction:
-    """Return the action that applies changes; what is as requested already is not recorded again."""
+    """Return the action that applies changes; a value that equals the present value is not recorded again."""
 
     def action(jobs: JobRepository, job: Job, by: str) -> None:
         done = []

@@ -126,7 +126,7 @@ class OriginLinks:
         """Link the checkpoint into the run of a new job. A repeated call starts again.
 
         Args:
-            uid: The Unix account of the new job; None: that of the service.
+            uid: The Unix account of the new job; None: the service's account.
 
         Raises:
             ConflictError: the checkpoint was removed, belongs to another account, or cannot be linked.
@@ -152,7 +152,7 @@ class OriginLinks:
         """Remove the links that were made for a job that was not accepted."""
         run = RunLayout(self.runs / job_id)
         if uid is not None and self.owners is not None:
-            # What cannot be removed now is removed by the maintenance task.
+            # The maintenance task removes files that cannot be removed now.
             with suppress(AccountError, OwnerCallError):
                 self.owners.remove(uid, self.runs, job_id, ["."])
             return

@@ -1,4 +1,4 @@
-"""All SQL about idempotency keys: a repeated request with one gets the stored response."""
+"""All SQL about idempotency keys: a repeated request with the same key gets the stored response."""
 
 from datetime import datetime
 from typing import Any
@@ -10,7 +10,7 @@ from service.db.models import IdempotencyKey
 
 
 class IdempotencyRepository:
-    """Idempotency keys within one session."""
+    """Idempotency keys within a session."""
 
     def __init__(self, session: Session, now: datetime):
         self._session = session

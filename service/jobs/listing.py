@@ -1,4 +1,4 @@
-"""Reads of jobs: one, or a page that matches a filter.
+"""Reads of jobs: one job, or a page that matches a filter.
 
 Every filter has an index that ends with the id, by which pages are ordered.
 """
@@ -31,7 +31,7 @@ _MAX_COPIES = 200
 
 @dataclass(frozen=True)
 class JobFilter:
-    """Conditions that a job must meet; those that are left out match every job."""
+    """Conditions that a job must meet; a condition that is left out matches every job."""
 
     statuses: tuple[str, ...] = ()
     name: str | None = None
@@ -49,7 +49,7 @@ class JobFilter:
     sweep: str | None = None
     """A sweep id."""
     archived: bool | None = None
-    """Whether archived jobs match alone, or the other ones; None: all jobs."""
+    """True: only archived jobs match. False: only other jobs. None: all jobs."""
 
 
 def read_job(database: Database, job_id: str, runs: Path, now: datetime) -> JobResource:
@@ -75,7 +75,7 @@ def free_name(database: Database, name: str, now: datetime) -> str:
 def read_page(
     database: Database, page: PageRequest, job_filter: JobFilter, runs: Path, now: datetime
 ) -> Page[JobResource]:
-    """Return one page of the jobs that match the filter, with their current attempts."""
+    """Return a page of the jobs that match the filter, with their current attempts."""
     with database.read() as session:
         jobs, has_more = list_page(session, page, job_filter)
         attempts = JobRepository(session, now).current_attempts(jobs)
@@ -88,7 +88,7 @@ def read_page(
 
 
 def list_page(session: Session, page: PageRequest, job_filter: JobFilter) -> tuple[list[Job], bool]:
-    """Return one page of the matching jobs by id, which is the order of creation, and whether more follow."""
+    """Return a page of the matching jobs by id, which is the order of creation, and whether more follow."""
     if len(job_filter.metadata) + len(job_filter.parameters) > MAX_LABELS:
         return [], False
     if len(job_filter.statuses) <= 1:

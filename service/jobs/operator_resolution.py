@@ -45,7 +45,7 @@ def resolve_each(
     runs: Path,
     now: datetime,
 ) -> list[ResolutionResource]:
-    """Resolve each job in a transaction of its own, and return what became of it.
+    """Resolve each job in a transaction of its own, and return the results.
 
     Raises:
         PermissionDeniedError: the caller is not an administrator.

@@ -47,7 +47,8 @@ def _enabled(session: Session) -> Sequence[Webhook]:
 
 
 def _may_receive(session: Session, webhook: Webhook, job: Job, now: datetime) -> bool:
-    """Return whether the job is among those of a webhook. Jobs that run as their owners are for administrators too."""
+    """Return whether a webhook gets the job's notifications. Other users' jobs that run as their owners: only for
+    administrators."""
     if webhook.created_by == job.created_by:
         return True
     if webhook.jobs != "all":
@@ -58,7 +59,7 @@ def _may_receive(session: Session, webhook: Webhook, job: Job, now: datetime) ->
 def enqueue_delivery(
     session: Session, webhook: Webhook, type_: str, now: datetime, payload: dict[str, Any], job_id: str | None = None
 ) -> Delivery:
-    """Write a delivery that is due at once; its body is stored as it is signed and sent."""
+    """Write a delivery that is due at once; its body is stored in the form in which it is signed and sent."""
     id_ = new_id("dlv", now)
     delivery = Delivery(
         id=id_,

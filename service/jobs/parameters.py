@@ -75,7 +75,7 @@ class ProgramNames:
 
     @classmethod
     def first_reported(cls, before: Reported, after: Reported) -> "ProgramNames":
-        """Return what a report has named for the first time."""
+        """Return the names that a report contains for the first time."""
 
         def new(tag: str) -> str | None:
             return None if tag in before.tags or tag not in after.tags else _as_display_name(str(after.tags[tag][1]))
@@ -89,7 +89,7 @@ def _as_display_name(text: str) -> str | None:
 
 
 def merge(reported: Reported, report: ParametersReport) -> tuple[Reported, int]:
-    """Return the values with those of a report, and the number of values that are dropped.
+    """Return the values merged with a report's values, and the number of values that are dropped.
 
     Dropped are new names beyond `MAX_PARAMETERS`, and values beyond `MAX_PARAMETER_CHARS`. Values of a later execution
     stay.

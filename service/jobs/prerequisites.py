@@ -12,7 +12,7 @@ _NAMED = 3
 
 
 def waiting_jobs(dependencies: Iterable[Dependency]) -> Mapping[int, Condition]:
-    """Return the condition of every job that waits for another one.
+    """Return the condition of every job that waits for another job.
 
     Args:
         dependencies: Ordered by the job that waits.

@@ -1,4 +1,4 @@
-"""Quotas on one user's jobs. Pure functions."""
+"""Quotas on a user's jobs. Pure functions."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from trainyard.contract.spec.training_spec import TrainingSpec
 
 @dataclass(frozen=True)
 class UserQuotas:
-    """The quotas of one user; None: no limit."""
+    """The quotas of a user; None: no limit."""
 
     gpus: int | None = None
     """GPUs that the scheduler may hold at once for jobs submitted with the roles user and viewer."""

@@ -23,7 +23,7 @@ from trainyard.contract.wire.jobs import TERMINAL, JobStatus, StatusReason
 
 
 class JobRepository:
-    """Jobs within one session."""
+    """Jobs within a session."""
 
     def __init__(self, session: Session, now: datetime):
         self._session = session
@@ -31,7 +31,7 @@ class JobRepository:
         """The time of this transaction."""
 
     def add(self, *jobs: Job) -> None:
-        """Insert new jobs, each with its first two events. Each job adds at most one statement."""
+        """Insert new jobs, each with its first two events, with at most one statement per job."""
         for job in jobs:
             job.sequence = 2
             self._session.add(job)
@@ -71,12 +71,12 @@ class JobRepository:
     def list_active(self, max_queued: int | None = None, also: Sequence[int] = ()) -> list[tuple[Job, Attempt | None]]:
         """Return every job that may need the reconciler, oldest first, with its current attempt.
 
-        The wide columns are not loaded; reading one raises an error.
+        The wide columns are not loaded; reading them raises an error.
 
         Args:
-            max_queued: The number of queued jobs to return, the oldest of each user; None: all. Those that mostly wait
+            max_queued: The number of queued jobs to return, the oldest of each user; None: all. Jobs that mostly wait
                 for others are returned in addition: members of sweeps with `max_parallel`, and jobs with prerequisites.
-            also: Further queued jobs to return, of those with a condition, which keeps them from being submitted.
+            also: Further queued jobs to return, among the jobs with a condition, which keeps them from being submitted.
         """
         condition: sa.ColumnElement[bool] = Job.status.in_([*ACTIVE, "queued", "paused"])
         if max_queued is not None:
@@ -99,7 +99,7 @@ class JobRepository:
         return [(job, attempt) for job, attempt in self._session.execute(query)]
 
     def _users_with_queued_jobs(self) -> list[str]:
-        """Return the users by one look-up in the index for each name; DISTINCT would read every queued job."""
+        """Return the users by a look-up in the index for each name; DISTINCT would read every queued job."""
         users = sa.select(sa.func.min(Job.created_by).label("name")).cte("users", recursive=True)
         following = sa.select(sa.func.min(Job.created_by)).where(Job.created_by > users.c.name).correlate(users)
         recursion = sa.select(following.scalar_subquery()).select_from(users).where(users.c.name.is_not(None))
@@ -135,7 +135,7 @@ class JobRepository:
         return self._session.scalar(query.where(Job.status.in_(("submitting", "cancelling")), *unconfirmed)) or 0
 
     def current_attempts(self, jobs: Sequence[Job]) -> dict[str, Attempt]:
-        """Return the current attempt of each job that has one, by job id, with one query."""
+        """Return the current attempt of each job that has an attempt, by job id, with a single query."""
         by_attempt = {job.attempt_id: job.id for job in jobs if job.attempt_id}
         rows = self._session.scalars(sa.select(Attempt).where(Attempt.id.in_(by_attempt)))
         return {by_attempt[attempt.id]: attempt for attempt in rows}
@@ -153,7 +153,8 @@ class JobRepository:
         return self._session.scalars(query.execution_options(populate_existing=True)).one()
 
     def lock_attempt(self, attempt_id: str) -> tuple[Attempt, Job]:
-        """Return an attempt and its locked job. The job is locked first, so that all its writers lock in one order.
+        """Return an attempt and its locked job. The job is locked first, so that all its writers lock in the same
+        order.
 
         Raises:
             NotFoundError: There is no such attempt.
@@ -178,7 +179,7 @@ class JobRepository:
         return list(self._session.scalars(sa.select(Attempt).where(Attempt.job_pk == job.pk).order_by(Attempt.number)))
 
     def attempts_page(self, job: Job, page: PageRequest) -> tuple[list[Attempt], bool]:
-        """Return one page of the job's attempts by number, and whether more follow.
+        """Return a page of the job's attempts by number, and whether more follow.
 
         Raises:
             NotFoundError: the job has no attempt with the id `page.after`.
@@ -207,13 +208,13 @@ class JobRepository:
         return self._session.scalar(query)
 
     def list_events(self, job: Job, page: PageRequest, *types: str) -> tuple[list[Event], bool]:
-        """Return one page of the job's events by sequence, of all types or of these, and whether more follow."""
+        """Return a page of the job's events by sequence, of all types or of these types, and whether more follow."""
         after = None if page.after is None else int(page.after.removeprefix("evt_"))
         query = sa.select(Event).where(Event.job_pk == job.pk, *([Event.type.in_(types)] if types else []))
         return fetch_page(self._session, query, Event.sequence, page, after=after)
 
     def existing_names(self, names: Iterable[str]) -> set[str]:
-        """Return those of the names that jobs have."""
+        """Return the names that jobs have, among these names."""
         query = sa.select(Job.name).where(Job.name.in_(tuple(names)), Job.deletion_requested_at.is_(None))
         return set(self._session.scalars(query))
 
@@ -225,7 +226,7 @@ class JobRepository:
         return self._session.scalar(query.order_by(Event.sequence.desc()).limit(1))
 
     def list_checkpoints(self, job: Job, page: PageRequest) -> tuple[list[Checkpoint], bool]:
-        """Return one page of the checkpoints that are not deleted, by step, and whether more follow.
+        """Return a page of the checkpoints that are not deleted, by step, and whether more follow.
 
         Raises:
             NotFoundError: the job has no checkpoint with the id `page.after`, not even a deleted one.
@@ -242,8 +243,8 @@ class JobRepository:
         return list(self._session.scalars(query.order_by(Checkpoint.step)))
 
     def checkpoint_values(self, job: Job, metric: str) -> list[tuple[int, float]]:
-        """Return the step and the metric's value of each checkpoint that is not deleted; without one, NaN."""
-        # A JSON path cannot have every name: SQLite has no escape for a quote in one.
+        """Return the step and the metric's value of each checkpoint that is not deleted; NaN without a value."""
+        # A JSON path cannot have every name: SQLite cannot escape a quote in a name.
         query = sa.select(Checkpoint.step, Checkpoint.metrics)
         query = query.where(Checkpoint.job_pk == job.pk, Checkpoint.deleted_at.is_(None))
         rows = ((step, metrics) for step, metrics in self._session.execute(query) if metrics is not UNDECODABLE)
@@ -346,7 +347,7 @@ class JobRepository:
         ended_at: datetime | None = None,
         condition: Condition | None = None,
     ) -> bool:
-        """Change the job's status by the table of transitions: a guarded UPDATE and its event in one transaction.
+        """Change the job's status by the table of transitions: a guarded UPDATE and its event in the same transaction.
 
         Args:
             ended_at: When the job ended, if that was before now and the target is a final status.

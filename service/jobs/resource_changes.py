@@ -18,7 +18,7 @@ _REMEDIES = {
     "submitting": "a retry with other resources submits it anew, from its last checkpoint",
     "succeeded": "a job that has succeeded does not run again; fork it",
 }
-"""By status, where a pause is not the way to other resources."""
+"""The advice for each status in which a pause is not the way to other resources."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def with_resources(action: JobAction, change: ResourceChange, *, resubmits: bool
 
 
 def _withdraw(jobs: JobRepository, job: Job) -> None:
-    """End the attempt of a waiting job, if it has one. The scheduler has nothing of it."""
+    """End the attempt of a waiting job, if it has any. The scheduler has no entry of it."""
     if job.status == "queued":
         return
     attempt = jobs.current_attempts([job])[job.id]

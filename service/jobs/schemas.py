@@ -41,8 +41,8 @@ _ENGINE_METRICS = ("train/", "eval/")
 
 
 def shown_metrics(latest: Mapping[str, Any], first: str | None = None) -> dict[str, Any]:
-    """Return the metrics that a resource or stream carries: all, or of many `first`, the engine's own and the next.
-    Those of the system are only curves."""
+    """Return the metrics that a resource or stream carries: all, or if there are many, `first`, the engine's own and
+    the next. Metrics of the system are only curves."""
     latest = {name: value for name, value in latest.items() if not name.startswith(SYSTEM_PREFIXES)}
     if len(latest) <= MAX_SHOWN_METRICS:
         return latest
@@ -119,8 +119,8 @@ def progress_resource(job: Job, now: datetime) -> JobProgress | None:
 
 
 def _seconds_left(progress: JobProgress) -> float | None:
-    """Return the time that was left at the report: the worker's own, which counts evaluations and checkpoints, or that
-    of the steps for programs that report none. None if it is unknown."""
+    """Return the time that was left at the report: the worker's own estimate, which counts evaluations and checkpoints,
+    or an estimate from the steps for programs that report none. None if it is unknown."""
     left, pace = progress.seconds_left, progress.seconds_per_step
     if left is None and pace is not None and progress.total_steps and progress.phase != "exporting":
         left = (progress.total_steps - progress.step) * pace
@@ -148,7 +148,8 @@ def attempt_resource(attempt: Attempt) -> AttemptResource:
 
 
 def _failure_summary(attempt: Attempt) -> str | None:
-    """Return the failure in the attempt's exit record; None if there is none, or an invalid one of a former release."""
+    """Return the failure in the attempt's exit record; None without a record, or if a former release stored an invalid
+    record."""
     failure = (attempt.finish or {}).get("failure")
     try:
         return Failure.model_validate(failure).summary[:_MAX_SUMMARY] if failure else None
@@ -195,7 +196,7 @@ def checkpoint_resource(job_id: str, checkpoint: Checkpoint, run: RunLayout) -> 
 
 
 def page_of(rows: Sequence[T], has_more: bool, convert: Callable[[T], R], identify: Callable[[T], str]) -> Page[R]:
-    """Return the envelope of one page of a list; `last_id` is the `after` of the next page.
+    """Return the envelope of a page of a list; `last_id` is the `after` of the next page.
 
     A row that cannot be shown is left out and logged once; it would make the whole list unreadable.
     """

@@ -1,7 +1,7 @@
-"""What a user can request of a job: cancel, pause, resume, retry, trace and delete.
+"""The requests of users about a job: cancel, pause, resume, retry, trace and delete.
 
-Each request is one transaction that records the desired state or an event; the reconciler acts on it. A request that
-repeats an earlier one changes nothing.
+Each request is one transaction that records the desired state or an event; the reconciler acts on it. A repeated
+request changes nothing.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -69,7 +69,7 @@ def apply_action(
     now: datetime,
     check_spec: Callable[[TrainingSpec], None] | None = None,
 ) -> JobResource:
-    """Apply one action to a job of the caller and return the job.
+    """Apply an action to a job of the caller and return the job.
 
     Args:
         check_spec: Raises if the caller may not run the job's spec, for actions that start it again.
@@ -97,7 +97,7 @@ def cancel(jobs: JobRepository, job: Job, by: str) -> None:
 
 
 def pause(jobs: JobRepository, job: Job, by: str) -> None:
-    """Record that the job is to pause: a running one writes a checkpoint first, then releases its allocation."""
+    """Record that the job is to pause: a running job writes a checkpoint first, then releases its allocation."""
     if job.status in TERMINAL:
         raise ConflictError(f"job {job.id} has already {_ended(job)}; it cannot be paused", code="job_finished")
     if job.desired == "cancelled":
@@ -108,7 +108,7 @@ def pause(jobs: JobRepository, job: Job, by: str) -> None:
 
 
 def resume(jobs: JobRepository, job: Job, by: str) -> None:
-    """Record that a paused job is to run again from its last checkpoint; one that is still pausing pauses first."""
+    """Record that a paused job is to run again from its last checkpoint; a job that is still pausing pauses first."""
     if job.status in TERMINAL:
         hint = "" if job.status == "succeeded" else "; use `retry` to run it again"
         raise ConflictError(
@@ -138,7 +138,7 @@ def retry(start: Literal["checkpoint", "scratch"], quotas: UserQuotas) -> JobAct
     """Return the action that queues a failed or cancelled job again, from its last checkpoint or from scratch."""
 
     def action(jobs: JobRepository, job: Job, by: str) -> None:
-        # A retry leaves the terminal statuses, so the last retry of a job that has not ended is the current one.
+        # A retry leaves the terminal statuses, so the last retry of a job that has not ended is the current retry.
         last = jobs.last_event(job, RETRY, since=None)
         if job.status not in TERMINAL and last is not None and last.data["from"] == start:
             return
@@ -225,7 +225,7 @@ def delete_checkpoints(database: Database, principal: Principal, job_id: str, no
     """Delete all checkpoints of a job that has ended; its reports and its export stay.
 
     Raises:
-        ConflictError: the job has not ended, or a version of a registered model is one of its checkpoints.
+        ConflictError: the job has not ended, or a version of a registered model is a checkpoint of the job.
     """
     with locked_job(database, principal, job_id, now) as (jobs, job):
         _require_ended(job)
@@ -252,7 +252,7 @@ def _require_unregistered(
 
 
 def delete_checkpoint(database: Database, principal: Principal, job_id: str, checkpoint_id: str, now: datetime) -> None:
-    """Delete one checkpoint.
+    """Delete a checkpoint.
 
     Raises:
         ConflictError: the job has not ended and would resume from this checkpoint, or a version of a registered model

@@ -63,7 +63,7 @@ class IllegalTransitionError(ConflictError):
 
 
 def check_transition(source: JobStatus, target: JobStatus, reason: StatusReason | None) -> None:
-    """Check that the table has the transition and that a terminal status comes with one of its reasons.
+    """Check that the table has the transition and that a terminal status comes with a matching reason.
 
     Raises:
         IllegalTransitionError: the table does not have it, or the reason belongs to another status.

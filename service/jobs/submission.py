@@ -43,7 +43,7 @@ class SubmissionRequest:
     spec: TrainingSpec
     idempotency_key: str | None = None
     unresolved: TrainingSpec | None = None
-    """The spec without what was resolved for the current cluster, if that differs: the key stands for this one."""
+    """The spec before it was resolved for the current cluster, if that differs: the key stands for this spec."""
     force: bool = False
     """Skip the check that the job fits the GPUs' memory."""
     warnings: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ def submit(
     check_gpu_quota(quotas, principal.role, request.spec)
     job_id = new_job_id(now)
     run = RunLayout(runs / job_id)
-    # A replayed request does not look its checkpoint up: that may be gone, or a newer one may exist.
+    # A replayed request does not look up its checkpoint, which may be gone or no longer the newest.
     replays = _has_response(database, principal, request.idempotency_key, now)
     spec, origin = request.spec, None if replays else find_origin(database, request.spec, now)
     result, links, uid = None, OriginLinks(runs, owners), None
@@ -221,7 +221,7 @@ def claim_key(
 
     Raises:
         InvalidRequestError: the key is malformed.
-        ConflictError: the earlier request was a different one.
+        ConflictError: the earlier request was different.
     """
     if not key or len(key) > MAX_IDEMPOTENCY_KEY or not key.isascii() or not key.isprintable():
         message = f"must be 1 to {MAX_IDEMPOTENCY_KEY} printable ASCII characters"

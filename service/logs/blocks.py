@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 MAX_BLOCK = 64 * 1024
-"""Bytes of a block, so that a search can look at the clock; also the longest line that is matched as one."""
+"""Bytes of a block, so that a search can look at the clock; also the longest line that is matched as a whole."""
 
 
 class Block(NamedTuple):
@@ -18,7 +18,7 @@ def blocks(chunks: Iterable[tuple[int, bytes]], offset: int) -> Iterator[Block]:
     """Yield the lines from `offset` on.
 
     Args:
-        chunks: Offset and bytes of each chunk, in order, from the one with `offset` on.
+        chunks: Offset and bytes of each chunk, in order, from the chunk with `offset` on.
     """
     rest, start = bytearray(), offset
     for position, data in chunks:
@@ -40,7 +40,7 @@ def blocks_from_end(chunks: Iterable[tuple[int, bytes]], end: int) -> Iterator[B
     """Yield the lines before `end`, the last block first.
 
     Args:
-        chunks: Offset and bytes of each chunk, in reverse order, from the one with the byte before `end` on.
+        chunks: Offset and bytes of each chunk, in reverse order, from the chunk with the byte before `end` on.
     """
     parts: list[bytes] = []  # in reverse order
     size, start = 0, end

@@ -1,4 +1,4 @@
-"""What a search of logs looks for. Regular expressions are RE2's, whose time is linear in the text. Pure functions."""
+"""The pattern of a search in logs. Regular expressions are RE2's, whose time is linear in the text. Pure functions."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from service.core.errors import InvalidRequestError
 from trainyard.contract.wire.logs import LogLevel
 
 MAX_TEXT = 200
-"""Characters of what is searched for."""
+"""Maximum length of the text to search for."""
 _MAX_MEMORY = 1024 * 1024
 """Bytes of a compiled pattern and of its automaton; larger patterns are refused."""
 
@@ -65,7 +65,7 @@ class LinePattern:
 def compile_pattern(
     sought: str | None, *, regex: bool = False, case_sensitive: bool = False, level: LogLevel | None = None
 ) -> LinePattern:
-    """Return what to search for.
+    """Return the pattern to search for.
 
     Args:
         sought: A part of the line, or with `regex` a regular expression.

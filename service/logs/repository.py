@@ -17,14 +17,14 @@ _CHUNKS_PER_FETCH = 32
 
 
 class LogRepository:
-    """Logs within one session."""
+    """Logs within a session."""
 
     def __init__(self, session: Session, database: Database):
         self._session = session
         self._database = database
 
     def lock_stream(self, attempt_id: str, rank: str) -> LogStream:
-        """Return the locked stream of one rank; it is created if necessary."""
+        """Return the locked stream of a rank; it is created if necessary."""
         row = {"attempt_id": attempt_id, "rank": rank, "size": 0}
         self._session.execute(self._database.insert(LogStream).values(row).on_conflict_do_nothing())
         query = sa.select(LogStream).where(LogStream.attempt_id == attempt_id, LogStream.rank == rank)
@@ -49,7 +49,7 @@ class LogRepository:
         query = sa.select(LogChunk).where(
             LogChunk.attempt_id == attempt_id,
             LogChunk.rank == rank,
-            # By this bound the index finds the first chunk; the next condition alone would read all chunks before it.
+            # With this bound the index finds the first chunk; the next condition alone would read all chunks before it.
             LogChunk.offset > offset - MAX_LOG_CHUNK,
             LogChunk.offset + sa.func.length(LogChunk.data) > offset,
         )

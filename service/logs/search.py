@@ -1,4 +1,4 @@
-"""Search in a whole log: one request reads it for a limited time, and the next one continues."""
+"""Search in a whole log: a request reads it for a limited time, and the next request continues."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +14,7 @@ from service.logs.service import find_log
 from trainyard.contract.wire.logs import LogLine, LogLines
 
 MAX_SECONDS = 1.0
-"""Time that one request searches. What it did not reach, the next one does."""
+"""Time that a request searches. The next request continues where it stopped."""
 MAX_LINE = 2000
 """Bytes of a line in a response."""
 
@@ -42,7 +42,7 @@ def search_log(
     now: datetime,
     clock: Callable[[], float] = time.monotonic,
 ) -> LogLines:
-    """Return the next matching lines of one rank's log.
+    """Return the next matching lines of a rank's log.
 
     Raises:
         NotFoundError: There is no such job, attempt or log.
@@ -102,7 +102,7 @@ def matching_lines(block: Block, pattern: LinePattern) -> Iterator[tuple[LogLine
 
 
 def _excerpt(line: bytes, start: int, end: int) -> str:
-    """Return a line's text around a match: of one that progress bars overwrote, the part with the match."""
+    """Return a line's text around a match: if progress bars overwrote the line, only the part with the match."""
     line = line.removesuffix(b"\r")
     first = line.rfind(b"\r", 0, start) + 1
     last = line.find(b"\r", end)

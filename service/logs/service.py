@@ -16,7 +16,7 @@ LAUNCH = "launch"
 
 
 class LogWriter:
-    """Appends to the logs of one attempt. Repeated appends are not stored twice."""
+    """Appends to the logs of an attempt. Repeated appends are not stored twice."""
 
     def __init__(
         self,
@@ -117,7 +117,8 @@ def read_log(
 def find_log(
     session: Session, logs: LogRepository, job_id: str, rank: str, attempt: int | None, now: datetime
 ) -> tuple[Attempt | None, int]:
-    """Return the attempt of a log, by default the job's newest, and the log's size; no attempt before the first one.
+    """Return the attempt of a log, by default the job's newest, and the log's size; the attempt is None before the
+    job's first attempt.
 
     Raises:
         NotFoundError: There is no such job, attempt or log; the message lists the existing logs.

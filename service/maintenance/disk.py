@@ -15,7 +15,8 @@ from service.core.untrusted_files import ForeignFileError, UntrustedFiles
 from trainyard.contract.layout import RunLayout
 
 MAX_MEASURED = 200_000
-"""Entries of a run that are measured. A checkpoint has some per rank, and what a program writes is its own choice."""
+"""Maximum number of entries of a run that are measured. A checkpoint has some per rank, and a program may write any
+number."""
 _MAX_DEPTH = 100
 """Levels of folders that are measured."""
 _TRASH = ".trash"
@@ -41,7 +42,7 @@ def discard(runs: Path, path: Path, name: str) -> None:
 
 
 def is_missing(files: UntrustedFiles, run: RunLayout) -> bool:
-    """Return whether a submitted job's run directory was moved or deleted. Its worker may have made a new one."""
+    """Return whether a submitted job's run directory was moved or deleted. Its worker may have made a new directory."""
     try:
         files.status(run.spec)
     except (FileNotFoundError, ForeignFileError):
@@ -61,7 +62,7 @@ def empty_trash(runs: Path) -> None:
 
 
 def _remove(trash: Path, name: str) -> None:
-    """Remove an entry of the trash, of any depth; what cannot be removed stays there.
+    """Remove an entry of the trash, of any depth; files that cannot be removed stay there.
 
     Each folder is moved to the top of the trash first. `shutil.rmtree` recurses before Python 3.13, so a job's folder
     of 1,000 levels would end the maintenance of all jobs.

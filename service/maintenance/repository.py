@@ -11,11 +11,11 @@ from service.jobs.dependencies import DependencyRepository
 from service.jobs.states import ACTIVE
 
 _BATCH = 10_000
-"""Rows deleted in one transaction, for which other writers wait."""
+"""Rows deleted in a transaction, for which other writers wait."""
 
 
 class MaintenanceRepository:
-    """Jobs and checkpoints as the maintenance task reads and changes them, within one session."""
+    """The queries and changes of jobs and checkpoints by the maintenance task, within a session."""
 
     def __init__(self, session: Session):
         self._session = session
@@ -27,7 +27,7 @@ class MaintenanceRepository:
         )
 
     def delete_batch(self, job_pk: int) -> bool:
-        """Delete one batch of a job's points or logs; return False when less than a batch is left."""
+        """Delete a batch of a job's points or logs; return False when less than a batch is left."""
         return any(self._delete_oldest(table, job_pk) for table in (Point, LogChunk))
 
     def _delete_oldest(self, table: type[Point] | type[LogChunk], job_pk: int) -> bool:
@@ -36,7 +36,7 @@ class MaintenanceRepository:
         last = self._session.scalar(query)
         if last is None:
             return False
-        # The rows of one report share a sequence number; there are at most 1,000.
+        # The rows of a report share a sequence number; there are at most 1,000.
         self._session.execute(sa.delete(table).where(table.job_pk == job_pk, sequence <= last))
         return True
 

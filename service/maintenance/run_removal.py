@@ -14,7 +14,7 @@ from trainyard.contract.layout import RunLayout
 
 @dataclass(frozen=True)
 class RunRemoval:
-    """Removes what belongs to jobs, whose uid is None if they ran as the service."""
+    """Removes the files of jobs, whose uid is None if they ran as the service."""
 
     runs: Path
     owners: OwnerCalls | None

@@ -34,16 +34,16 @@ _MEASURE_INTERVAL = timedelta(seconds=60)
 _MEASURE_BATCH = 200
 _MEASURE_SECONDS = 10.0
 _ORPHAN_SECONDS = 3600.0
-"""Age at which a run directory without a job is an orphan; a request that makes one takes less."""
+"""Age at which a run directory without a job is an orphan; a request that makes a run directory takes less."""
 _WARNING_INTERVAL = timedelta(hours=1)
 _CODE_CHECK_INTERVAL = timedelta(hours=6)
 _PURGE_BATCH = 5000
-"""Audit entries and webhook deliveries deleted in one transaction."""
+"""Audit entries and webhook deliveries deleted in a transaction."""
 
 
 @dataclass
 class MaintenanceTask:
-    """Each `run_once` continues what an interrupted run left undone."""
+    """Each `run_once` continues the work that an interrupted run left."""
 
     database: Database
     lease: LeaderLease

@@ -44,14 +44,14 @@ class MediaFilter:
 
 
 class MediaRepository:
-    """Media of jobs within one session."""
+    """Media of jobs within a session."""
 
     def __init__(self, session: Session, database: Database):
         self._session = session
         self._database = database
 
     def store(self, job_pk: int, report: MediaReport) -> int:
-        """Add the items of a report, or replace those that were logged earlier; return the number without room."""
+        """Add the items of a report, or replace items that were logged earlier; return the number without room."""
         source = report.source
         numbers = [None] * len(report.items) if source is None else positions(source.spool, source.records)
         items: dict[tuple[str, int, int], Row] = {}
@@ -75,7 +75,7 @@ class MediaRepository:
         return len(items) - len(stored)
 
     def _with_room(self, job_pk: int, execution: int, items: Mapping[tuple[str, int, int], Row]) -> Sequence[Row]:
-        """Return the items that replace others, and new ones up to the limits of a job."""
+        """Return the items that replace stored items, and new items up to the limits of a job."""
         of_job = Media.job_pk == job_pk
         count = self._session.scalar(sa.select(sa.func.count()).select_from(Media).where(of_job)) or 0
         keys = set(self._session.scalars(sa.select(Media.key).where(of_job).distinct()))
@@ -95,7 +95,7 @@ class MediaRepository:
         return stored
 
     def list_page(self, job: Job, selected: MediaFilter, page: PageRequest) -> tuple[list[Media], bool]:
-        """Return one page of the visible media in the order of their arrival, and whether more follow."""
+        """Return a page of the visible media in the order of their arrival, and whether more follow."""
         query = sa.select(Media).where(*_visible(job), *selected.conditions())
         after = None if page.after is None else int(page.after)
         return fetch_page(self._session, query, Media.pk, page, after=after)
@@ -111,7 +111,7 @@ class MediaRepository:
 
 
 def _visible(job: Job) -> tuple[sa.ColumnElement[bool], ...]:
-    """Return the conditions for what no later execution has replaced, as for points."""
+    """Return the conditions for media that no later execution has replaced, as for points."""
     later = aliased(Media)
     is_cut = sa.exists().where(
         Execution.job_pk == Media.job_pk,

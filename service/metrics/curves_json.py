@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from trainyard.contract.wire.curves import ComparisonResource, MetricsResource, Series
 
 _PART = 1000
-"""Elements of a list that are serialized in one call."""
+"""Elements of a list that are serialized per call."""
 
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {
     name: TypeAdapter(cast(Any, field.annotation)) for name, field in Series.model_fields.items()
@@ -19,7 +19,7 @@ _ADAPTERS: dict[str, TypeAdapter[Any]] = {
 
 
 def curves_json(resource: MetricsResource | ComparisonResource) -> Iterator[bytes]:
-    """Yield what `model_dump_json` of the resource returns, in parts."""
+    """Yield the result of the resource's `model_dump_json`, in parts."""
     lists = {name: value for name, value in resource if isinstance(value, list)}
     others = resource.model_dump_json(exclude=set(lists)).encode()
     yield others[:-1]

@@ -82,7 +82,8 @@ def csv_lines(database: Database, job_id: str, query: CurveQuery, now: datetime)
 
 
 def comparison_csv(database: Database, job_ids: Sequence[str], query: CurveQuery, now: datetime) -> Iterator[str]:
-    """Return the curves of several jobs as one CSV text, whose first column is the job. Raises like `csv_lines`."""
+    """Return the curves of several jobs as a single CSV text, whose first column is the job. Raises like
+    `csv_lines`."""
     return _with_job_column(job_ids, [csv_lines(database, job_id, query, now) for job_id in job_ids])
 
 

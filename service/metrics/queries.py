@@ -1,4 +1,4 @@
-"""Reading of a job's curves: short ones from the points, long ones from the buckets."""
+"""Reading of a job's curves: short curves from the points, long curves from the buckets."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ _REFERENCE_METRIC = "train/loss"
 """The metric whose points define the times of a job's steps, if the job has it."""
 
 MAX_SERIES = 500
-"""Series in one response about a job. CSV exports have all."""
+"""Maximum number of series in a response about a job. CSV exports have all."""
 _ENGINE_PREFIXES = ("train/", "eval/", "perf/", "memory/", "comm/")
 
 
@@ -39,7 +39,7 @@ class CurveQuery:
     max_total: int = 1_000_000
     """Maximum number of points of all series together."""
     system: bool = False
-    """Whether all metrics include what the launchers measure of nodes, ranks and GPUs."""
+    """Whether all metrics include the launchers' measurements of nodes, ranks and GPUs."""
 
     def select(self, names: Iterable[str]) -> Sequence[str]:
         """Return the selected metrics of a job that has these."""
@@ -48,13 +48,13 @@ class CurveQuery:
         return sorted((name for name in names if self.system or not name.startswith(SYSTEM_PREFIXES)), key=_order)
 
     def divided_among(self, jobs: int) -> "CurveQuery":
-        """Return the query for each of several jobs in one response, which share its limits."""
+        """Return the query for each of several jobs in the same response, which share its limits."""
         return replace(self, max_series=min(MAX_SERIES, 2000 // jobs), max_total=self.max_total // jobs)
 
 
 @dataclass(frozen=True)
 class CurveState:
-    """What the reading of any curve of a job needs: read once for all curves of a response."""
+    """The common input for reading the curves of a job, which is read once per response."""
 
     job: Job
     keys: Mapping[str, int]
@@ -80,7 +80,7 @@ def read_state(repository: CurveRepository, job: Job, names: Sequence[str]) -> C
 def read_curves(
     database: Database, job_id: str, query: CurveQuery, now: datetime, state: CurveState | None = None
 ) -> MetricsResource:
-    """Return the curves of one job, at most `MAX_SERIES`, those of the engine's metrics first.
+    """Return the curves of a job, at most `MAX_SERIES`, the engine's metrics first.
 
     A key that the job does not have gives an empty series.
 
@@ -111,7 +111,7 @@ def read_curves(
 
 
 class _JobCurves:
-    """The curves of one job, in one session."""
+    """The curves of a job, in a session."""
 
     def __init__(self, repository: CurveRepository, query: CurveQuery, state: CurveState):
         self._repository = repository
@@ -181,14 +181,14 @@ class _JobCurves:
         pending = self._pending.get(key_pk, ()) if level != NO_LEVEL else ()
         for execution, first, last in ranges if pending else ():
             rows += [row for row in pending if row[1] == execution and first <= row[0] <= last]
-        # A pending point may also be in a range that was read from the points themselves. Of two visible executions,
-        # the later one's point at a step is shown.
+        # A pending point may also be in a range that was read from the points themselves. If two visible executions
+        # have a point at a step, the later execution's point is shown.
         by_step = {row[0]: row for row in sorted(dict.fromkeys(rows), key=itemgetter(0, 1))}
         return list(by_step.values()), level != NO_LEVEL
 
 
 def _order(name: str) -> tuple[bool, bool, str]:
-    """Return the place of a metric: those of the engine first, those of the nodes last."""
+    """Return the place of a metric: metrics of the engine first, metrics of the nodes last."""
     return name.startswith(SYSTEM_PREFIXES), not name.startswith(_ENGINE_PREFIXES), name
 
 

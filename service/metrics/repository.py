@@ -15,7 +15,7 @@ from service.metrics.downsampling.buckets import NewPoint, Sample
 from service.metrics.downsampling.levels import NO_LEVEL, RangeRead
 
 _RANGES_PER_STATEMENT = 20
-"""SQLite allows at most 500 parts of one statement."""
+"""SQLite allows at most 500 parts in a statement."""
 
 CurveRow = tuple[int, int, float | None, int, int]
 """Step, execution, value, special and time in microseconds."""
@@ -33,7 +33,7 @@ class PointRecord(NamedTuple):
 
 
 class BucketRange(NamedTuple):
-    """Steps `first` to `last`, both included, of one series at one level."""
+    """Steps `first` to `last`, both included, of a series at a level."""
 
     key_pk: int
     level: int
@@ -56,7 +56,7 @@ class DownsampleCursor:
 
 
 class CurveRepository:
-    """Curves within one session."""
+    """Curves within a session."""
 
     def __init__(self, session: Session, database: Database):
         self._session = session
@@ -65,7 +65,8 @@ class CurveRepository:
         self._sqlite = database.dialect == "sqlite"
 
     def keys(self, job_pk: int, names: Sequence[str] = ()) -> dict[str, int]:
-        """Return the primary keys of the job's metrics by name, ordered by name: of all or of the named ones."""
+        """Return the primary keys of the job's metrics by name, ordered by name: for all metrics or the named
+        metrics."""
         query = sa.select(MetricKey.name, MetricKey.pk).join(JobKey, JobKey.key_pk == MetricKey.pk)
         if names:
             query = query.where(MetricKey.name.in_(names))
@@ -94,7 +95,7 @@ class CurveRepository:
     def first_and_last(
         self, job_pk: int, key_pk: int, execution: int, steps: tuple[int, int], *, raw: bool
     ) -> list[tuple[int, int]]:
-        """Return (step, time) of the first and last point of one execution within these steps; empty without points."""
+        """Return (step, time) of the first and last point of an execution within these steps; empty without points."""
         select = (
             f"SELECT step, time FROM {_series_table(raw)}"  # noqa: S608 (a table's name)
             " AND step BETWEEN ? AND ? AND execution = ? ORDER BY step {} LIMIT 1"
@@ -154,7 +155,7 @@ class CurveRepository:
     ) -> list[PointRecord]:
         """Return visible points ordered by key, step and execution, which are also the page's cursor.
 
-        Of two executions' points at one step, the later execution's is visible.
+        If two executions have a point at a step, the later execution's point is visible.
         """
         placeholders = ",".join("?" * len(keys))
         return [
@@ -241,7 +242,7 @@ class CurveRepository:
 
 
 def _series_table(raw: bool) -> str:
-    """Return the table of one series with its condition: the points, or the samples of the lowest level."""
+    """Return the table of a series with its condition: the points, or the samples of the lowest level."""
     table, level = ("points", "") if raw else ("downsampled_points", " AND level = 0")
     return f"{table} WHERE job_pk = ? AND key_pk = ?{level}"
 

@@ -17,7 +17,7 @@ def cutoff(now: datetime, days: int | None) -> datetime | None:
 
 
 def trim(database: Database, before: datetime) -> bool:
-    """Do one small step: downsample the pending points of an old job, or delete some of its points.
+    """Do a small step: downsample the pending points of an old job, or delete some of its points.
 
     Returns:
         Whether there is more to do.

@@ -19,7 +19,7 @@ SECONDS = 2.0
 """Pause between two rounds over the jobs with new points."""
 _IDLE_SECONDS = 5.0
 _JOBS_PER_STEP = 50
-"""Jobs that the back-fill looks at in one step."""
+"""Maximum number of jobs per step of the back-fill."""
 
 
 class Summary(NamedTuple):
@@ -34,7 +34,7 @@ class Summary(NamedTuple):
 
 
 def summarize(points: Iterable[Extreme], before: Mapping[str, Summary]) -> dict[str, Summary]:
-    """Return the summaries with more points of their metrics. Of equal values the first step counts; NaN is skipped."""
+    """Return the summaries with more points of their metrics. The first step of equal values counts; NaN is skipped."""
     summaries = dict(before)
     for name, step, number, special in points:
         value = decode_value(number, special)
@@ -98,8 +98,8 @@ def refresh_job(database: Database, job_pk: int) -> bool:
     """Bring the values of a job's metrics up to date. Return whether there was anything to do.
 
     New points of the newest execution change the stored values. A metric is read again after points of it were replaced
-    or deleted, or arrived after one of a higher step. Everything is read again after a resume, which hides points, and
-    after points of an earlier execution arrived late.
+    or deleted, or arrived after a point of a higher step. Everything is read again after a resume, which hides points,
+    and after points of an earlier execution arrived late.
     """
     with database.read() as session:
         points = SummaryRepository(session)
@@ -136,7 +136,7 @@ def refresh_job(database: Database, job_pk: int) -> bool:
 def _late(
     points: SummaryRepository, job_pk: int, fresh: Sequence[Extreme], ranges: Sequence[tuple[int, int, int]]
 ) -> set[str]:
-    """Return the metrics whose last new point is before another visible one, so that it is not their last value."""
+    """Return the metrics whose last new point is before another visible point, so that it is not their last value."""
     reached: dict[str, int] = {}
     for name, step, *_ in fresh:
         reached[name] = max(step, reached.get(name, 0))
@@ -219,7 +219,7 @@ class BackFill:
         self._resume_at = 0.0
 
     def run_once(self) -> bool:
-        """Do one step; return whether there is more to do at once."""
+        """Do a step; return whether there is more to do at once."""
         if self._after is None:
             if self._clock() < self._resume_at:
                 return False

@@ -22,11 +22,11 @@ from service.jobs.table.value_repository import ValueRepository
 from service.jobs.table.values import Kind, Values
 
 Extreme = tuple[str, int, float | None, int]
-"""Metric, step, value and special of a point that is the last, smallest or largest of those that were read."""
+"""Metric, step, value and special of a point that is the last, smallest or largest of the points read."""
 
 
 class SummaryRepository:
-    """Summaries within one session."""
+    """Summaries within a session."""
 
     def __init__(self, session: Session):
         self._session = session
@@ -77,10 +77,10 @@ class SummaryRepository:
     def all_extremes(
         self, job_pk: int, ranges: Sequence[tuple[int, int, int]], *, names: Collection[str] | None = None
     ) -> list[Extreme]:
-        """Return the extremes of the visible points: those of each execution within its range of steps.
+        """Return the extremes of the visible points: the points of each execution within its range of steps.
 
-        Of two visible executions, the later one's point at a step is shown, so that it is the later one here. Points
-        that arrive after the deletion of a job's points are beside its samples.
+        If two visible executions have a point at a step, the later execution's point is shown, and is the later point
+        here. Points that arrive after the deletion of a job's points are beside its samples.
 
         Args:
             names: Some metrics; None: all.
@@ -115,14 +115,14 @@ class SummaryRepository:
             chosen.c.step == ends.c.last,
             chosen.c.special > 1,
         )
-        # One row for each value: a constant series has a million points that are its smallest one.
+        # A row for each value, not for each point: in a constant series, a million points may be the smallest.
         query = (
             sa.select(
                 MetricKey.name, sa.func.min(chosen.c.step), sa.func.max(chosen.c.step), chosen.c.value, chosen.c.special
             )
             .join(ends, ends.c.key_pk == chosen.c.key_pk)
             .join(MetricKey, MetricKey.pk == chosen.c.key_pk)
-            # What a node uses is no result of the job, by which anyone would compare jobs.
+            # The resources that a node uses are no result of the job, by which anyone would compare jobs.
             .where(is_end, MetricKey.is_of_program())
             .group_by(MetricKey.name, chosen.c.value, chosen.c.special)
         )

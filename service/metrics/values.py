@@ -1,4 +1,4 @@
-"""Point values as they are stored and reported. Pure functions."""
+"""Point values in their stored and reported forms. Pure functions."""
 
 from collections.abc import Iterable
 from math import isfinite
@@ -7,7 +7,7 @@ from typing import Any
 from service.core.positions import is_later
 
 PointRow = tuple[str, int, float | None, int, int, int | None]
-"""Key, step, value, special, time in microseconds, and position of one reported point."""
+"""Key, step, value, special, time in microseconds, and position of a reported point."""
 
 LatestPoint = tuple[int, int, int | None]
 """Execution, step and position of the last point of a metric."""
@@ -46,11 +46,12 @@ def update_latest(
 ) -> None:
     """Replace the values of metrics whose last point is among the rows.
 
-    The last point has the highest step of the newest execution; of several at one step, the stored one.
+    The last point has the highest step of the newest execution; if several points have this step, the stored point
+    counts.
 
     Args:
         latest: The value of each metric as JSON: a number that is not finite is a text. Changed.
-        points: The point of each value, as far as it is known. Changed.
+        points: The point of each value, if known. Changed.
     """
     for key, step, value, special, _, position in rows:
         point = (execution, step, position)

@@ -1,6 +1,6 @@
 """The x-axes of curves other than steps: seconds of training, and tokens. Pure functions.
 
-Seconds of training exclude what differs between two runs of one spec because of the cluster: time in the queue,
+Seconds of training exclude differences between two runs of the same spec that the cluster causes: time in the queue,
 startup, gaps between executions, and work that a later execution repeated. The clock of each execution starts at the
 step that it resumed from, at the time that the execution before had reached there. The time before its first point is
 estimated from its own time per step.
@@ -26,7 +26,7 @@ class StepTime(NamedTuple):
 
 
 class ExecutionSpan(NamedTuple):
-    """The visible part of one execution: the step that it resumed from, and its first and last point."""
+    """The visible part of an execution: the step that it resumed from, and its first and last point."""
 
     execution: int
     resumed: int

@@ -10,11 +10,11 @@ from service.mlflow.schemas import Document
 from trainyard.contract.wire.files import FileResource
 
 _OF_RUN = re.compile(r"mlflow/[^/]+/[^/]+/artifacts/(?P<path>.+)", re.DOTALL)
-"""Where the launcher stores what a program logs: `mlflow/<experiment>/<run>/artifacts/<path>`."""
+"""Where the launcher stores a program's logged files: `mlflow/<experiment>/<run>/artifacts/<path>`."""
 
 
 def list_folder(files: UntrustedFiles, root: Path, folder: str) -> Document:
-    """Return what is directly in a folder; nothing if it is a file or does not exist.
+    """Return the direct entries of a folder; nothing if it is a file or does not exist.
 
     Args:
         root: The job's folder of artifacts.
@@ -39,7 +39,7 @@ def stored_path(files: UntrustedFiles, root: Path, path: str) -> str:
 def _by_logged_path(listed: Sequence[FileResource]) -> dict[str, FileResource]:
     """Return the files by the path that the program gave to MLflow; others by their own.
 
-    A program that resumes logs to a new run, and its files replace the earlier ones. So the newest file is shown.
+    A program that resumes logs to a new run, and its files replace the earlier files. So the newest file is shown.
     """
     logged: dict[str, FileResource] = {}
     for file in sorted(listed, key=lambda file: (_OF_RUN.fullmatch(file.path) is not None, file.modified_at)):

@@ -7,7 +7,7 @@ from service.core.errors import ServiceError
 PREFIX = "/mlflow/"
 """The paths of this API."""
 UNKNOWN_ENDPOINT = "endpoint_not_found"
-"""The code of an error about a route that this API does not have; the client then tries older ones."""
+"""The code of an error about a route that this API does not have; the client then tries older routes."""
 
 _CODES: Mapping[int, str] = {
     400: "INVALID_PARAMETER_VALUE",

@@ -1,4 +1,4 @@
-"""The points of one metric in pages, as MLflow's client reads them."""
+"""The points of a metric in pages, in the form that MLflow's client reads."""
 
 from datetime import datetime
 
@@ -14,7 +14,7 @@ from service.mlflow.schemas import Document, milliseconds
 from trainyard.contract.stored_name import stored_name
 
 MAX_POINTS = 25_000
-"""Points of one page; the client asks for as many."""
+"""Points of a page; the client asks for as many."""
 
 _Points = list[tuple[int, float, datetime]]
 """Step, value and time of each point."""
@@ -42,7 +42,7 @@ def read_history(database: Database, run_id: str, key: str, limit: int, token: s
 def _page(
     database: Database, run_id: str, key: str, limit: int, token: str, now: datetime
 ) -> tuple[_Points, str | None, bool]:
-    """Return the points, the token of the next page, and whether there is one."""
+    """Return the points, the token of the next page, and whether there is a next page."""
     with database.read() as session:
         job = JobRepository(session, now).get(run_id)
         cursor = CurveRepository(session, database).cursor(job.pk)
@@ -57,7 +57,7 @@ def _page(
 
 
 def _next_step(token: str) -> int:
-    """Return the step after the one in a point's id, `<key>.<step>.<execution>`."""
+    """Return the step after the step in a point's id, `<key>.<step>.<execution>`."""
     if not token:
         return 0
     parts = token.split(".")

@@ -19,27 +19,27 @@ Newest = dict[int, dict[str, tuple[int, datetime]]]
 
 @dataclass(frozen=True)
 class RunScan:
-    """Selects jobs by what has an index, in the order of their ids."""
+    """Selects jobs by indexed columns, in the order of their ids."""
 
     job_filter: JobFilter
     sweeps: Collection[str]
     default: bool
     """Whether jobs of no sweep are included."""
     run_ids: Collection[str] | None
-    """None: those of all jobs."""
+    """Ids of runs; None: all jobs."""
     after: str | None
     descending: bool
     limit: int
 
 
 class MlflowRepository:
-    """Runs and experiments within one session."""
+    """Runs and experiments within a session."""
 
     def __init__(self, session: Session):
         self._session = session
 
     def scan(self, scan: RunScan) -> Generator[Job]:
-        """Yield the jobs in order; what the caller does not read is not loaded."""
+        """Yield the jobs in order; jobs that the caller does not read are not loaded."""
         query, key = filtered_query(self._session, scan.job_filter)
         of_no_sweep = Job.sweep_id.is_(None) if scan.default else sa.false()
         query = query.where(sa.or_(Job.sweep_id.in_(scan.sweeps), of_no_sweep) if scan.sweeps else of_no_sweep)
@@ -55,7 +55,8 @@ class MlflowRepository:
             rows.close()
 
     def newest_points(self, jobs: Sequence[Job]) -> Newest:
-        """Return step and time of each metric's newest visible point: of two executions' points, the later one's."""
+        """Return step and time of each metric's newest visible point; if two executions have a point, the later
+        execution's counts."""
         newest: Newest = {}
         pks = [job.pk for job in jobs if job.latest]
         if pks:
@@ -86,7 +87,7 @@ class MlflowRepository:
             newest.setdefault(job_pk, {})[name] = (step, time)
 
     def sweeps(self, page: PageRequest) -> tuple[list[Sweep], bool]:
-        """Return one page of sweeps, without their members, and whether more follow."""
+        """Return a page of sweeps, without their members, and whether more follow."""
         return fetch_page(self._session, _SWEEPS, Sweep.id, page)
 
     def sweep(self, sweep_id: str) -> Sweep | None:

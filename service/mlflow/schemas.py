@@ -59,7 +59,7 @@ class Run:
         return len(self.params) + len(self.tags) + len(self.job.latest)
 
     def value(self, kind: Kind, key: str) -> Value:
-        """Return one value; None if the run does not have it."""
+        """Return a value; None if the run does not have it."""
         if kind == "metric":
             latest = self.job.latest.get(key)
             return _NUMBERS.get(latest) if isinstance(latest, str) else latest
@@ -88,7 +88,7 @@ class Run:
         """Return MLflow's `Run`.
 
         Args:
-            newest: Step and time of the newest point of each metric. Metrics without one have step 0.
+            newest: Step and time of the newest point of each metric. Metrics without a point have step 0.
         """
         job = self.job
         unknown = (0, job.finished_at or job.updated_at)

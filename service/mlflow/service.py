@@ -1,4 +1,4 @@
-"""MLflow's searches and reads, each in one read session."""
+"""MLflow's searches and reads, each in a read session."""
 
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -28,9 +28,10 @@ from service.mlflow.schemas import (
 from trainyard.contract.mlflow_filter import Condition, FilterError, Kind, parse_filter
 
 MAX_RUNS = 1000
-"""Jobs that one search reads. If further conditions select few of them, the answer has few runs and a page token."""
+"""Maximum number of jobs that a search reads. If further conditions select few of them, the answer has few runs and a
+page token."""
 _MAX_VALUES = 50_000
-"""Metrics, parameters and tags in one answer."""
+"""Maximum number of metrics, parameters and tags in an answer."""
 _ORDER = re.compile(r"(?:(?:attributes?|attr|run)\.)?[`\"]?start_time[`\"]?(?:\s+(?P<order>ASC|DESC))?", re.IGNORECASE)
 _SWEEP_ID = re.compile(r"swp_[0-9a-z]{26}", re.ASCII)
 
@@ -47,7 +48,7 @@ class RunSearch:
 
 
 def search_runs(database: Database, search: RunSearch) -> Document:
-    """Return one page of runs.
+    """Return a page of runs.
 
     Raises:
         InvalidRequestError: The filter, the order or the page token cannot be used.
@@ -91,7 +92,8 @@ def _scan_of(search: RunSearch, conditions: Sequence[Condition]) -> RunScan:
         run_ids=next((_operands(one) for one in _equalities(conditions) if one.key == "run_id"), None),
         after=token,
         descending=_is_descending(search.order_by),
-        # Without conditions, every job that is read is a run of the page, and one more shows whether others follow.
+        # Without conditions, every job that is read is a run of the page, and one extra job shows whether others
+        # follow.
         limit=MAX_RUNS if conditions else min(search.max_results, MAX_RUNS) + 1,
     )
 
@@ -139,7 +141,7 @@ def _indexed(conditions: Sequence[Condition]) -> JobFilter:
 
 
 def read_run(database: Database, run_id: str, now: datetime) -> Document:
-    """Return one run. Raises NotFoundError."""
+    """Return a run. Raises NotFoundError."""
     with database.read() as session:
         job: Job = JobRepository(session, now).get(run_id)
         newest = MlflowRepository(session).newest_points([job])
@@ -147,7 +149,7 @@ def read_run(database: Database, run_id: str, now: datetime) -> Document:
 
 
 def search_experiments(database: Database, text: str, limit: int, token: str) -> Document:
-    """Return one page of experiments: the default one, then the sweeps, newest first.
+    """Return a page of experiments: the default experiment, then the sweeps, newest first.
 
     Raises:
         InvalidRequestError: The filter or the page token cannot be used.

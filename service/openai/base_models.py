@@ -51,7 +51,7 @@ def _check_reserved(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 class ModelLimits(Strict):
-    """The most that one job may request; absent: no limit beside those of the service."""
+    """Upper bounds of a request; absent: no limit besides the service's own."""
 
     examples: PositiveInt | None = None
     """Examples of the training file."""

@@ -41,7 +41,7 @@ _OF_REQUESTS = frozenset({*_FIELDS, "name", "seed"})
 
 
 class ModelConfigurationError(ServiceError):
-    """What the administrator wrote about a model is wrong. The client would repeat a request after 503."""
+    """The administrator's entry about a model is wrong. The client would repeat a request after 503."""
 
     status: ClassVar[int] = 503
     code = "model_configuration"
@@ -54,12 +54,12 @@ def administrators_problems(problems: Sequence[Problem]) -> list[Problem]:
 
 
 def invalid_after(after: str, kind: str) -> InvalidRequestError:
-    """Return the error about a position in a list; `kind`: what the list has."""
+    """Return the error about a position in a list; `kind`: the kind of its entries."""
     return InvalidRequestError(f"{after[:80]!r} is not the id of a {kind} of this list", param="after")
 
 
 def check_after(after: str | None, kind: Literal["file", "job"]) -> None:
-    """Check the position in a list whose ids sort by time, so that what had the id may have been deleted since.
+    """Check the position in a list whose ids sort by time: the entry with the id may have been deleted since.
 
     Raises:
         InvalidRequestError: It is no id of this kind.
@@ -73,7 +73,7 @@ def is_openai(path: str) -> bool:
 
 
 def missing_prefix_hint(path: str) -> str:
-    """Return what to say of an unknown path that OpenAI's client requests with another `base_url`; mostly nothing."""
+    """Return a hint for an unknown path that OpenAI's client requests with another `base_url`; mostly empty."""
     if _WITHOUT_PREFIX.fullmatch(path):
         return f"; for OpenAI's client, `base_url` must end with {PREFIX.rstrip('/')}"
     return ""

@@ -15,7 +15,7 @@ from service.openai.schemas import Document, list_document, metric_values, secon
 _ID = re.compile(r"ftevent_([0-9a-z]{12})_([0-9]{1,18})(?:_([0-9]{1,18})_([0-9]{1,18}))?", re.ASCII)
 """A part of the job's id, the number in the job's sequence, and of metrics the step and the key."""
 _ID_PART = 12
-"""Characters at the end of a job's id in those of its events."""
+"""Characters from the end of a job's id that the ids of its events contain."""
 _LEVELS = {"info": "info", "warning": "warn", "error": "error"}
 
 _Position = tuple[int, int, int]
@@ -23,7 +23,7 @@ _Position = tuple[int, int, int]
 
 
 def read_events(database: Database, job_id: str, after: str | None, limit: int) -> Document:
-    """Return the events that follow one, newest first.
+    """Return the events after a given event, newest first.
 
     Raises:
         InvalidRequestError: `after` is not the id of an event of this job.
@@ -49,7 +49,7 @@ def _position_of(job: Job, event_id: str) -> _Position:
 
 
 def _first_sequence(position: _Position) -> int:
-    """Return the number before which messages follow a position: those of the same number follow its metrics."""
+    """Return the number before which messages follow a position: messages with the same number follow its metrics."""
     return position[0] if position[1] < 0 else position[0] + 1
 
 

@@ -17,7 +17,7 @@ Auto = Literal["auto"]
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """The values of one job."""
+    """The values of a job."""
 
     n_epochs: int
     batch_size: int
@@ -39,7 +39,7 @@ class Hyperparameters:
 
 
 def choose_epochs(requested: Auto | int | None, examples: int) -> int:
-    """Return the number of epochs. `auto` is 3, more for a small file and fewer for a large one.
+    """Return the number of epochs. `auto` is 3, more for a small file and fewer for a large file.
 
     With fewer than 34 examples, as many as give 100 examples in all, at most 25; with more than 8,333, as many as give
     25,000, at least 1.

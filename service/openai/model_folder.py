@@ -22,7 +22,7 @@ def folder_problem(path: str, *, shared: bool, template: bool) -> str | None:
 
     Args:
         path: The folder, as the nodes see it.
-        shared: Whether this machine has all folders that the nodes have. Otherwise a missing one is no problem.
+        shared: Whether this machine has all folders that the nodes have. Otherwise a missing folder is no problem.
         template: Whether the tokenizer must have a chat template.
     """
     folder = Path(path)
@@ -35,7 +35,7 @@ def folder_problem(path: str, *, shared: bool, template: bool) -> str | None:
     except (FileNotFoundError, NotADirectoryError):
         return f"{path} does not exist" if shared else None
     except OSError:
-        # The account of the job may read what that of the service may not.
+        # The account of the job may read more than the service's account.
         return None
 
 

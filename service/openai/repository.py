@@ -28,11 +28,11 @@ class LossPoint(NamedTuple):
     value: float
     time: datetime
     accuracy: float | None = None
-    """Of tokens; None if it was not measured, as for preferences."""
+    """Accuracy of tokens; None if it was not measured, as for preferences."""
 
 
 class FineTuneRepository:
-    """Fine-tuning jobs within one session, of those jobs that the caller can see."""
+    """Fine-tuning jobs within a session, among the jobs that the caller can see."""
 
     def __init__(self, session: Session):
         self._session = session
@@ -41,7 +41,7 @@ class FineTuneRepository:
         self._session.add(row)
 
     def get(self, job_id: str) -> FineTunedJob:
-        """Return one job. Raises NotFoundError: it does not exist, or was not created through this API."""
+        """Return a job. Raises NotFoundError: it does not exist, or was not created through this API."""
         row = self._session.execute(_ALL.where(FineTune.job_id == job_id)).first()
         if row is None:
             message = f"there is no fine-tuning job {job_id[:80]!r}"
@@ -49,7 +49,7 @@ class FineTuneRepository:
         return row[0], row[1]
 
     def list_page(self, after: str | None, limit: int, metadata: Mapping[str, str]) -> tuple[list[FineTunedJob], bool]:
-        """Return the jobs after one, newest first, and whether more follow."""
+        """Return the jobs after a given job, newest first, and whether more follow."""
         query = _ALL if after is None else _ALL.where(FineTune.job_id < after)
         for key, value in metadata.items():
             label = aliased(JobLabel)
@@ -115,7 +115,7 @@ class FineTuneRepository:
 
     def _accuracies(self, job: Job, sequences: Sequence[int]) -> dict[tuple[int, int, str], float]:
         """Return the accuracies of these numbers of the job's sequence, by number, step and name. A loss and its
-        accuracy are in one report, so that they are stored with the same number at once."""
+        accuracy are in the same report, so that they are stored with the same number at once."""
         if not sequences:
             return {}
         query = (
@@ -128,7 +128,7 @@ class FineTuneRepository:
         return {(number, step, name): decode_value(value, special) for number, step, name, value, special in rows}
 
     def checkpoints(self, job: Job, after: str | None, limit: int) -> tuple[list[Checkpoint], bool]:
-        """Return the checkpoints before one, newest first, and whether more follow.
+        """Return the checkpoints before a given checkpoint, newest first, and whether more follow.
 
         Raises:
             InvalidRequestError: The job has had no checkpoint with the id `after`.

@@ -22,7 +22,8 @@ _METRICS = {
     "eval/loss": ("valid_loss", "full_valid_loss"),
     "eval/mean_token_accuracy": ("valid_mean_token_accuracy", "full_valid_mean_token_accuracy"),
 }
-"""OpenAI's names of our metrics. Those of the whole validation file are left out if evaluations use a part of it."""
+"""OpenAI's names of our metrics. The metrics of the whole validation file are left out if evaluations use a part of
+it."""
 _ERROR_CODES = {"rejected": "invalid_request", "error": "training_error"}
 
 
@@ -31,7 +32,7 @@ def seconds(time: datetime) -> int:
 
 
 def list_document(data: Sequence[Document], has_more: bool) -> Document:
-    """Return one page of a list."""
+    """Return a page of a list."""
     ends = (data[0]["id"], data[-1]["id"]) if data else (None, None)
     return {"object": "list", "data": list(data), "first_id": ends[0], "last_id": ends[1], "has_more": has_more}
 
@@ -141,7 +142,7 @@ def results_document(job: Job, size: int) -> Document:
 
 
 def metric_values(job: Job, metrics: Mapping[str, Any]) -> Document:
-    """Return the metrics of a job that OpenAI's API has, by its names; without those that have no value."""
+    """Return the metrics of a job that OpenAI's API has, by its names; metrics without a value are left out."""
     partial = job.spec["evaluation"]["limit"] is not None
     return {
         name: json_value(metrics[key])

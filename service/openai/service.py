@@ -1,4 +1,4 @@
-"""What a client of OpenAI's API can request: fine-tuning jobs, their results, and models."""
+"""The requests of clients of OpenAI's API: fine-tuning jobs, their results, and models."""
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +53,7 @@ _RESULTS = {
 }
 """The columns of the results by our metrics."""
 _CHECKPOINT = ":ckpt-step-"
-"""What separates the name of a model from the step of a checkpoint."""
+"""Separates the name of a model from the step of a checkpoint."""
 _OWNER_OF_BASE_MODELS = "administrator"
 
 CheckSpec = Callable[[TrainingSpec], None]
@@ -92,7 +92,7 @@ class FineTuneService:
 
         Raises:
             InvalidRequestError: The model, a file or a hyperparameter cannot be used.
-            ModelConfigurationError: No request can use the model as it is configured.
+            ModelConfigurationError: The model's configuration makes every request invalid.
             PermissionDeniedError: The user may only read.
         """
         require_change(principal)
@@ -138,8 +138,8 @@ class FineTuneService:
         """Return the accepted spec of a job.
 
         Raises:
-            InvalidRequestError: The request determined what is invalid.
-            ModelConfigurationError: The administrator did, or the model's folder is not usable.
+            InvalidRequestError: The invalid values are the request's.
+            ModelConfigurationError: The invalid values are the administrator's, or the model's folder is not usable.
         """
         template = needs_template(request.training.format)
         file = self.models.path
@@ -195,7 +195,7 @@ class FineTuneService:
         return job.spec, f"{job_id}:{steps[-1] if step is None else step}"
 
     def _find_model(self, name: str) -> tuple[FineTunedJob | None, int | None]:
-        """Return the job of a fine-tuned model, and the step if the name is that of a checkpoint."""
+        """Return the job of a fine-tuned model, and the step if the name belongs to a checkpoint."""
         result, mark, step = name.partition(_CHECKPOINT)
         if mark and not (step.isascii() and step.isdigit() and len(step) < 11):
             return None, None
@@ -210,13 +210,13 @@ class FineTuneService:
             raise InvalidRequestError(message, param=param, code="file_not_found") from None
 
     def read(self, job_id: str, now: datetime) -> Document:
-        """Return one job. Raises NotFoundError."""
+        """Return a job. Raises NotFoundError."""
         with self.database.read() as session:
             tune, job = FineTuneRepository(session).get(job_id)
             return job_document(tune, job, self.organization, now)
 
     def list_jobs(self, after: str | None, limit: int, metadata: Mapping[str, str], now: datetime) -> Document:
-        """Return one page of jobs, newest first. Raises InvalidRequestError: `after` is not the id of a job."""
+        """Return a page of jobs, newest first. Raises InvalidRequestError: `after` is not the id of a job."""
         check_after(after, "job")
         with self.database.read() as session:
             rows, has_more = FineTuneRepository(session).list_page(after, limit, metadata)
@@ -240,10 +240,10 @@ class FineTuneService:
         return self.read(job_id, now)
 
     def checkpoints(self, job_id: str, after: str | None, limit: int) -> Document:
-        """Return one page of a job's checkpoints, newest first.
+        """Return a page of a job's checkpoints, newest first.
 
         Raises:
-            InvalidRequestError: `after` is not the id of one of them.
+            InvalidRequestError: `after` is not the id of a checkpoint of the job.
         """
         with self.database.read() as session:
             repository = FineTuneRepository(session)
@@ -252,7 +252,7 @@ class FineTuneService:
             return list_document([checkpoint_document(tune, job, row) for row in rows], has_more)
 
     def results(self, file_id: str, now: datetime) -> tuple[Document, bytes] | None:
-        """Return the file with a job's results, and its content; None if the id is that of no such file.
+        """Return the file with a job's results, and its content; None if the id belongs to no such file.
 
         Raises:
             NotFoundError: There is no such job, or it has not succeeded.
@@ -279,10 +279,10 @@ class FineTuneService:
         raise NotFoundError(f"there is no file {file_id[:80]!r}", code="file_not_found", param="file_id")
 
     def refuse_to_delete_results(self, file_id: str) -> None:
-        """Raise if the id is that of the results of a job.
+        """Raise if the id belongs to the results of a job.
 
         Raises:
-            ConflictError: It is; the results are made from the job's metrics as they are read.
+            ConflictError: The id belongs to results, which are made from the job's metrics while they are read.
             NotFoundError: There is no such job, or it has not succeeded.
         """
         job = self._job_of_results(file_id)
@@ -303,7 +303,7 @@ class FineTuneService:
         return {"object": "list", "data": data}
 
     def model(self, name: str) -> Document:
-        """Return one model. Raises NotFoundError."""
+        """Return a model. Raises NotFoundError."""
         if name in self.models.all():
             return model_document(name, self.models.changed_at(), _OWNER_OF_BASE_MODELS)
         match, step = self._find_model(name)
@@ -343,7 +343,7 @@ class FineTuneService:
 
 
 def cancel(jobs: JobRepository, job: Job, by: str) -> None:
-    """Record that a job is to end. As in OpenAI's API, one that has ended in any way cannot be cancelled.
+    """Record that a job is to end. As in OpenAI's API, a job that has ended in any way cannot be cancelled.
 
     Raises:
         ConflictError: It has ended.
@@ -355,7 +355,7 @@ def cancel(jobs: JobRepository, job: Job, by: str) -> None:
 
 
 def _new_seed(key: str | None) -> int:
-    """Return a seed below 2^31: of a key, always the same, so that a repeated request is the same one."""
+    """Return a seed below 2^31; always the same for a key, so that a repeated request has the same seed."""
     if key is None:
         return secrets.randbelow(2**31)
     return int.from_bytes(sha256(key.encode()).digest()[:4]) >> 1

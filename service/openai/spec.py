@@ -55,10 +55,10 @@ class FineTuneRequest:
 
 
 def check_request(body: CreateJob) -> None:
-    """Check what the types of the fields do not.
+    """Check the rules that the types of the fields do not express.
 
     Raises:
-        InvalidRequestError: The request asks for what is not supported, or contradicts itself.
+        InvalidRequestError: The request asks for an unsupported feature, or contradicts itself.
     """
     if body.integrations:
         message = "are not supported; MLflow's and TensorBoard's clients can read the job instead (docs/programs.md)"
@@ -152,7 +152,7 @@ def method_document(request: FineTuneRequest, chosen: Hyperparameters) -> dict[s
 
 
 def spec_document(request: FineTuneRequest, chosen: Hyperparameters) -> dict[str, Any]:
-    """Return the spec: defaults, then the administrator's fields, then what the request determines."""
+    """Return the spec: defaults, then the administrator's fields, then the request's fields."""
     steps = max(1, ceil(request.training.examples / chosen.batch_size))
     body, entry = request.body, request.entry
     defaults: dict[str, Any] = {
@@ -191,7 +191,7 @@ def spec_document(request: FineTuneRequest, chosen: Hyperparameters) -> dict[str
     document.pop("steps", None)
     micro_size = document["batch"].get("micro_size")
     if isinstance(micro_size, int):
-        # The administrator's is for large batches, and that of a small file has one example.
+        # The administrator's value is for large batches, and the batch of a small file has one example.
         document["batch"]["micro_size"] = min(micro_size, chosen.batch_size)
     if request.validation is not None:
         _align_evaluations(document)
@@ -199,7 +199,7 @@ def spec_document(request: FineTuneRequest, chosen: Hyperparameters) -> dict[str
 
 
 def entry_problems(entry: BaseModelEntry) -> list[Problem]:
-    """Return what is wrong with an entry's fields of a spec, whatever the request and the site are."""
+    """Return the problems of an entry's fields of a spec that do not depend on the request or the site."""
     file = DataFile(id=f"file_{'0' * 26}", format="chat", examples=1000)
     body = CreateJob(model="model", training_file=file.id)
     request = FineTuneRequest(body, entry, file, None, seed=0, origin=None)
@@ -227,7 +227,7 @@ def _is_interval(value: Any) -> TypeGuard[int]:
 def evaluation_interval(requested: int, saves: int) -> int:
     """Return the divisor of the steps between checkpoints, `saves`, whose ratio to `requested` is the least.
 
-    Of two, the larger one, which evaluates less.
+    If two divisors have equal ratios, the larger divisor is returned, which evaluates less.
     """
     small = [number for number in range(1, isqrt(saves) + 1) if saves % number == 0]
     divisors = {*small, *(saves // number for number in small)}
@@ -235,7 +235,8 @@ def evaluation_interval(requested: int, saves: int) -> int:
 
 
 def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a mapping with the values of both; of two mappings, the merged one, else the second value."""
+    """Return a mapping with the values of both; two mappings under a name are merged, otherwise the second value
+    counts."""
     merged = dict(under)
     for name, value in over.items():
         both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)

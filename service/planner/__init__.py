@@ -1,1 +1,1 @@
-"""What a run will need before it is submitted: parameters, memory a GPU, disk, and whether it fits."""
+"""The needs of a run before it is submitted: parameters, memory per GPU, disk, and whether it fits."""

@@ -1,5 +1,5 @@
 """Activation memory of a block, operation by operation: what the forward saves and what the backward allocates. Pure
-functions. Bytes are those of one micro-batch on one rank.
+functions. All byte counts are per micro-batch and rank.
 
 The accounting follows Korthikanti et al. 2022 (arXiv:2205.05198, section 4.1), with the tensors that autograd saves for
 `worker/tasks/gpt.py`, `worker/tasks/llama.py` and the Llama of transformers, counted from live tensors
@@ -80,11 +80,11 @@ class Adapters:
 def block_ops(
     model: Transformer, tokens: int, dtype: ComputeDtype, adapters: Adapters | None, masked: int = 0
 ) -> list[Op]:
-    """Return the operations of one decoder block in forward order.
+    """Return the operations of a decoder block in forward order.
 
     Args:
-        masked: Tokens of a row whose attention has a mask, because examples share it; 0: causal attention without one.
-            Each block's attention saves the mask in its own dtype, and keys and values repeated for every head.
+        masked: Tokens of a row whose attention has a mask, because examples share it; 0: causal attention without a
+            mask. Each block's attention saves the mask in its own dtype, and keys and values repeated for every head.
     """
     if model.gated:
         return _llama(model, tokens, dtype, adapters, masked)
@@ -92,7 +92,8 @@ def block_ops(
 
 
 def _gpt(model: Transformer, tokens: int, dtype: ComputeDtype, lora: Adapters | None, masked: int) -> list[Op]:
-    # w, f: elements of the hidden state and of the feed-forward; c, s: bytes of a computed value and of one in a norm.
+    # w, f: elements of the hidden state and of the feed-forward; c, s: bytes of a computed value and of a value in a
+    # norm.
     w, f, c, s = tokens * model.width, tokens * model.feed_forward, dtype.bytes, dtype.norm_bytes
     norm = Op(saved=s * w + 8 * tokens, grad_in=s * w, grad_out=s * w)
     square = model.width * model.width
@@ -125,7 +126,7 @@ def _llama(model: Transformer, tokens: int, dtype: ComputeDtype, lora: Adapters 
     q, k = tokens * model.heads * model.head_width, tokens * model.key_value_heads * model.head_width
     attended = q if masked else k
     norm = Op(saved=_saved_by_rms_norm(model, tokens, dtype, frozen=lora is not None), grad_in=s * h, grad_out=s * h)
-    # The builtin model computes the rotation in each layer: cosines and sines in fp32, one each for a pair of values.
+    # The builtin model computes the rotation in each layer: a cosine and a sine in fp32 for each pair of values.
     rotation = 4 * tokens * model.head_width if model.builtin else 0
     # With autocast, each projection casts an fp32 stream separately.
     input_copies = (3, 2) if s > c else (1, 1)
@@ -171,7 +172,7 @@ def _llama(model: Transformer, tokens: int, dtype: ComputeDtype, lora: Adapters 
 
 
 def _saved_by_rms_norm(model: Transformer, tokens: int, dtype: ComputeDtype, *, frozen: bool) -> int:
-    """Return what RMSNorm saves: its input and a factor for each token.
+    """Return the bytes that RMSNorm saves: its input and a factor for each token.
 
     Operation by operation, it computes in fp32 and saves its normalized input for the gradient of its weight.
     """
@@ -182,13 +183,13 @@ def _saved_by_rms_norm(model: Transformer, tokens: int, dtype: ComputeDtype, *, 
 
 
 def adapted(op: Op, count: int, inputs: int, tokens: int, dtype: ComputeDtype, lora: Adapters) -> Op:
-    """Return an operation with what adapters save: the value between their two matrices and, with dropout, its input
-    and mask.
+    """Return an operation extended by the values that adapters save: the value between their two matrices and, with
+    dropout, its input and mask.
 
-    With autocast, the gradient of an adapter's input exists in both dtypes besides that of the layer's.
+    With autocast, the gradient of an adapter's input exists in both dtypes besides the gradient of the layer's input.
 
     Args:
-        count: The adapters, each of one layer.
+        count: The number of adapters; each belongs to a layer.
         inputs: Elements of the input of a layer.
     """
     each = dtype.bytes * tokens * lora.rank + ((dtype.bytes + 1) * inputs if lora.dropout else 0)
@@ -219,7 +220,7 @@ class Head:
     saved_bytes: int
     """Saved until its backward: the input and output of the final norm."""
     logits: int
-    """Saved until its backward: what the loss needs of the logits."""
+    """Saved until its backward: the values from the logits that the loss needs."""
     forward: int
     """Allocated beside both at the peak of its forward."""
     backward: int

@@ -1,4 +1,4 @@
-"""Acceptance of many specs: the first in this process, the rest of an expensive batch in another one."""
+"""Acceptance of many specs: the first in this process, the rest of an expensive batch in another process."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from trainyard.contract.problems import MAX_PROBLEMS, Problem
 from trainyard.contract.wire.cluster import ClusterResource
 
 _MAX_SECONDS = 0.25
-"""Processor time in the service's own process for one batch. A single spec takes at most about as long again."""
+"""Processor time in the service's own process per batch. A single spec takes at most about as long again."""
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,8 @@ class BlockModel:
 
     trainable: TrainableModel
     blocks: tuple[Block, ...]
-    """Only element counts are set, those of gathered values. Equal neighbouring blocks of a decoder are merged into one
-    with a `count`."""
+    """Only element counts are set, and they count gathered values. Equal neighbouring blocks of a decoder are merged
+    into a single block with a `count`."""
     optimizer_bytes: int
     """Bytes of the optimizer's state and of the average of the weights."""
     parameters: HeldParameters
@@ -113,7 +113,7 @@ def step_layout(spec: TrainingSpec, micro: int) -> Layout:
 def micro_batch_work(
     spec: TrainingSpec, model: BlockModel, micro: int, dtype: ComputeDtype, context: int | None
 ) -> MicroBatchWork | None:
-    """Return the work of one micro-batch, or None if the model's activations are not known."""
+    """Return the work of a micro-batch, or None if the model's activations are not known."""
     structure = model.trainable.structure
     if has_head_of_task(spec):
         return _with_task(spec, model, micro, dtype, context)
@@ -143,14 +143,14 @@ def rows_per_example(spec: TrainingSpec) -> int:
 
 
 def rows_with_gradient(spec: TrainingSpec) -> int:
-    """Return how many of them a backward follows: of KTO's, that to another prompt has none."""
+    """Return the number of these rows with a gradient: KTO's answer to another prompt has none."""
     return 2 if spec.objective in PAIRED else 1
 
 
 def masked_tokens(spec: TrainingSpec, model: Transformer, length: int) -> int:
     """Return the tokens of a row whose attention has a mask, by the rules of `worker/engine/packed_attention.py`.
 
-    With fp16 the chip may be one that is too old for the kernel, and some chips take heads of at most 192."""
+    With fp16 the chip may be too old for the kernel, and some chips take heads of at most 192."""
     if not isinstance(spec.data, TextData) or not spec.data.packing or spec.objective != "sft":
         return 0
     fits = model.head_width % 8 == 0 and model.head_width <= 192 and not getattr(spec.model, "dropout", 0)
@@ -204,7 +204,7 @@ def _decoder(
 
 
 def edge_units(trainable: TrainableModel, options: Fsdp) -> tuple[Unit, Unit]:
-    """Return the units of input embeddings and head, by the rules of `worker/engine/strategies/units.py`. Tied ones
+    """Return the units of input embeddings and head, by the rules of `worker/engine/strategies/units.py`. Tied units
     belong to the root unit."""
     structure = trainable.structure
     if structure.transformer is None or structure.output is None or structure.aliases or options.wrap == "naive":

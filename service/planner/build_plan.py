@@ -126,7 +126,7 @@ def _nodes(spec: TrainingSpec) -> int:
 
 
 def _replicas(spec: TrainingSpec) -> int:
-    """Return the replicas of `hsdp`: the spec's, else one per node or two on a single node; 1 if it is impossible."""
+    """Return the replicas of `hsdp`: the spec's, else one per node, or two on a single node; 1 if it is impossible."""
     several = spec.fsdp.replicas if spec.fsdp.replicas > 1 else _nodes(spec)
     return 2 if several == 1 and spec.gpus > 2 and spec.gpus % 2 == 0 else several
 

@@ -22,7 +22,7 @@ from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
 from trainyard.contract.wire.data_accounts import DataAccounts, DataRequest, DataUpdate
 
 MAX_SECONDS = 30.0
-"""How long the data of one request is read, so that the response comes before clients and proxies give up."""
+"""How long the data of a request is read, so that the response comes before clients and proxies give up."""
 _START_AND_END_SECONDS = 60.0
 """For the start of the interpreter, and for the last record."""
 _MEMORY_BYTES = 4 * 2**30
@@ -49,8 +49,8 @@ class DataPlanner:
 
         Args:
             owner: The user who requests them.
-            uid: The account as which a job of the user runs; None: that of the service.
-            records: Of each source, at most.
+            uid: The account as which a job of the user runs; None: the service's account.
+            records: Maximum number of records per source.
             seconds: How long to read, at most `MAX_SECONDS`.
 
         Raises:
@@ -122,7 +122,7 @@ def _run(command: list[str], text: str, environment: Mapping[str, str], seconds:
 
 
 def _result(output: str) -> DataAccounts:
-    """Return what the last line of the output states. An owner may have made it up, and reads it alone."""
+    """Return the result in the last line of the output. An owner may have made it up, but is its only reader."""
     lines = output.strip().splitlines()
     try:
         update = DataUpdate.model_validate(json.loads(lines[-1])) if lines else DataUpdate()

@@ -1,6 +1,6 @@
 """Memory of the GPUs that a job could get, by the type names of Slurm or the setting of the administrator.
 
-Slurm does not report memory. The table has what the driver reports, in GiB; a type that is sold in several
+Slurm does not report memory. The table has the sizes that the driver reports, in GiB; a type that is sold in several
 sizes has the smallest and the largest.
 """
 

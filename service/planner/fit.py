@@ -39,7 +39,7 @@ CONFIDENCE = 0.9
 
 @dataclass(frozen=True)
 class Estimate:
-    """The memory of one spec on one rank, in bytes."""
+    """The memory of a spec on one rank, in bytes."""
 
     micro_size: int
     least: int
@@ -47,7 +47,7 @@ class Estimate:
     memory: Memory | None = None
     """None: the activations are not known."""
     is_upper_bound: bool = False
-    """Whether the examples may be smaller than those that are counted."""
+    """Whether the examples may be smaller than the counted examples."""
 
     @property
     def peak(self) -> int:
@@ -99,8 +99,8 @@ class FitEstimator:
         whole, *halves = sizes
         if not halves or self._may_fit(of_size(whole)) or of_size(whole).memory is None:
             return of_size(whole)
-        # All halvings accumulate gradients, so that a smaller one needs less. Only the share, which does not, may be
-        # smaller than the smallest of them.
+        # All halvings accumulate gradients, so that a smaller micro-batch needs less. Only the whole share does not
+        # accumulate, and may need less than the smallest micro-batch.
         fitting = bisect_left(halves, True, key=lambda size: self._may_fit(of_size(size)))
         if fitting < len(halves):
             return of_size(halves[fitting])
@@ -144,7 +144,7 @@ def halvings(share: int) -> Iterator[int]:
 def choose_strategy(estimator: FitEstimator, spec: TrainingSpec) -> tuple[Strategy, str]:
     """Return the strategy that `auto` becomes on several ranks, and the reason.
 
-    It is the first of ddp, zero2 and fsdp that fits; each communicates more than the one before.
+    It is the first of ddp, zero2 and fsdp that fits; each communicates more than its predecessor.
 
     Args:
         spec: Resolved, with `ddp`; or with `zero2` if `ddp` cannot train it.
@@ -179,7 +179,7 @@ def _without_ddp(estimator: FitEstimator, spec: TrainingSpec) -> tuple[Strategy,
 
 
 _PART_NAMES = {"buckets": "DDP's buckets", "gathered": "gathered parameters", "transient": "temporary buffers"}
-"""What texts call a part of the memory, where that is not its name."""
+"""The names of parts of the memory in texts, where they differ."""
 
 
 def describe_need(estimator: FitEstimator, estimate: Estimate) -> str:

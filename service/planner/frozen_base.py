@@ -20,13 +20,13 @@ _CHUNK_BYTES = {"int8": 4, "nf4": 6}
 
 @dataclass(frozen=True)
 class HeldParameters:
-    """The parameters of a model with a frozen base, or of one without adapters."""
+    """The parameters of a model with a frozen base, or of a model without adapters."""
 
     trainable: TrainableModel
     base_dtype: str
     precision: str
     rounds_frozen: bool = False
-    """Whether frozen parameters are in bf16, as the trained ones are (`param_dtype`)."""
+    """Whether frozen parameters are in bf16, like the trained parameters (`param_dtype`)."""
 
     @property
     def width(self) -> int:
@@ -35,7 +35,7 @@ class HeldParameters:
 
     @cached_property
     def total(self) -> int:
-        """Bytes of all parameters as they are held."""
+        """Bytes of all parameters in the dtypes in which they are held."""
         return sum(map(self.held, self.trainable.structure.parameters))
 
     @cached_property
@@ -44,7 +44,8 @@ class HeldParameters:
         return sum(map(self.gathered, self.trainable.structure.parameters))
 
     def held(self, parameter: Parameter) -> int:
-        """Return the bytes of a parameter as it is held; both halves of a trained one in bf16."""
+        """Return the bytes of a parameter in the dtype in which it is held; both halves of a trained parameter in
+        bf16."""
         if self.rounds_frozen and parameter.name not in self.trainable.trained:
             return 2 * parameter.size
         match self._dtype(parameter):
@@ -58,13 +59,13 @@ class HeldParameters:
 
     def gathered(self, parameter: Parameter) -> int:
         """Return the values that a sharded strategy gathers, as values of the compute dtype: a quantised parameter is
-        gathered as it is held."""
+        gathered in its quantised form."""
         if self._dtype(parameter) in ("fp32", "bf16"):
             return parameter.size
         return -(-self.held(parameter) // self.width)
 
     def read(self) -> int:
-        """Return the bytes at most of one parameter that is drawn or read in fp32, and quantised where it is."""
+        """Return the maximum bytes of a parameter while it is drawn or read in fp32 and, if necessary, quantised."""
         parameters = self.trainable.structure.parameters
         quantised = max((p.size for p in parameters if self._dtype(p) in _CHUNK_BYTES), default=0)
         largest = max((p.size for p in parameters), default=0)
@@ -109,8 +110,8 @@ def held_parameters(spec: TrainingSpec, trainable: TrainableModel) -> HeldParame
 
 
 def row_bytes(columns: int, dtype: str) -> int:
-    """Return the bytes of a quantised row: its scale in fp32, and up to a multiple of 4 the codes, with `nf4` those of
-    scales, too."""
+    """Return the bytes of a quantised row: its scale in fp32, and the codes, padded to a multiple of 4; with `nf4` also
+    the codes of scales."""
     blocks = -(-columns // BLOCK)
     codes = columns if dtype == "int8" else blocks + blocks * BLOCK // 2
     return 4 + -(-codes // 4) * 4

@@ -21,7 +21,7 @@ MAX_CONFIG_BYTES = 2**20
 MAX_INDEX_BYTES = 32 * 2**20
 MAX_HEADER_BYTES = 32 * 2**20
 MAX_TOTAL_HEADER_BYTES = 128 * 2**20
-"""Of all headers together."""
+"""Maximum size of all headers together."""
 MAX_SHARDS = 2048
 MAX_ENTRIES = 10_000
 MAX_TENSORS = 50_000
@@ -51,7 +51,7 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class FolderContents:
-    """What is read of a folder."""
+    """The data read from a folder."""
 
     config: Mapping[str, Any]
     tensors: Mapping[str, StoredTensor]
@@ -74,7 +74,7 @@ def read_folder(path: str, roots: AllowedRoots) -> FolderContents:
 
 @dataclass(frozen=True)
 class _Folder:
-    """The open folder, so that all files are read of the one that was checked."""
+    """The open folder, so that all files are read from the folder that was checked."""
 
     path: str
     handle: int
@@ -147,7 +147,7 @@ def _read(file: IO[bytes], count: int, name: str) -> bytes:
 
 
 def _shards(folder: _Folder) -> list[str]:
-    """Return the names of the weight files: those of the index, or all *.safetensors."""
+    """Return the names of the weight files: the names in the index, or all *.safetensors."""
     if folder.has(INDEX):
         weights = _read_json(folder, INDEX, MAX_INDEX_BYTES).get("weight_map")
         if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights.values()):

@@ -89,7 +89,7 @@ def _ties_by_default(config: Mapping[str, Any]) -> bool:
 
 
 def _kind(name: str, shape: tuple[int, ...], *, convolutions: bool) -> Kind:
-    """Return the kind of a parameter; `convolutions`: those of two dimensions count as linear layers."""
+    """Return the kind of a parameter; `convolutions`: two-dimensional convolutions count as linear layers."""
     if _last(name) in _EMBEDDINGS:
         return "embedding"
     if "norm" in _last(name).lower() or _last(name).startswith("ln_"):

@@ -36,9 +36,9 @@ def host_bytes(spec: TrainingSpec, trainable: TrainableModel, memory: Memory | N
 def start_bytes(spec: TrainingSpec, trainable: TrainableModel, *, cpu: bool) -> int:
     """Return the bytes of parameters in host memory at the start.
 
-    Sharded strategies, and a base that is not held in fp32, are drawn or read one tensor at a time and stored on the
-    device. Others build the whole model in fp32, as these do if its tensors are not known to be stored as the worker
-    holds them.
+    With a sharded strategy, or a base that is not held in fp32, the model is drawn or read tensor by tensor and stored
+    on the device. Otherwise, and if its tensors are not known to be stored in the worker's form, the whole model is
+    built in fp32.
     """
     structure, held = trainable.structure, held_parameters(spec, trainable)
     # The models of other tasks are loaded whole, since their heads may be new.
@@ -53,9 +53,9 @@ def start_bytes(spec: TrainingSpec, trainable: TrainableModel, *, cpu: bool) -> 
 def disk_need(spec: TrainingSpec, trainable: TrainableModel) -> DiskNeed:
     """Return upper bounds of the disk space in the run directory.
 
-    A checkpoint holds the trained parameters and their average in fp32, and their moments. While one is written, there
-    is one more than `keep_last`. Files that an export copies from the model's folder, such as the tokenizer, are not
-    counted.
+    A checkpoint holds the trained parameters and their average in fp32, and their moments. While a checkpoint is
+    written, there are `keep_last` and one more. Files that an export copies from the model's folder, such as the
+    tokenizer, are not counted.
     """
     checkpoint, count = spec.checkpoint, spec.checkpoint.keep_last + 1
     count += int(checkpoint.keep_best is not None)
@@ -65,7 +65,7 @@ def disk_need(spec: TrainingSpec, trainable: TrainableModel) -> DiskNeed:
     export = weights + HEADER_BYTES * len(trainable.structure.parameters) + CONFIG_BYTES if checkpoint.export else 0
     each = _trained_state(spec, trainable) + _overhead(spec, trainable)
     if checkpoint.every_steps is None:
-        # One at the end of the run, and one from an earlier stop.
+        # A checkpoint at the end of the run, and one from an earlier stop.
         count = min(count, 2)
     return DiskNeed(checkpoint_bytes=each, checkpoints=count, export_bytes=export, total_bytes=each * count + export)
 
@@ -76,7 +76,7 @@ def _trained_state(spec: TrainingSpec, trainable: TrainableModel) -> int:
 
 def _overhead(spec: TrainingSpec, trainable: TrainableModel) -> int:
     """Return the bytes of a checkpoint beside its tensors, which dominate for small models."""
-    # Each tensor has its moments and a step count; a sharded one is stored in one piece per rank.
+    # Each tensor has its moments and a step count; a sharded tensor is stored in parts, one per rank.
     shards = (
         len(trainable.trained)
         * (2 + tensors_per_parameter(spec.optimizer) + int(spec.ema is not None))

@@ -14,12 +14,13 @@ from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
 SECONDS = 5.0
 """A folder that takes longer is assumed to lie on a filesystem that hangs."""
 _EACH, _TOTAL = 6, 24
-"""Folders of one user, and of all users, that are read at once: more than a user has requests at once."""
+"""Maximum number of folders of a user, and of all users, that are read at once: more than a user has requests at
+once."""
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What is known of a model."""
+    """The known facts about a model."""
 
     structure: ModelStructure | None = None
     context: int | None = None
@@ -40,7 +41,7 @@ class ModelReader:
         self._slots = ThreadSlots(each=_EACH, total=_TOTAL, seconds=self.seconds, wait_seconds=0)
 
     def find(self, spec: TrainingSpec, roots: AllowedRoots, owner: str, *, max_tensors: int | None = None) -> ModelInfo:
-        """Return what is known of the spec's model. Blocks for at most `seconds`.
+        """Return the known facts about the spec's model. Blocks for at most `seconds`.
 
         Args:
             owner: The user whose spec it is.

@@ -40,12 +40,12 @@ class Transformer:
     feed_forward: int
     vocabulary: int
     gated: bool
-    """Whether the feed-forward has two up-projections, one through the activation, and norms are RMSNorm (Llama),
-    instead of one and LayerNorm (GPT)."""
+    """True (Llama): the feed-forward has two up-projections, one through the activation, and norms are RMSNorm. False
+    (GPT): a single up-projection, and LayerNorm."""
     builtin: bool = False
     """Whether it is a builtin model; `llama` computes the rotation of positions in each layer."""
     fused_norms: bool = False
-    """Whether RMSNorm is one kernel, as torch's is on GPUs; it saves its input in the dtype that it has."""
+    """Whether RMSNorm is a single kernel, like torch's on GPUs; it saves its input in the input's dtype."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Encoder:
     dropout: bool
     """Whether a block drops values out in training."""
     tokens: int = 0
-    """Of an image; 0: the model reads texts."""
+    """Tokens of an image; 0: the model reads texts."""
     pixels: int = 0
     """Values of an image."""
 

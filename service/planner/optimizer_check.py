@@ -23,7 +23,7 @@ def optimizer_problem(
         scaled: The patterns of `lr_scale`.
         no_decay: The kinds of `no_decay`.
         trained: The trained parameters.
-        hidden: Those that Muon updates.
+        hidden: The matrices that Muon updates.
         adapted: The run trains adapters.
     """
     names = [parameter.name for parameter in trained]

@@ -78,7 +78,7 @@ def update_bytes(spec: TrainingSpec, trainable: TrainableModel, *, shards: int) 
 
 
 def _conversion_bytes(spec: TrainingSpec, trainable: TrainableModel, shards: int) -> int:
-    """Return the bytes of a bucket in fp32, and of temporary values in its update or in encoding one parameter."""
+    """Return the bytes of a bucket in fp32, and of temporary values in its update or in encoding a parameter."""
     counts = trainable.trained_count, trainable.largest_trained
     bucket, largest = (min(BUCKET, -(-count // shards)) for count in counts)
     moments = tensors_per_parameter(spec.optimizer) if spec.optimizer.state_dtype != "fp32" else 0

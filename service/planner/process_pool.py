@@ -49,7 +49,7 @@ class ProcessPool:
         """Return the result of the function.
 
         Args:
-            owner: The user for whom it is computed; one call of each user runs at a time.
+            owner: The user who requested the result; one call of each user runs at a time.
 
         Raises:
             InvalidRequestError: The function did not return within the time limit, or its process failed.
@@ -159,7 +159,7 @@ def _write(handle: int, value: Any) -> None:
 
 
 def _serve() -> None:
-    """Run calls until the service closes the pipe. What a call prints goes to the service's log."""
+    """Run calls until the service closes the pipe. The output of a call goes to the service's log."""
     answers = os.dup(1)
     os.dup2(2, 1)
     _write(answers, "ready")

@@ -1,4 +1,4 @@
-"""The planner: what an accepted spec will need, which strategy `auto` selects, and specs that can never fit."""
+"""The planner: the needs of an accepted spec, the strategy that `auto` selects, and specs that can never fit."""
 
 import os
 from dataclasses import dataclass, field
@@ -72,7 +72,7 @@ class Planner:
         return choose_strategy(estimator, spec)
 
     def plan(self, accepted: AcceptedSpec) -> PlanResource:
-        """Return what a spec will need.
+        """Return the needs of a spec.
 
         Raises:
             InvalidRequestError: The model has very many tensors, and its estimate takes too long.

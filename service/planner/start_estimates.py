@@ -12,7 +12,7 @@ from service.db.models import StartEstimate
 from trainyard.contract.wire.plans import StartEstimateResource
 
 _MAX_WAITING = 20
-"""Of all users together: each estimate takes the scheduler seconds."""
+"""Maximum number of waiting requests of all users together: each estimate takes the scheduler seconds."""
 
 NO_QUEUE = StartEstimateResource(
     state="answered",
@@ -24,7 +24,7 @@ NO_SCRIPT = StartEstimateResource(
 
 
 class StartEstimateRepository:
-    """Start estimates within one session."""
+    """Start estimates within a session."""
 
     def __init__(self, session: Session):
         self._session = session
@@ -41,7 +41,7 @@ class StartEstimateRepository:
         return estimate
 
     def waiting(self, limit: int) -> Sequence[StartEstimate]:
-        """Return those without an answer, oldest first."""
+        """Return the estimates without an answer, oldest first."""
         query = (
             sa.select(StartEstimate).where(StartEstimate.answered_at.is_(None)).order_by(StartEstimate.id).limit(limit)
         )
@@ -65,7 +65,7 @@ class StartEstimateRepository:
         self._session.execute(sa.update(StartEstimate).where(StartEstimate.id.in_(estimate_ids)).values(row))
 
     def delete_answered(self, before: datetime) -> None:
-        """Delete what was answered before that time."""
+        """Delete the estimates that were answered before that time."""
         self._session.execute(sa.delete(StartEstimate).where(StartEstimate.answered_at < before))
 
 

@@ -28,9 +28,9 @@ class MicroBatchWork:
     elements: int
     trained: int
     batch: int
-    """Bytes of the rank's examples of one step."""
+    """Bytes of the rank's examples of a step."""
     optimizer_bytes: int
-    """Those of the optimizer's state and of the average of the weights."""
+    """Bytes of the optimizer's state and of the average of the weights."""
     embedding_unit: Unit = NO_UNIT
     head_unit: Unit = NO_UNIT
     """The input embeddings and the head, if they are FSDP units; else they belong to the root unit."""
@@ -109,7 +109,7 @@ def evaluation_memory(work: MicroBatchWork, layout: Layout, training: Memory) ->
     """Return the memory of a forward of the evaluation, which saves nothing for a backward.
 
     Args:
-        training: The estimate of a step. The gradients of the last step live until the next one.
+        training: The estimate of a step. The gradients of the last step live until the next step.
     """
     sim = _Simulation(work, layout, _constant_memory(work, layout))
     last, head = work.head_unit.elements, work.head
@@ -164,7 +164,7 @@ def _gradients(sim: _Simulation, done: int) -> int:
 
 
 def _saved_by(sim: _Simulation, block: Block) -> int:
-    """Return what one block saves from its forward to its backward."""
+    """Return the bytes that a block saves from its forward for its backward."""
     match sim.layout.checkpointing:
         case "full" | "offload" as how:
             return 0 if how == "offload" else block.input_bytes
@@ -174,7 +174,8 @@ def _saved_by(sim: _Simulation, block: Block) -> int:
 
 
 def _all_saved(sim: _Simulation) -> int:
-    """Return what all blocks save on the device; of inputs in host memory, the one that is being copied."""
+    """Return the bytes that all blocks save on the device; if inputs are in host memory, the largest, while it is
+    copied."""
     if sim.layout.checkpointing == "offload":
         return max((block.input_bytes for block in sim.work.blocks), default=0)
     return sum(_saved_by(sim, block) * block.count for block in sim.work.blocks)
@@ -193,7 +194,7 @@ def _gathered(sim: _Simulation, *, pending: int, current: int, prefetched: int) 
     """Return the bytes of gathered parameters while a block or the head computes.
 
     Args:
-        pending: Elements of the blocks that the backward has not reached, without this one.
+        pending: Elements of the blocks that the backward has not reached, without this block.
         current: Elements of this block's unit, or of the head's.
         prefetched: Elements of the unit that is prefetched meanwhile, or that stays gathered.
     """
@@ -235,7 +236,7 @@ def _forward(sim: _Simulation) -> Iterator[Phase]:
     units = {
         "the gathering of the embeddings": (work.embedding_unit.elements, before_head, 0),
         "the gathering of a unit": (largest, before_head, _all_saved(sim)),
-        # `at_head` has one of its copies.
+        # `at_head` already includes a copy.
         "the gathering of the head": (work.head_unit.elements, at_head, _all_saved(sim)),
     }
     for name, (elements, gathered, activations) in units.items():
@@ -253,7 +254,7 @@ def _head(sim: _Simulation) -> Iterator[Phase]:
         sim.base, gradients=_gradients(sim, 0), gathered=gathered, activations=_all_saved(sim) + head.saved_bytes
     )
     trained_weights = _trained_head_weights(sim)
-    # All chunks add to one gradient in fp32.
+    # All chunks add to the same gradient in fp32.
     accumulated = 4 * trained_weights if head.chunks > 1 else 0
     # The gradients of chunks are computed in the forward.
     cached = _cached_weights(sim) if head.chunks > 1 else 0
@@ -275,7 +276,7 @@ def _head(sim: _Simulation) -> Iterator[Phase]:
 
 
 def _blocks(sim: _Simulation) -> Iterator[Phase]:
-    """Yield the backward of the blocks. Of equal blocks, the first and last two suffice: between them all parts change
+    """Yield the backward of the blocks. For equal blocks, the first and last two suffice: between them all parts change
     linearly."""
     work = sim.work
     saved_bytes, left = _all_saved(sim), _units(sim)
@@ -310,7 +311,7 @@ def _trained_head_weights(sim: _Simulation) -> int:
 def _block(
     sim: _Simulation, block: Block, *, saved_bytes: int, pending: int, prefetched: int, done: int, scattered: int
 ) -> Iterator[Phase]:
-    """Yield the backward of one block, operation by operation.
+    """Yield the backward of a block, operation by operation.
 
     Args:
         saved_bytes: Bytes saved by this block and those before it.
@@ -385,7 +386,7 @@ def _root(sim: _Simulation) -> Iterator[Phase]:
             done += trained
             gathered = layout.dtype.bytes * sim.work.root
         return
-    # For a tied weight, the gradient of the head waits for that of the embedding, to which it is added.
+    # For a tied weight, the gradient of the head waits for the gradient of the embedding, to which it is added.
     twice = 4 * sim.work.head.weights if root else 0
     yield "the embedding's backward", _add(sim.base, gradients=_gradients(sim, sim.work.trained), transient=twice)
 

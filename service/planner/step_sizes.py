@@ -1,7 +1,7 @@
 """The sizes of a model's blocks and units, and the memory of a step.
 
-Elements are values of the compute dtype as they are gathered: parameters that are gathered as they are held, such as
-quantised ones, count by their bytes.
+Elements are values of the compute dtype in their gathered form: parameters that are gathered in the form in which they
+are held, such as quantised parameters, count by their bytes.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from service.planner.activation_memory import Op
 
 @dataclass(frozen=True)
 class Block:
-    """One of the blocks that the forward computes one after the other."""
+    """A block; the forward computes the blocks one after the other."""
 
     ops: Sequence[Op]
     elements: int

@@ -1,8 +1,8 @@
 """The memory of one micro-batch of the tasks that classify or embed, beside parameters and optimizer. Pure functions;
 bytes as in `activation_memory`.
 
-Blocks of encoders save as much as those of `worker/tasks/gpt.py`, wherever their norms are: the inputs of two norms, of
-four linear layers, of the attention and of the GELU.
+Blocks of encoders save as much as the blocks of `worker/tasks/gpt.py`, wherever their norms are: the inputs of two
+norms, of four linear layers, of the attention and of the GELU.
 """
 
 from dataclasses import dataclass, replace
@@ -23,16 +23,16 @@ class TaskWork:
     """One micro-batch on one rank."""
 
     ops: list[Op]
-    """Of each block."""
+    """Operations of each block."""
     residual: int
     """The values of the residual stream."""
     head: Head
     batch: int
-    """The rank's examples of one step."""
+    """Bytes of the rank's examples of a step."""
 
 
 def is_upper_bound(spec: TrainingSpec) -> bool:
-    """Return whether an estimate is that of the longest texts that there can be: how long they are is not known."""
+    """Return whether an estimate assumes texts of the maximum length, because their lengths are not known."""
     return isinstance(spec.data, TextData) and spec.task in ("sequence_classification", "text_embedding")
 
 
@@ -49,7 +49,7 @@ def task_work(
 
     Args:
         micro: Its examples.
-        share: The rank's examples of one step.
+        share: The rank's examples of a step.
         context: The longest text of the model, in tokens.
     """
     sizes = structure.encoder or structure.transformer
@@ -81,7 +81,7 @@ def _rows(spec: TrainingSpec, sizes: Encoder | Transformer, context: int | None)
 
 
 def encoder_ops(model: Encoder, tokens: int, dtype: ComputeDtype, lora: Adapters | None, masked: int) -> list[Op]:
-    """Return the operations of one block in forward order; `masked` as in `block_ops`."""
+    """Return the operations of a block in forward order; `masked` as in `block_ops`."""
     w, f, c, s = tokens * model.width, tokens * model.feed_forward, dtype.bytes, dtype.residual_bytes
     # With autocast, the three projections cast the fp32 stream separately.
     copies = 3 if dtype.autocast else 1
@@ -110,8 +110,8 @@ def encoder_ops(model: Encoder, tokens: int, dtype: ComputeDtype, lora: Adapters
 
 
 def _edges_of_encoder(model: Encoder, tokens: int, images: int, dtype: ComputeDtype) -> int:
-    """Return what is saved before the first block and after the last one: the input of one norm, and of images the
-    pixels in the dtype of the convolution."""
+    """Return the bytes saved before the first block and after the last: the input of a norm, and the pixels of images
+    in the dtype of the convolution."""
     norm = dtype.residual_bytes * tokens * model.width + 8 * tokens + (tokens * model.width if model.dropout else 0)
     return norm + dtype.cast_bytes * images * model.pixels
 
@@ -119,7 +119,7 @@ def _edges_of_encoder(model: Encoder, tokens: int, images: int, dtype: ComputeDt
 def _head(
     spec: TrainingSpec, structure: ModelStructure, rows: int, tokens: int, before: int, dtype: ComputeDtype
 ) -> Head:
-    """Return the memory from the last block to the loss. `before`: what is saved beside the blocks."""
+    """Return the memory from the last block to the loss. `before`: bytes saved beside the blocks."""
     width = (structure.encoder or structure.transformer).width  # type: ignore[union-attr]
     if spec.task == "text_embedding":
         pairs = rows // TEXTS_OF_A_PAIR
@@ -131,7 +131,7 @@ def _head(
     outputs = max((p.shape[0] for p in structure.parameters if p.name in _LOGITS), default=2)
     if structure.encoder is not None:
         return replace(_few(outputs * rows), saved_bytes=before)
-    # Decoders compute the logits of all tokens, and use those of the last one.
+    # Decoders compute the logits of all tokens, and use the logits of the last token.
     logits = dtype.bytes * tokens * outputs
     return replace(
         _few(outputs * rows),

@@ -1,7 +1,7 @@
 """The structure of a Hugging Face model as a task builds it that does not write texts: its body, and the task's head.
 Pure functions.
 
-The names of a folder's tensors may be older than those of the module that the worker builds; only sizes count here.
+The names of a folder's tensors may be older than the names in the module that the worker builds; only sizes count here.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from trainyard.contract.spec.training_spec import TrainingSpec
 TEXT_TASKS = ("sequence_classification", "text_embedding")
 _POST_NORM = frozenset({"bert", "roberta", "xlm-roberta"})
 _IMAGES = {"vit": 1, "deit": 2}
-"""Families that read images, with the tokens beside those of the patches."""
+"""Families that read images, with the number of tokens beside the patches."""
 ENCODERS = _POST_NORM | _IMAGES.keys()
 """Model families whose blocks are known: attention over all tokens, and a feed-forward of two layers with GELU."""
 _OTHER_HEADS = frozenset({"lm_head", "embed_out", "cls", "classifier", "cls_classifier", "distillation_classifier"})
@@ -29,8 +29,8 @@ def has_head_of_task(spec: TrainingSpec) -> bool:
 
 
 def with_head_of_task(structure: ModelStructure, config: Mapping[str, Any], spec: TrainingSpec) -> ModelStructure:
-    """Return the model with the head of the spec's task. The number of classes is known only when the data is read; it
-    is that of the folder here."""
+    """Return the model with the head of the spec's task. The number of classes is known only after the data is read;
+    here the folder's configuration states it."""
     family, width = config.get("model_type"), config.get("hidden_size")
     pools = family == "bert" and spec.task == "sequence_classification"
     body = [p for p in structure.parameters if not _is_of_other_head(p.name, structure.blocks, keeps_pooler=pools)]

@@ -134,7 +134,7 @@ def _adapted_layers(structure: ModelStructure, rank: int, lora: Lora) -> dict[st
     """Return the layers that get adapters with their ranks, or why the spec does not match the model."""
     linear = (p for p in structure.parameters if p.kind == "linear" and p.name.endswith(".weight"))
     layers = {p.module: p for p in linear if p.module not in structure.head}
-    # Those of an encoder may have other names in its folder; all of them are an upper bound.
+    # The layers of an encoder may have other names in its folder; all of them are an upper bound.
     if lora.targets == "auto" or structure.encoder is not None:
         targets = [name for name in layers if name != structure.output and name not in structure.tied]
     else:
@@ -183,7 +183,7 @@ def _with_adapters(structure: ModelStructure, ranks: Mapping[str, int]) -> Train
         if parameter.module in ranks and parameter.name.endswith(".weight"):
             adapters += _adapters(parameter, ranks[parameter.module])
             parameters += adapters[-2:]
-    # peft keeps the modules as they were beside those that it trains whole.
+    # peft keeps the original modules beside the modules that it trains whole.
     before = [replace(p, name=f"{p.module}.original_module.{p.name}") for p in parameters if p.module in structure.head]
     whole = replace(structure, parameters=(*parameters, *before))
     head = {parameter.name for parameter in structure.parameters if parameter.module in structure.head}
@@ -196,7 +196,7 @@ def _matcher(pattern: str) -> Callable[[str], object]:
 
 
 def _linear_shape(weight: Parameter) -> tuple[int, int]:
-    """Return the numbers of outputs and inputs; for a convolution, the inputs of one output pixel."""
+    """Return the numbers of outputs and inputs; for a convolution, the inputs of an output pixel."""
     out, *rest = weight.shape
     inputs = 1
     for side in rest:

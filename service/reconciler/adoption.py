@@ -1,7 +1,7 @@
-"""Adoption of what ran on after the backup, when the database was restored.
+"""Adoption of everything that ran on after the backup, when the database was restored.
 
-The run directories hold what the database lacks: attempts, claims, exit records and spools. Attempts are inserted
-before anything is submitted, so that no second attempt is started beside one that runs.
+The run directories hold the records that the database lacks: attempts, claims, exit records and spools. Attempts are
+inserted before anything is submitted, so that no second attempt is started beside a running attempt.
 """
 
 import os
@@ -137,7 +137,7 @@ class Adoption:
             self.failpoint("adoption.before-commit")
 
     def _insert(self, session: Session, jobs: JobRepository, job: Job, unknown: Sequence[UnknownAttempt]) -> None:
-        """Insert these attempts of a job, and make the last of them its current one."""
+        """Insert these attempts of a job, and make the last attempt its current attempt."""
         rows = [self._new_attempt(jobs, job, attempt) for attempt in unknown]
         session.add_all(rows)
         self._adopt(jobs, job, unknown, rows)
@@ -203,7 +203,7 @@ class Adoption:
     def _adopt(
         self, jobs: JobRepository, job: Job, unknown: Sequence[UnknownAttempt], attempts: Sequence[Attempt]
     ) -> None:
-        """Make the last of these attempts the job's current one."""
+        """Make the last of these attempts the job's current attempt."""
         last, attempt, launch = unknown[-1], attempts[-1], unknown[-1].launch
         attempt.ended_at = attempt.exit_reason = None
         if len(unknown) > 1:

@@ -56,9 +56,9 @@ class DecisionWriter:
         """Apply a decision, unless the job has changed since it was loaded or the rows already say the same.
 
         Args:
-            exit_record: Of an attempt that ends; read from disk if the worker could not send it.
+            exit_record: The record of an attempt that ends; read from disk if the worker could not send it.
             fault: Which node made it fail, and how.
-            evidence: Of the end, with the scheduler's own report.
+            evidence: The evidence of the end, with the scheduler's own report.
 
         Raises:
             LeaseLostError: another service is the leader; nothing was written.
@@ -116,10 +116,10 @@ def _changes_nothing(job: Job, attempt: Attempt, decision: Decision) -> bool:
 def _end_attempt(
     job: Job, attempt: Attempt, decision: Decision, restart_count: int, ended_at: datetime, evidence: Evidence | None
 ) -> None:
-    """Record the end of an attempt and what it used up.
+    """Record the end of an attempt and the retries that it used.
 
     Args:
-        restart_count: In-place restarts of the ranks; each used one retry.
+        restart_count: In-place restarts of the ranks; each used a retry.
     """
     job.continuations_without_progress = decision.continuations or 0
     job.retries_used += restart_count + (1 if decision.uses_retry else 0)
@@ -131,7 +131,7 @@ def _end_attempt(
 
 
 def _add_fault(session: Session, job: Job, attempt: Attempt, fault: Fault | None, now: datetime) -> None:
-    """Record which node made the attempt fail, if one did. If all jobs avoid it from now on, notify administrators.
+    """Record the node that made the attempt fail, if known. If all jobs avoid it from now on, notify administrators.
 
     Tests of nodes report to who has started them, often in the middle of a repair.
     """
@@ -187,7 +187,7 @@ def _end_time(attempt: Attempt | None, exit_record: FinishRecord | None, now: da
 
 
 def _change_status(jobs: JobRepository, job: Job, decision: Decision, status: JobStatus, ended_at: datetime) -> None:
-    """Change the status. The event of an end gets the time of the end, but not an earlier one than the event before."""
+    """Change the status. The event of an end gets the time of the end, but never precedes the last event."""
     message, condition = decision.new_message or "", decision.condition
     jobs.transition(job, status, message, reason=decision.reason, ended_at=ended_at, condition=condition)
     if job.status not in TERMINAL:

@@ -18,14 +18,14 @@ log = structlog.get_logger("cluster-poll")
 
 @dataclass
 class ClusterPoll:
-    """Queries the scheduler for the cluster snapshot when one is due, and stores it."""
+    """Queries the scheduler for the cluster snapshot when a query is due, and stores it."""
 
     database: Database
     clock: Clock
     scheduler: Scheduler
     lease: LeaderLease
     polled_at: datetime | None = None
-    """The last query of this process; the database holds those of earlier leaders."""
+    """The last query of this process; the database holds the queries of earlier leaders."""
     _is_outdated: bool = field(default=False, init=False)
 
     def expire(self) -> None:
@@ -33,7 +33,7 @@ class ClusterPoll:
         self._is_outdated = True
 
     def run_once(self) -> None:
-        """Store a new snapshot, or the scheduler's error, if the last one is old enough.
+        """Store a new snapshot, or the scheduler's error, if the last snapshot is old enough.
 
         Raises:
             UnavailableError: the database does not answer.

@@ -1,4 +1,4 @@
-"""The decision about one job, from a snapshot of what is known. Pure functions: no clock, database or scheduler."""
+"""The decision about one job, from a snapshot of all known facts. Pure functions: no clock, database or scheduler."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,7 +23,8 @@ from trainyard.contract.wire.reports import CONTINUE_REASONS, Failure, end_text
 MAX_CONTINUATIONS = 3
 """Attempts that the time limit ended without progress, after which the job fails: it would go on like this for ever."""
 HEARTBEAT_TIMEOUT_SECONDS = 60.0
-"""Workers send a heartbeat every ten seconds; without one for this long, a pause request cannot reach the worker."""
+"""Workers send a heartbeat every ten seconds; after this long without a heartbeat, a pause request cannot reach the
+worker."""
 MAX_DISK_WAITS = 8
 """Attempts in a row that a full disk ended, after which each uses a retry."""
 _MAX_OBSERVATION_AGE_SECONDS = 30.0
@@ -35,11 +36,11 @@ MIN_SITE_ENDS = 10
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do: a transition, a new status message, a cancellation by the scheduler, or nothing."""
+    """The next step: a transition, a new status message, a cancellation by the scheduler, or nothing."""
 
     status: JobStatus | None = None
     message: str | None = None
-    """None: that of the condition, if there is one."""
+    """None: the message of the condition, if there is one."""
     reason: StatusReason | None = None
     failure: Failure | None = None
     cancel: bool = False
@@ -55,11 +56,11 @@ class Decision:
     estimated_start: datetime | None = None
     """The scheduler's estimate while the attempt is pending."""
     condition: Condition | None = None
-    """What the job waits for in its status."""
+    """The job's condition within its status."""
 
     @property
     def new_message(self) -> str | None:
-        """The message to be shown; None: the present one stays."""
+        """The message to be shown; None: the present message stays."""
         return self.condition.message if self.condition and self.message is None else self.message
 
 
@@ -322,7 +323,7 @@ def resumed(step: int | None) -> Decision:
     """Return the decision about a paused job that a user resumes.
 
     Args:
-        step: The step of the newest checkpoint. Of those that a program wrote, the step is not known.
+        step: The step of the newest checkpoint. The service does not know the step of checkpoints that a program wrote.
     """
     start = "the start, or from what its program saved" if step is None else f"the checkpoint of step {step}"
     return Decision("queued", f"Resumed. The next attempt runs from {start}.")

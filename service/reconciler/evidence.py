@@ -1,4 +1,4 @@
-"""What is known about an attempt, and what follows about the reason of its end. Pure functions."""
+"""The facts about an attempt, and their consequences for the reason of its end. Pure functions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -25,7 +25,7 @@ class Absence:
     since: datetime
     last: datetime
     polls: int = 1
-    """Answers, of which those within a minute count as one."""
+    """Answers; those within a minute count once."""
 
     def again(self, now: datetime) -> "Absence":
         """Return the absence after another answer at a time. A clock that was set back begins it anew."""
@@ -52,14 +52,14 @@ EndReason = ExitReason | Literal["cancelled_outside"]
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What is known about the end of an attempt, or about one that is not over."""
+    """The facts about the end of an attempt, or about an attempt that is not over."""
 
     observation: Observation | None
     """None: the scheduler did not answer."""
     exit_record: FinishRecord | None
     claimed: bool
     unclaimed: UnclaimedAttempt = field(default_factory=UnclaimedAttempt)
-    """What the attempt's folder shows if no worker has claimed the attempt from the service."""
+    """The contents of the attempt's folder if no worker has claimed the attempt from the service."""
     condition: ConditionCode | None = None
     """The job's present condition."""
     cancelled_before: bool = False
@@ -98,21 +98,22 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class JobSnapshot(Evidence):
-    """What is known about a job whose attempt was submitted to the scheduler."""
+    """The facts about a job whose attempt was submitted to the scheduler."""
 
     status: JobStatus
     desired: Desired
     retries_left: int
     """Retries left after this attempt's in-place restarts."""
     continuations_without_progress: int
-    """Attempts before this one that the time limit ended without progress, apart from those that the cluster ended."""
+    """Earlier attempts that the time limit ended without progress; attempts that the cluster ended are not counted."""
     on_time_limit: Literal["continue", "fail"]
     run_dir_vanished: bool = False
     """The attempt was claimed and has ended, but its launch document is gone."""
     progressed: bool = False
     """Whether the attempt, which is over, has brought the job on, or nobody can know."""
     site_ends: int = 0
-    """Attempts in a row, this one included, that ended soon after their start, if the cluster ended this one."""
+    """Attempts in a row, including this attempt, that ended soon after their start, if the cluster ended this
+    attempt."""
     seconds_of_site_ends: float = 0.0
     """Since the first of them was made."""
     site_patience_seconds: float = 7 * 86400.0
@@ -122,7 +123,7 @@ class JobSnapshot(Evidence):
     stalled_hosts: frozenset[str] = frozenset()
     """The nodes of the ranks that stalled earlier attempts."""
     full_disks: int = 0
-    """Attempts in a row, this one included, that a full disk ended."""
+    """Attempts in a row, including this attempt, that a full disk ended."""
     seconds_since_claim: float = 0.0
     seconds_since_contact: float = 0.0
     """Since the worker's last sign of life, or since this service started to listen."""
@@ -164,7 +165,7 @@ _ENDS: Mapping[EndedAs | None, tuple[EndedBy, EndReason, str]] = {
 
 
 def verdict(evidence: Evidence) -> Verdict:
-    """Return who ended an attempt that is over: what its worker reported, unless the scheduler knows better."""
+    """Return who ended an attempt that is over, according to its worker unless the scheduler knows better."""
     record, ended_as, observation = evidence.exit_record, evidence.ended_as, evidence.observation
     if record is not None and not _scheduler_overrides(ended_as, record):
         by: EndedBy = "site" if record.reason in ("preempted", "node_failure") else "job"
@@ -267,7 +268,8 @@ def with_memory_error(observation: Observation, line: str) -> Observation:
 
 
 def with_job_names(observation: Observation, job_names: Mapping[str, str], job: Job) -> Observation:
-    """Return a job's observation with names in place of tags in its message; for owners, without those of others."""
+    """Return a job's observation whose message has names instead of tags; owners do not see the names of others'
+    jobs."""
     message = observation.message
     for tag in observation.blocked_by:
         message = message.replace(tag, job_names.get(tag, tag) if job.unix_uid is None else "another job")

@@ -49,7 +49,7 @@ class OpenEvidence(BaseModel):
     cancelled_before: bool = False
 
     def of(self, attempt: Attempt, recorded: Observation | None = None) -> Evidence:
-        """Return the evidence, with what the accounting has recorded since."""
+        """Return the evidence, completed by the accounting's later record."""
         observation = Observation(
             "ended",
             self.message,
@@ -76,7 +76,7 @@ class OpenEvidence(BaseModel):
 
 
 def open_evidence(evidence: Evidence | None) -> dict[str, Any] | None:
-    """Return what to store of the evidence of an end that the accounting may still explain; None for others."""
+    """Return the part of the evidence to be stored if the accounting may still explain the end; otherwise None."""
     observation = evidence.observation if evidence else None
     if evidence is None or observation is None or not observation.unrecorded:
         return None
@@ -107,7 +107,8 @@ class LateEvidence:
     _queried_at: datetime | None = None
 
     def run_once(self) -> None:
-        """Make one query, if one is due: after the last one, as long again as the newest of these ends was ago then.
+        """Query the accounting if a query is due: the interval is the age of the newest of these ends at the last
+        query.
 
         Raises:
             UnavailableError: the database does not answer.
@@ -131,7 +132,8 @@ class LateEvidence:
         self._explain(attempts, recorded)
 
     def _is_due(self, now: datetime, interval: timedelta) -> bool:
-        """Return whether the last query is at least an interval ago. A clock that was set back makes one due."""
+        """Return whether the last query is at least an interval ago. A query is due, too, after the clock was set
+        back."""
         return self._queried_at is None or not timedelta(0) <= now - self._queried_at < interval
 
     def _submitted(self, job: Job, attempt: Attempt) -> SubmittedJob:

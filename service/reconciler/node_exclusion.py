@@ -25,7 +25,7 @@ _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def failed_node(evidence: Evidence, excluded: Sequence[str] = (), stalled_before: Collection[str] = ()) -> str | None:
-    """Return the node that made the attempt fail, by the scheduler's name; None if there is no evidence of one.
+    """Return the node that made the attempt fail, by the scheduler's name; None without evidence of a failed node.
 
     The exit record names the node, if it does. Otherwise the only node of the allocation counts as failed if the
     scheduler reports a node failure, or if the worker could not even start there. A worker that started and vanished is
@@ -101,13 +101,13 @@ def is_listed(node: str, node_list: str) -> bool:
 
 
 def _in_ranges(digits: str, ranges: str) -> bool:
-    """Return whether a number is one of `08-12,17`, with the leading zeros."""
+    """Return whether a number is in ranges such as `08-12,17`, with the leading zeros."""
     bounds = [(low, high or low) for low, _, high in (each.partition("-") for each in ranges.split(","))]
     return any(int(low) <= int(digits) <= int(high) and len(low) <= len(digits) <= len(high) for low, high in bounds)
 
 
 def stalled_host(exit_record: FinishRecord | None) -> str | None:
-    """Return the node of the rank that stalled the attempt, if the exit record names one."""
+    """Return the node of the rank that stalled the attempt, if the exit record names it."""
     if exit_record is None or exit_record.reason != "stalled" or exit_record.failure is None:
         return None
     host = exit_record.failure.host
@@ -115,7 +115,7 @@ def stalled_host(exit_record: FinishRecord | None) -> str | None:
 
 
 def next_excluded(excluded: Sequence[str], node: str | None) -> list[str]:
-    """Return the nodes that the next attempt excludes: those of the last attempt and the node that failed it."""
+    """Return the nodes that the next attempt excludes: the last attempt's exclusions and the node that failed it."""
     if node is None:
         return list(excluded)
     return [*(name for name in excluded if name != node), node][-MAX_EXCLUDED:]

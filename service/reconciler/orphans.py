@@ -1,4 +1,4 @@
-"""Finding orphans: what is in the scheduler's queue or on disk although no job of the database names it.
+"""Finding orphans: entries in the scheduler's queue and run directories that no job of the database names.
 
 After a restore these are the jobs that were submitted since the backup. They are only listed; administrators decide.
 """
@@ -48,7 +48,8 @@ log = structlog.get_logger("orphans")
 
 @dataclass
 class OrphanScan:
-    """Lists orphans at the start and then every few minutes, and does what administrators request about them."""
+    """Lists orphans at the start and then every few minutes, and carries out the requests of administrators about
+    them."""
 
     clock: Clock
     settings: Settings
@@ -60,7 +61,7 @@ class OrphanScan:
     _folders: Sequence[UnknownEntry] = field(default=(), init=False)
     """The run directories without a job."""
     _accounts: dict[str, int | None] = field(default_factory=dict, init=False)
-    """The Unix accounts that own them, by their ids; None: that of the service."""
+    """The Unix accounts that own them, by their ids; None: the service's account."""
 
     def scan_again(self) -> None:
         """Have the next call list everything anew."""
@@ -154,7 +155,7 @@ class OrphanScan:
             yield UnknownEntry(name, name, spec.name, _read_creator(files, run), tag=tag, folder=str(run.root))
 
     def _account(self, run: RunLayout) -> int | None:
-        """Return the Unix account that owns a run directory; None: that of the service.
+        """Return the Unix account that owns a run directory; None: the service's account.
 
         Raises:
             OSError: there is no run directory.
@@ -175,7 +176,7 @@ class OrphanScan:
         except SchedulerUnavailableError as error:
             self._report(orphan, error, final=False)
         except Exception as error:
-            # One request must not keep the others waiting; what the folder holds may be anything.
+            # A request must not keep the others waiting, and the folder may hold anything.
             self._report(orphan, error, final=True)
 
     def _report(self, orphan: Orphan, error: Exception, *, final: bool) -> None:
@@ -248,7 +249,7 @@ def _owner_of(session: Session, uid: int) -> str:
 
 
 def _new_job(job_id: str, spec: TrainingSpec, owner: str, role: str, now: datetime, uid: int | None) -> Job:
-    """Make a paused job without secrets: its program could have named those of whoever adopts it."""
+    """Make a paused job without secrets: its program could have named the secrets of whoever adopts it."""
     message = "Adopted from its run directory. `trainyard resume` continues from the last checkpoint."
     if names := spec.environment.secrets:
         spec = spec.model_copy(update={"environment": spec.environment.model_copy(update={"secrets": ()})})

@@ -50,7 +50,7 @@ def pause_seconds(
 
 
 def hint_cooldown(cpu_seconds: float) -> float:
-    """Return the seconds between a tick and one that a hint starts: the same process also serves requests.
+    """Return the seconds between a tick and the next tick that a hint starts: the same process also serves requests.
 
     Args:
         cpu_seconds: CPU time of the last tick.
@@ -167,7 +167,8 @@ class ChangeWatcher:
         self._newest: tuple[int, int] | None = None
 
     def run_once(self) -> bool:
-        """Call `notify` if there are new events, whoever wrote them; returns False, since one query reads them all."""
+        """Call `notify` if there are new events, whoever wrote them; returns False, since a single query reads them
+        all."""
         with self._database.read() as session:
             newest = newest_event(session)
         if newest != self._newest:

@@ -28,7 +28,7 @@ log = structlog.get_logger("queue-exclusion")
 
 _RETRY = timedelta(seconds=60)
 _MAX_JOBS = 200
-"""Jobs of one call of the scheduler, and of one tick."""
+"""Maximum number of jobs per call of the scheduler, and per tick."""
 
 
 _Group = tuple[int | None, tuple[str, ...]]
@@ -43,11 +43,11 @@ class _Change:
     cluster_exclusions: list[str]
     new: list[ExcludedNode]
     fixed: tuple[str, ...]
-    """What its spec, and its own earlier attempts, exclude."""
+    """The nodes that its spec, and its own earlier attempts, exclude."""
 
     @property
     def group(self) -> _Group:
-        """The Unix account and the nodes, with which one call of the scheduler changes several attempts."""
+        """The Unix account and the nodes; a call of the scheduler changes all attempts of the group."""
         return self.job.unix_uid, tuple(dict.fromkeys([*self.fixed, *self.cluster_exclusions]))
 
 
@@ -132,8 +132,8 @@ def _places(excluded: Exclusions) -> set[tuple[str, tuple[str, ...]]]:
 
 
 def _change(job: Job, attempt: Attempt, avoided: Sequence[ExcludedNode], fixed: tuple[str, ...]) -> _Change | None:
-    """Return what is to be changed. An attempt that was made later than the exclusion had it from its beginning, unless
-    the scheduler refused it."""
+    """Return the necessary change, if any. An attempt that was made after the exclusion has had it from its beginning,
+    unless the scheduler refused it."""
     names = {node.name for node in avoided}
     stays = [name for name in attempt.cluster_exclusions if name in names]
     new = [node for node in avoided if node.since > attempt.created_at and node.name not in (*stays, *fixed)]

@@ -32,9 +32,9 @@ class QuotaEntry:
 
 
 def quota_entry(job: Job) -> QuotaEntry:
-    """What limits apply to an unfinished job."""
+    """Return the quota entry of an unfinished job."""
     waiting = job.status == "queued" and job.desired == "run"
-    # The scheduler has nothing of a paused job, nor of a queued one that is being paused or cancelled.
+    # A paused job has no entry in the scheduler's queue, nor has a queued job that is being paused or cancelled.
     gpus = 0 if job.status in ("queued", "paused") and not waiting else job.gpus
     return QuotaEntry(
         job_pk=job.pk,
@@ -77,7 +77,7 @@ def blocked_jobs(
 def over_gpu_quota(jobs: Sequence[QuotaEntry], quotas: UserQuotas) -> Mapping[int, Condition]:
     """Return the waiting jobs beyond their user's GPU quota, with the condition of each.
 
-    A user's jobs start in the order of their creation: a small job does not overtake a large one that waits for quota.
+    A user's jobs start in the order of their creation: a small job does not overtake a large job that waits for quota.
     """
     used: dict[str, int] = defaultdict(int)
     for job in jobs:

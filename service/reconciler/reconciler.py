@@ -70,20 +70,21 @@ class JobEntry:
 log = structlog.get_logger("reconciler")
 
 _FAILURE_BUDGET_SECONDS = 30.0
-"""Time that one tick spends on failing scheduler calls about single jobs; the other jobs wait for the next tick."""
+"""Time per tick for failing scheduler calls about single jobs; the other jobs wait for the next tick."""
 _LATE_REPORTS_SECONDS = 30.0
-"""How long after the claim of the next attempt the processes of an earlier one have certainly ended."""
+"""How long after the claim of the next attempt the processes of an earlier attempt have certainly ended."""
 _CLOSE_SECONDS = 5.0
 _QUEUED_PER_TICK = 50
-"""Queued jobs that a tick loads of all users alike, and of those that wait: more than it can submit or reject."""
+"""Queued jobs that a tick loads of all users together, and as many of the waiting jobs: more than it can submit or
+reject."""
 
 
 @dataclass(frozen=True)
 class _TickState:
-    """What a tick knows about all its jobs together."""
+    """The state of a tick for all its jobs together."""
 
     observations: Mapping[str, Observation] | None
-    """By tag; None: the scheduler did not answer."""
+    """Observations by tag; None: the scheduler did not answer."""
     job_names: Mapping[str, str]
     """Each job's name and id, by tag."""
     unconfirmed: Sequence[str]
@@ -219,7 +220,7 @@ class Reconciler:
                 self._decisions.apply(job, None, Decision(message=MSG_QUEUED))
 
     def _load(self, *, all_queued: bool) -> tuple[list[JobEntry], Mapping[int, Condition]]:
-        # Quotas depend on every queued job, and without a pool the submitter takes all of them in one tick.
+        # Quotas depend on every queued job, and without a pool the submitter takes them all in the same tick.
         load_all = all_queued or self._quotas.limits_gpus or self._submitter.pool.threads == 0
         with self._database.read() as session:
             turn = [] if load_all else waiting_jobs_after(session, self._last_turn, _QUEUED_PER_TICK)
@@ -289,7 +290,7 @@ class Reconciler:
                 self._decisions.apply(job, attempt, decision)
 
     def _process_observed(self, job: Job, attempt: Attempt, observation: Observation) -> None:
-        """Decide and apply what follows from an observation of the attempt."""
+        """Decide about the job from the observation of its attempt, and apply the decision."""
         if job.condition == "unlisted" and job.desired == "run" and self._snapshots.was_absent(attempt, observation):
             return
         files, folder = self._snapshots.files(job, attempt)
@@ -304,7 +305,7 @@ class Reconciler:
             return
         claimant = read_claimant(files, folder) if gone and names_entries(attempt.scheduler) else None
         if claimant not in (None, attempt.scheduler_id):
-            # A duplicate submission ended because another entry had claimed the attempt; that one may still run.
+            # A duplicate submission ended because another entry had claimed the attempt; that entry may still run.
             self._submitter.adopt(job, attempt, str(claimant))
             return
         ended = gone and not alive
@@ -331,7 +332,8 @@ class Reconciler:
             self._failpoint("tick.after-apply")
 
     def _ingest_late_reports(self, job: Job) -> bool:
-        """Ingest what an earlier attempt wrote after its end; return whether all is stored or put aside."""
+        """Ingest the reports that an earlier attempt wrote after its end; return whether all are stored or put
+        aside."""
         with self._database.read() as session:
             earlier = JobRepository(session, self._clock()).find_attempt(job, job.open_spool)
         if earlier is not None and not self._ingest(job, earlier, late=True):

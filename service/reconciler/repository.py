@@ -1,4 +1,4 @@
-"""SQL of the reconciler alone: newest events, users of attempts, and what a restore concerns."""
+"""SQL of the reconciler alone: newest events, users of attempts, and queries after a restore."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -91,7 +91,7 @@ def unexplained_attempts(session: Session, since: datetime, limit: int) -> list[
 
 
 def job_ids(session: Session) -> set[str]:
-    """Return the ids of all jobs, those that are being deleted included."""
+    """Return the ids of all jobs, including jobs that are being deleted."""
     return set(session.scalars(sa.select(Job.id)))
 
 
@@ -100,7 +100,7 @@ def find_job(session: Session, job_id: str) -> Job | None:
 
 
 def known_tags(session: Session, tags: Sequence[str]) -> set[str]:
-    """Return those of the tags that an attempt has."""
+    """Return the tags that attempts have, among these tags."""
     chunks = [tags[start : start + 500] for start in range(0, len(tags), 500)]
     return {tag for chunk in chunks for tag in session.scalars(sa.select(Attempt.tag).where(Attempt.tag.in_(chunk)))}
 
@@ -109,7 +109,7 @@ def pending_attempt_ids(session: Session, *, with_exclusions: bool) -> set[str]:
     """Return the attempts that are in the scheduler's queue and have not started.
 
     Args:
-        with_exclusions: Only those that avoid nodes because all jobs do.
+        with_exclusions: Only attempts that avoid nodes because all jobs do.
     """
     query = sa.select(Attempt.id).join(Job, Job.attempt_id == Attempt.id).where(Job.status == "pending")
     if with_exclusions:
@@ -124,7 +124,7 @@ def jobs_of_attempts(session: Session, ids: Sequence[str]) -> list[tuple[Job, At
 
 
 def repeated_steps(session: Session, job_pk: int, executions: range) -> dict[int, list[tuple[str, int]]]:
-    """Return how many values of each metric were replaced by a later one of the same step, by execution; most first."""
+    """Return how many values of each metric a later value of the same step replaced, by execution; most first."""
     total = sa.func.sum(CurveRevision.repeats)
     query = (
         sa.select(CurveRevision.execution, MetricKey.name, total)

@@ -1,4 +1,4 @@
-"""Reading what an attempt leaves in its folder: claim, exit record and the scheduler's error log.
+"""Reading an attempt's files in its folder: claim, exit record and the scheduler's error log.
 
 The job can write to the folder, so its content is untrusted: only regular files of bounded size are read, links are
 not followed, and nothing is executed or unpickled.
@@ -22,7 +22,7 @@ _MAX_LOG_BYTES = 16 * 1024
 _MAX_ENTRIES = 1000
 """Entries of a folder that are read."""
 _MAX_LOGS = 20
-"""Error logs of one attempt that are read: one for each of its entries in the scheduler's queue."""
+"""Maximum number of error logs read per attempt; each of its entries in the scheduler's queue has one."""
 _MAX_ERROR_CHARS = 500
 _LOGS = ("_log.out", "_log.err")
 """How the names of Slurm's logs of an attempt end."""
@@ -39,7 +39,7 @@ log = structlog.get_logger("run-dir")
 
 @dataclass(frozen=True)
 class UnclaimedAttempt:
-    """What the folder shows of an attempt that no worker has claimed from the service."""
+    """The traces in the folder of an attempt that no worker has claimed from the service."""
 
     started: bool = False
     """A worker wrote a claim file: it runs or ran without reaching the service."""
@@ -65,7 +65,7 @@ def has_vanished(files: UntrustedFiles, folder: AttemptLayout) -> bool:
 
 
 def read_exit_record(files: UntrustedFiles, folder: AttemptLayout, executions: range) -> FinishRecord | None:
-    """Return the exit record of the highest of these executions that has one which can be read.
+    """Return the readable exit record of the highest of these executions; None without any.
 
     Only the files of the attempt's own executions are opened: the job may have written any number of others.
     """
@@ -84,13 +84,13 @@ def read_exit_record(files: UntrustedFiles, folder: AttemptLayout, executions: r
 
 
 def read_claimant(files: UntrustedFiles, folder: AttemptLayout) -> str | None:
-    """Return the scheduler id in the claim file, if there is one."""
+    """Return the scheduler id in the claim file, if it has an id."""
     claim = read_claim(files, folder)
     return claim.scheduler_id if claim else None
 
 
 def read_unclaimed(files: UntrustedFiles, folder: AttemptLayout, *, ended: bool) -> UnclaimedAttempt:
-    """Return what the folder shows of an attempt whose claim did not reach the service."""
+    """Return the traces in the folder of an attempt whose claim did not reach the service."""
     if read_claim(files, folder) is not None:
         return UnclaimedAttempt(started=True)
     if not ended:

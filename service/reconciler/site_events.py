@@ -16,7 +16,7 @@ _DOUBLINGS = 5
 
 
 def wait_after(ends: int) -> timedelta:
-    """Return how long the next attempt waits after this many ends in a row. It follows the first one at once."""
+    """Return how long the next attempt waits after this many ends in a row. There is no wait after the first end."""
     return min(_FIRST_WAIT * 2 ** min(ends - 2, _DOUBLINGS), _MAX_WAIT) if ends > 1 else timedelta(0)
 
 
@@ -24,7 +24,7 @@ def ended_by_site(attempts: Sequence[Attempt], step: int | None, since: datetime
     """Return the newest attempts in a row that the cluster ended soon after their start, newest first.
 
     Args:
-        attempts: All of them have ended, or only the newest has not; that one is left out.
+        attempts: All attempts of the job. The newest attempt is left out if it has not ended.
         step: The newest step from which the job can continue. An attempt that has brought it ends the row.
         since: The last retry by a user, which ends the row.
     """

@@ -1,4 +1,4 @@
-"""Loading all that `decide` needs to know about one attempt."""
+"""Loading all facts that `decide` needs about an attempt."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ _RECENT_HEARTBEAT = timedelta(seconds=30)
 
 @dataclass(frozen=True)
 class _History:
-    """What earlier attempts and this one, which is over, have used up and left."""
+    """The history of a job's attempts, including this attempt, which is over."""
 
     retries_left: int = 0
     continuations: int = 0
@@ -58,7 +58,7 @@ class SnapshotLoader:
     watching_since: datetime
     """When this process began to reconcile; silence before that means nothing."""
     _absences: dict[str, Absence] = field(default_factory=dict)
-    """By attempt id."""
+    """Absences by attempt id."""
 
     def load(
         self,
@@ -205,13 +205,13 @@ def _stalled_hosts(attempts: Sequence[Attempt]) -> frozenset[str]:
 
 
 def _is_cancelled_outside(last: Sequence[Attempt], retry: datetime | None) -> bool:
-    """Return whether the last attempt, if there is one, was cancelled by an unknown user after the last retry."""
+    """Return whether an unknown user cancelled the last attempt, if there is one, after the last retry."""
     ends = [attempt.ended_at for attempt in last if attempt.exit_reason == "cancelled_outside" and attempt.ended_at]
     return any(retry is None or end >= retry for end in ends)
 
 
 def stored_exit_record(attempt: Attempt) -> FinishRecord | None:
-    """Return the exit record that the worker sent; None if a former version stored an invalid one."""
+    """Return the exit record that the worker sent; None if a former version stored an invalid record."""
     if attempt.finish is None:
         return None
     try:

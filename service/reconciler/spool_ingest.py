@@ -1,6 +1,6 @@
 """Reading the reports that an ended attempt could not send: its spool and logs, before the job's final status.
 
-The files are untrusted input, as in `run_dir`. A tick reads for a bounded time and the next one continues, so that no
+The files are untrusted input, as in `run_dir`. A tick reads for a bounded time and the next tick continues, so that no
 job delays the others.
 """
 
@@ -46,19 +46,19 @@ from trainyard.contract.wire.spool import (
 )
 
 JOB_SECONDS = 2.0
-"""Time that one job's reports take of a tick."""
+"""Time per tick for the reports of a single job."""
 TICK_SECONDS = 10.0
 """Time that the reports of all jobs take of a tick. When it is used up, each further job has `MIN_SECONDS`."""
 USER_SECONDS = 4.0
-"""Time that the reports of one user's jobs take of a tick. When it is used up, each further one has `MIN_SECONDS`."""
+"""Time per tick for the reports of a user's jobs. When it is used up, each further job has `MIN_SECONDS`."""
 MIN_SECONDS = 0.1
 RETRY_SECONDS = 60.0
 """Time for which files are read again after an error of the filesystem that may pass."""
 MAX_SPOOL_BYTES = 1 << 30
-"""Bytes that are read of one execution's spool; reports after them are lost."""
+"""Maximum number of bytes read from the spool of an execution; reports after them are lost."""
 _MAX_PUT_ASIDE_BYTES = 20 * MAX_PUT_ASIDE
 _MAX_ENTRIES = 20_000
-"""Entries of a folder that are looked at. A job has one spool per execution and one log per rank."""
+"""Maximum number of entries read from a folder. A job has a spool per execution and a log per rank."""
 
 _SPOOL = re.compile(r"execution-[0-9]{6}(?:\.node-(?P<node>[0-9]{1,5}))?\.jsonl", re.ASCII)
 _LOG = re.compile(r"(?:rank-[0-9]{1,6}|launch)\.log", re.ASCII)
@@ -88,8 +88,8 @@ class SpoolIngests:
     def __init__(self, database: Database, log_limit: int, count: Callable[[str, int], None]):
         """
         Args:
-            log_limit: The most bytes that are kept of one rank's log.
-            count: Called with the kind and the amount of what was ingested.
+            log_limit: Maximum number of bytes stored of a rank's log.
+            count: Called with the kind and the number of the ingested items.
         """
         self._database = database
         self._log_limit = log_limit
@@ -100,7 +100,7 @@ class SpoolIngests:
         """Seconds of this tick by user."""
 
     def start_tick(self, attempts: Collection[str]) -> None:
-        """Begin a tick over these current attempts; the ingests of others are dropped, except for late ones."""
+        """Begin a tick over these current attempts; drop the ingests of other attempts, except for late ingests."""
         self._unfinished = {key: ingest for key, ingest in self._unfinished.items() if ingest.late or key in attempts}
         self._seconds = TICK_SECONDS
         self._used.clear()
@@ -176,7 +176,7 @@ class SpoolIngest:
         return not any(must_wait or time.monotonic() >= deadline for must_wait in self._steps)
 
     def _ingest(self) -> Iterator[bool]:
-        """Do the work in small steps. Yields after each whether the next one must wait for the next tick."""
+        """Do the work in small steps. Yields after each step whether the next step must wait for the next tick."""
         spool = (self.folder.spool, _SPOOL, self._ingest_spool)
         logs = (self.folder.logs, _LOG, self._ingest_log)
         for folder, pattern, ingest in (spool,) if self.late and not self.from_start else (spool, logs):
@@ -250,7 +250,7 @@ class SpoolIngest:
         return [start for start in parse_put_aside(content) if start < offset][:MAX_PUT_ASIDE]
 
     def _ingest_put_aside(self, path: Path, start: int) -> Iterator[bool]:
-        """Ingest one record that the worker could not send, or that the service has refused before."""
+        """Ingest a record that the worker could not send, or that the service has refused before."""
         try:
             with self.files.open_file(path) as spool:
                 record = next(parse_spool(spool, start), None)

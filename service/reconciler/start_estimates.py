@@ -28,7 +28,7 @@ class StartEstimates:
     scheduler: Scheduler
     lease: LeaderLease
     queried_at: datetime | None = None
-    """The last query of this process; the database holds those of earlier leaders."""
+    """The last query of this process; the database holds the queries of earlier leaders."""
 
     def run_once(self) -> bool:
         """Answer the oldest open request; if the scheduler is unavailable, answer all of them with its error.

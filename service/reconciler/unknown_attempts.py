@@ -51,9 +51,9 @@ class UnknownAttempt:
 def read_unknown_attempts(
     files: UntrustedFiles, run: RunLayout, job: Job, known: Collection[str]
 ) -> list[UnknownAttempt]:
-    """Return the attempts that the database lacks, oldest first; the last one is the current attempt.
+    """Return the attempts that the database lacks, oldest first; the last is the current attempt.
 
-    The list is empty if `current.json` names an attempt that the database has: no later one was submitted.
+    The list is empty if `current.json` names an attempt that the database has: no later attempt was submitted.
 
     Args:
         known: Ids of the job's attempts in the database.
@@ -76,7 +76,7 @@ def read_unknown_attempts(
 
 
 def read_current(files: UntrustedFiles, run: RunLayout) -> CurrentAttempt | None:
-    """Return the attempt in `current.json`, if the file can be read and names one."""
+    """Return the attempt that `current.json` names; None if the file cannot be read or names no attempt."""
     try:
         current = CurrentAttempt.model_validate_json(files.read(run.current, 0, _MAX_BYTES))
     except (OSError, ValidationError):
@@ -94,7 +94,7 @@ def _folder_names(files: UntrustedFiles, run: RunLayout) -> list[str]:
 def _read(
     files: UntrustedFiles, run: RunLayout, name: str, job_id: str, known: Collection[str]
 ) -> UnknownAttempt | None:
-    """Return the attempt of a folder, or None if it is known, incomplete, or not what its name states."""
+    """Return the attempt of a folder; None if the attempt is known, incomplete, or does not match the folder's name."""
     folder = run.attempt(name)
     try:
         launch = LaunchDocument.model_validate_json(files.read(folder.launch, 0, _MAX_BYTES))

@@ -1,4 +1,4 @@
-"""Where a job comes from, and what was made of it."""
+"""The lineage of a job: its origins, and the jobs and model versions made of it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -38,7 +38,7 @@ _MAX_DEPTH = 8
 
 
 class LineageRepository:
-    """All SQL about lineage, within one session. A restricted user sees only jobs, models and files of their own."""
+    """All SQL about lineage, within a session. A restricted user sees only jobs, models and files of their own."""
 
     def __init__(self, session: Session):
         self._session = session
@@ -58,7 +58,7 @@ class LineageRepository:
         return self._session.scalars(query).all()
 
     def versions(self, job_id: str, step: int | None = None) -> list[MadeVersion]:
-        """Return the versions of registered models that are of a job, and of its step if one is given."""
+        """Return the versions of registered models made of a job, and of its step if a step is given."""
         query = sa.select(ModelVersion, RegisteredModel.name).join(
             RegisteredModel, RegisteredModel.name == ModelVersion.model
         )
@@ -129,7 +129,7 @@ def _origin_in(fork: Job, job_id: str) -> Mapping[str, Any]:
 
 
 def _dependency(row: JobDependency, job_id: str, job: Job | None) -> RelatedDependency:
-    """Return a job at one end of a dependency."""
+    """Return the job at either end of a dependency."""
     known = {"name": job.name, "status": job.status} if job else {}
     return RelatedDependency(job_id=job_id, any_end=row.any_end, **known)
 

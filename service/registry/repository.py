@@ -13,7 +13,7 @@ from service.db.paging import PageRequest, fetch_page
 
 
 class RegistryRepository:
-    """Registered models within one session."""
+    """Registered models within a session."""
 
     def __init__(self, session: Session):
         self._session = session
@@ -32,7 +32,7 @@ class RegistryRepository:
         return _required(self._session.scalar(query.execution_options(populate_existing=True)), name)
 
     def owner_of(self, name: str) -> str | None:
-        """Return whose model it is, also of one that the caller cannot see; None if the name is free."""
+        """Return the owner of a model, even if the caller cannot see the model; None if the name is free."""
         table = RegisteredModel.__table__
         owner: str | None = self._session.execute(
             sa.select(table.c.created_by).where(table.c.name == name)
@@ -50,11 +50,11 @@ class RegistryRepository:
         return self._session.scalar(query) or 0
 
     def list_page(self, page: PageRequest) -> tuple[list[RegisteredModel], bool]:
-        """Return one page by name, and whether more follow."""
+        """Return a page by name, and whether more follow."""
         return fetch_page(self._session, sa.select(RegisteredModel), RegisteredModel.name, page)
 
     def newest_versions(self, names: Sequence[str]) -> dict[str, int]:
-        """Return the newest version of each model that has one."""
+        """Return the newest version of each model that has versions."""
         query = sa.select(ModelVersion.model, sa.func.max(ModelVersion.number)).where(ModelVersion.model.in_(names))
         return {name: number for name, number in self._session.execute(query.group_by(ModelVersion.model))}
 

@@ -1,4 +1,4 @@
-"""What a user can request of registered models: list, register a version, move aliases, delete."""
+"""The requests of users about registered models: list, register a version, move aliases, delete."""
 
 import hashlib
 from collections.abc import Callable
@@ -34,14 +34,14 @@ from trainyard.contract.wire.models import (
 )
 
 MAX_MODELS = 1000
-"""Registered models of one user."""
+"""Maximum number of registered models per user."""
 MAX_VERSIONS = 500
-"""Versions of one model, which are listed together."""
+"""Maximum number of versions of a model, which are listed together."""
 MAX_ALIASES = 20
-"""Aliases of one model."""
+"""Maximum number of aliases of a model."""
 _MAX_NOTE_BYTES = 2**20
 _MAX_MANIFEST_BYTES = 2**25
-"""Of a manifest with the names of many classes."""
+"""Maximum size of a manifest, which may have the names of many classes."""
 _OF_THE_MACHINE = ("perf/", "memory/", "comm/")
 """Metrics that say nothing about the model."""
 
@@ -65,7 +65,7 @@ class ModelRegistry:
     run_layout: Callable[[str], RunLayout]
 
     def list_page(self, page: PageRequest) -> tuple[list[ModelResource], bool]:
-        """Return one page of models by name, without their versions, and whether more follow."""
+        """Return a page of models by name, without their versions, and whether more follow."""
         with self.database.read() as session:
             registry = RegistryRepository(session)
             rows, has_more = registry.list_page(page)
@@ -84,7 +84,7 @@ class ModelRegistry:
     ) -> ModelVersionResource:
         """Register the export or a checkpoint of a job as the next version; the model is created if need be.
 
-        What is registered in the model already keeps its number, so that the request can be repeated.
+        An export or checkpoint that is registered already keeps its number, so that the request can be repeated.
 
         Raises:
             NotFoundError: There is no such job or checkpoint.
@@ -112,7 +112,7 @@ class ModelRegistry:
             return version_resource(row, version)
 
     def set_alias(self, principal: Principal, name: str, alias: str, number: int, now: datetime) -> ModelDetail:
-        """Let an alias name a version, and no other one.
+        """Let an alias name a version, and no other version.
 
         Raises:
             NotFoundError: There is no such model or version.
@@ -275,7 +275,7 @@ def _check_aliases(aliases: list[str]) -> None:
 
 
 def _chosen(jobs: JobRepository, registry: RegistryRepository, job: Job, reference: str | int) -> Checkpoint:
-    """Return the checkpoint of a step, the `best` or the `latest` one."""
+    """Return the checkpoint of a step, or the `best` or `latest` checkpoint."""
     step: int | None
     if reference == "best":
         criterion = best_criterion(job.spec["checkpoint"]["keep_best"])

@@ -1,4 +1,4 @@
-"""What differs between the schedulers outside of their own calls, so that nothing else asks which one it is."""
+"""Facts about the schedulers beyond their calls, so that no other module branches on the scheduler's name."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ class LookupPolicy:
     min_wait: timedelta = timedelta(0)
     """The least time between the last call of the scheduler and the proof."""
     interval: timedelta = timedelta(0)
-    """The time between two lookups; two at once would prove no more than one."""
+    """The time between two lookups; two lookups at once would prove no more than a single lookup."""
     call_timeout: timedelta = timedelta(0)
     """The longest time that a call of the scheduler can take, in a child that outlives a killed service."""
 
 
 @dataclass(frozen=True)
 class Backend:
-    """The facts about a scheduler. The defaults are those of the local queue, which the service reads under a lock."""
+    """The facts about a scheduler. The defaults describe the local queue, which the service reads under a lock."""
 
     title: str
     heartbeat_seconds: int = 2

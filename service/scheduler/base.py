@@ -17,7 +17,7 @@ SUBMITTER_MARGIN_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """What is submitted, as a value that users can read and tests can compare before anything happens."""
+    """The submission of an attempt, as a value that users can read and tests can compare before anything happens."""
 
     tag: str
     """`ty-<instance>-<attempt id>`, the scheduler's name of the attempt; `[a-z0-9-]`, at most 64 characters."""
@@ -33,9 +33,9 @@ class LaunchPlan:
     python: str = sys.executable
     """The interpreter that runs the job, at the same path on every node."""
     uid: int | None = None
-    """The Unix account as which the attempt is submitted and runs; None: that of the service."""
+    """The Unix account as which the attempt is submitted and runs; None: the service's account."""
     submission: str = ""
-    """Another one for each submission of the attempt: an answer on disk belongs to it."""
+    """The id of this submission of the attempt, so that an answer on disk belongs to a single submission."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Rejected:
 
     message: str
     hint: str = ""
-    """What to change."""
+    """How to correct the request."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class SubmittedJob:
     scheduler_id: str
     folder: Path
     uid: int | None = None
-    """The Unix account as which it runs; None: that of the service."""
+    """The Unix account as which it runs; None: the service's account."""
     is_stopping: bool = False
     """Whether the service itself has requested its end, so that nobody asks who did."""
 
@@ -92,7 +92,7 @@ class QueueEntry:
     scheduler_id: str
     state: Literal["pending", "running"]
     uid: int | None = None
-    """The Unix account that submitted it; None: that of the service."""
+    """The Unix account that submitted it; None: the service's account."""
 
 
 EndedAs = Literal[
@@ -122,12 +122,12 @@ class Canceller:
 
 @dataclass(frozen=True)
 class Observation:
-    """What the scheduler reports about one attempt."""
+    """The scheduler's report about one attempt."""
 
     state: Literal["pending", "running", "ended", "absent"]
     """`ended`: listed, and all its processes have ended. `absent`: not listed."""
     message: str = ""
-    """Pending: why it waits. Ended: the scheduler's own state. Running: how to resume it, or what delays its end."""
+    """Pending: why it waits. Ended: the scheduler's own state. Running: how to resume it, or why its end is delayed."""
     nodes: tuple[str, ...] = field(default=())
     blocked_by: tuple[str, ...] = ()
     """Pending: the tags of attempts ahead that `message` contains; callers replace them by job names."""
@@ -148,7 +148,7 @@ class Observation:
     prolog_failed: bool = False
     """Ended: a node is out of service because its prolog failed."""
     confirmed: bool = True
-    """Absent: another answer before this one did not list it either."""
+    """Absent: an earlier answer did not list it either."""
     unrecorded: bool = False
     """Ended: the accounting may know more about the end, but has not recorded it yet."""
 
@@ -160,7 +160,7 @@ class Observation:
 
 
 class ClusterReport(ClusterSnapshot):
-    """A cluster snapshot with what only the service needs."""
+    """A cluster snapshot with the data that only the service needs."""
 
     members: dict[str, list[str]] = Field(default_factory=dict)
     """The names of the nodes of each partition."""
@@ -168,7 +168,7 @@ class ClusterReport(ClusterSnapshot):
 
 @dataclass(frozen=True)
 class Forecast:
-    """What would happen to a batch script if it were submitted now."""
+    """The forecast for a batch script, if it were submitted now."""
 
     accepted: bool | None
     """None: the scheduler's answer was unclear."""
@@ -203,8 +203,9 @@ class Scheduler(Protocol):
         """The scheduler ids of all entries with this tag; empty only after a successful search.
 
         Args:
-            uid: The Unix account to which the entries belong; those of others are ignored. None: the service's.
-            next_tags: Tags for which the caller calls this next, so that one scheduler call can serve all of them.
+            uid: The Unix account to which the entries belong; entries of other accounts are ignored. None: the
+                service's.
+            next_tags: The tags of the caller's next calls, so that a single scheduler call can serve all of them.
 
         Raises:
             SchedulerUnavailableError: nothing was learned.
@@ -265,7 +266,7 @@ class Accounting(Protocol):
     """A scheduler with records of ends that may come late."""
 
     def recorded_ends(self, jobs: Sequence[SubmittedJob]) -> Mapping[str, Observation]:
-        """How attempts ended that were observed as `unrecorded`, by tag; those without a record are left out.
+        """How attempts ended that were observed as `unrecorded`, by tag; attempts without a record are left out.
 
         Raises:
             SchedulerUnavailableError: nothing was learned.
@@ -275,10 +276,10 @@ class Accounting(Protocol):
 
 @runtime_checkable
 class QueueEditor(Protocol):
-    """A scheduler that can exclude nodes from what is pending in its queue."""
+    """A scheduler that can exclude nodes from pending jobs in its queue."""
 
     def exclude_nodes(self, jobs: Sequence[SubmittedJob], nodes: Sequence[str]) -> None:
-        """Replace the excluded nodes of pending jobs of one Unix account; those that have started are left alone.
+        """Replace the excluded nodes of pending jobs of one Unix account; jobs that have started are left alone.
 
         Raises:
             SchedulerUnavailableError: the request may not have arrived.

@@ -1,4 +1,4 @@
-"""From a resolved spec to the launch document of one attempt, for a submission or for a plan of one."""
+"""From a resolved spec to the launch document of an attempt, for a submission or a plan."""
 
 import os
 from pathlib import Path
@@ -26,7 +26,7 @@ def launch_document(
     """The launch document of an attempt.
 
     Args:
-        accelerator: What the ranks compute on; None while it is unknown.
+        accelerator: The accelerator of the ranks; None while it is unknown.
         partition_limit_minutes: The time limit of the partition.
         has_limits: `Backend.has_limits`.
         attempt: The fields that identify the attempt.
@@ -60,7 +60,7 @@ def launch_document(
 
 
 def ranks_per_node(spec: TrainingSpec) -> int:
-    """The ranks on each node: `resources.gpus_per_node`, or all of them on one node."""
+    """The ranks on each node: `resources.gpus_per_node`, or all of them on a single node."""
     return min(spec.gpus, spec.resources.gpus_per_node or spec.gpus)
 
 

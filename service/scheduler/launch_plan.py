@@ -11,9 +11,10 @@ from trainyard.contract.spec.environment import ATTEMPT_VARIABLE, is_set_for_ran
 from trainyard.contract.wire.launch import LaunchDocument
 
 _NEEDED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_*", "TZ")
-"""What every program needs. Not VIRTUAL_ENV: the interpreter of the nodes is named by its path and may be another."""
+"""The variables that every program needs. Not VIRTUAL_ENV: the interpreter of the nodes is named by its path and may be
+another."""
 _OF_THE_ACCOUNT = ("TMPDIR", "VIRTUAL_ENV")
-"""What belongs to the account of the service, and not to the owner of a job."""
+"""The variables that belong to the account of the service, and not to the owner of a job."""
 
 
 def inherited_environment(
@@ -28,7 +29,7 @@ def inherited_environment(
     Args:
         machine: `Backend.inherited`.
         listed: Names and prefixes of TRAINYARD_JOB_ENVIRONMENT.
-        account: The Unix account as which the job runs; None: that of the service.
+        account: The Unix account as which the job runs; None: the service's account.
     """
     common = (*_NEEDED, *(name for name in machine if account is None or name not in _OF_THE_ACCOUNT))
     inherited = {
@@ -48,14 +49,14 @@ def plan_launch(
     search_path: Sequence[Path] = (),
     uid: int | None = None,
 ) -> LaunchPlan:
-    """The plan for one attempt. The environment has nothing of the spec, whose variables are for the ranks alone.
+    """The plan for one attempt. The environment has none of the spec's variables, which are for the ranks alone.
 
     Args:
         folder: The attempt's folder, which contains the document as `launch.json`.
         python: The interpreter on the nodes.
         inherited: The result of `inherited_environment`.
         search_path: Where the job's interpreter finds the worker if it is not installed (a source tree).
-        uid: The Unix account as which the attempt runs; None: that of the service.
+        uid: The Unix account as which the attempt runs; None: the service's account.
     """
     # Without it, the submitter on this host and the launcher would import modules from the attempt's folder.
     environment = {**inherited, ATTEMPT_VARIABLE: document.attempt_id, "PYTHONSAFEPATH": "1"}

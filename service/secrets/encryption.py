@@ -37,7 +37,7 @@ class SecretCipher:
     def __init__(self, key_file: Path, *, setting: str = ""):
         """
         Args:
-            setting: The setting that names the file; errors name it too. Empty: the file is the default one.
+            setting: The setting that names the file; errors name it too. Empty: the file is the default file.
         """
         self._key_file = key_file
         self._setting = setting

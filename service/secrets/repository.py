@@ -10,7 +10,7 @@ from service.db.models import Secret
 
 
 class SecretRepository:
-    """The secrets of one user within one session."""
+    """The secrets of a user within a session."""
 
     def __init__(self, session: Session, owner: str):
         self._session = session
@@ -21,7 +21,7 @@ class SecretRepository:
         return self._session.scalars(sa.select(Secret).where(Secret.owner == self._owner).order_by(Secret.name)).all()
 
     def select(self, names: Collection[str]) -> Sequence[Secret]:
-        """Return those of the names that exist."""
+        """Return the secrets with these names that exist."""
         return self._session.scalars(sa.select(Secret).where(Secret.owner == self._owner, Secret.name.in_(names))).all()
 
     def store(self, name: str, encrypted: str, now: datetime) -> Secret:

@@ -1,4 +1,5 @@
-"""What a user can request of their secrets: list the names, store a value, delete one. No request returns a value."""
+"""The requests of users about their secrets: list the names, store a value, delete a secret. No request returns a
+value."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -29,7 +30,7 @@ from trainyard.contract.validation_messages import MAX_VARIABLE_NAME, PATTERN_ME
 log = structlog.get_logger("service")
 
 MAX_SECRETS = 100
-"""Secrets of one user."""
+"""Maximum number of secrets per user."""
 
 
 class SecretService:
@@ -85,7 +86,7 @@ class SecretService:
         """
         require_change(principal)
         _check_name(name)
-        # A new key beside secrets of a lost one would hide the loss.
+        # A new key beside secrets of a lost key would hide the loss.
         if self._cipher.has_default_key and not self._any_stored():
             self._cipher.create_key()
         encrypted = self._cipher.encrypt(principal.name, name, value)
@@ -120,7 +121,7 @@ class SecretService:
 
         Raises:
             InvalidSpecError: the spec names secrets that the caller does not have.
-            SecretKeyError: the key is missing or unusable, or not the one that encrypted the secrets.
+            SecretKeyError: the key is missing or unusable, or is not the key that encrypted the secrets.
         """
         names = spec.environment.secrets
         if not names:
@@ -137,7 +138,7 @@ class SecretService:
             self._cipher.require_readable(principal.name, name, encrypted)
 
     def values(self, owner: str, names: Collection[str]) -> dict[str, str]:
-        """Return the values of a user's secrets by name, without those that do not exist or cannot be decrypted."""
+        """Return the values of a user's secrets by name, without secrets that do not exist or cannot be decrypted."""
         if not names:
             return {}
         with self._database.read() as session:
@@ -156,7 +157,7 @@ class SecretService:
 
 
 def _owner(principal: Principal, owner: str | None, verb: str) -> str:
-    """Return the name of the owner. What an administrator does with secrets of another user is audited."""
+    """Return the name of the owner. The requests of an administrator about secrets of another user are audited."""
     if owner in (None, principal.name):
         return principal.name
     if principal.role != "admin":

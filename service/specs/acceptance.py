@@ -29,12 +29,12 @@ class AcceptedSpec:
 
     spec: TrainingSpec
     unresolved: TrainingSpec
-    """The spec without anything that the cluster snapshot decided. An idempotency key stands for this one, since the
+    """The spec without anything that the cluster snapshot decided. An idempotency key stands for this spec, since the
     snapshot changes."""
     site: Site
     cluster: ClusterResource
     strategy_reason: str = ""
-    """Why `spec.strategy` is what it is. Empty if the spec was loaded from the database."""
+    """The reason for `spec.strategy`. Empty if the spec was loaded from the database."""
     owner: str = "reconciler"
     """The user who sent the spec. One large model of each owner is estimated at a time."""
 

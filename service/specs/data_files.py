@@ -17,7 +17,7 @@ def pin_files(files: FileService, accepted: AcceptedSpec) -> AcceptedSpec:
     """Return the spec with the digests of its files, and with their format instead of `auto`.
 
     Raises:
-        InvalidSpecError: The caller sees no such file, the digest is another one, or the format does not fit the spec.
+        InvalidSpecError: The caller sees no such file, the digest differs, or the format does not fit the spec.
     """
     data = accepted.spec.data
     if not isinstance(data, TextData) or not (uploads := dict(uploads_of(data))):

@@ -1,7 +1,7 @@
 """Resource requests that the Slurm cluster can never satisfy, checked before a submission. Pure functions.
 
-Only what waiting cannot change is a problem: nodes count in any state. Accounts and QOS are checked if Slurm enforces
-them. What the snapshot does not show, such as limits that a QOS lifts, is left to Slurm.
+Only a mismatch that waiting cannot change is a problem: nodes count in any state. Accounts and QOS are checked if Slurm
+enforces them. Limits that the snapshot does not show, such as limits that a QOS lifts, are left to Slurm.
 """
 
 from collections.abc import Iterable, Sequence
@@ -92,7 +92,7 @@ def _partition_problems(
         return [Problem(param="resources.partition", message=_no_partition(missing[0], cluster.partitions))]
     partitions = [known[name] for name in names]
     if not partitions:
-        # Without a default partition, a plugin of the site may choose one.
+        # Without a default partition, a plugin of the site may choose a partition.
         return []
     problems = [
         _gpu_problem(resources, nodes, gpus_per_node, partitions) if gpus_per_node else None,

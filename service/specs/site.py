@@ -1,4 +1,5 @@
-"""The site of a spec: what the settings and a cluster snapshot imply for it. Pure functions."""
+"""The site of a spec: the accelerator, limits and roots that the settings and a cluster snapshot imply. Pure
+functions."""
 
 from dataclasses import replace
 
@@ -42,7 +43,7 @@ def _partition_limit(resources: Resources, cluster: ClusterResource) -> int | No
 
 
 def _partitions(resources: Resources, cluster: ClusterResource) -> list[PartitionResource]:
-    """Return the partitions where the job may run: the named ones, else the default.
+    """Return the partitions where the job may run: the named partitions, else the default.
 
     If there is no such partition, a plugin of the site may choose any, so all are returned.
     """

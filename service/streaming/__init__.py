@@ -1,1 +1,1 @@
-"""Live streams: of one job, and of all jobs."""
+"""Live streams: of a job, and of all jobs."""

@@ -14,11 +14,12 @@ import structlog
 from service.core.errors import ServiceError, TooManyRequestsError
 
 QUEUE = 256
-"""Messages that may wait for one client. A slower client is disconnected; it can resume from its last event."""
+"""Maximum number of messages that wait for a client. A slower client is disconnected; it can resume from its last
+event."""
 QUEUE_CHARS = 4 * 1024 * 1024
 """The same for the characters of these messages."""
 ROUND_SECONDS = 0.05
-"""Pause between two rounds of reads: what arrives meanwhile is read together."""
+"""Pause between two rounds of reads: messages that arrive meanwhile are read together."""
 POLL_SECONDS = 1.0
 """Interval at which every topic is read without a notification, for changes by other processes."""
 ALL_JOBS_SECONDS = 0.5
@@ -68,7 +69,7 @@ class Source(Protocol):
     topic: Topic
 
     def read(self, offset: StreamOffset, logs: bool, /) -> Update:
-        """Return what follows an offset, with or without logs."""
+        """Return the messages after an offset, with or without logs."""
         ...
 
     def newest_offset(self) -> StreamOffset:
@@ -77,12 +78,12 @@ class Source(Protocol):
 
 
 class Subscriber:
-    """The queue of one client. It lives on the client's event loop; `closed` is set when nothing follows."""
+    """The queue of a client. It lives on the client's event loop; `closed` is set when nothing follows."""
 
     def __init__(self, accepts: Callable[[Item], bool], *, logs: bool, owner: str = ""):
         """
         Args:
-            owner: The user whose share of the streams this one belongs to.
+            owner: The user in whose share of the streams this stream counts.
         """
         self.owner = owner
         self.loop = asyncio.get_running_loop()
@@ -97,7 +98,7 @@ class Subscriber:
         if self.closed:
             return
         if len(self.items) > QUEUE or sum(len(item.text) for item in self.items) > QUEUE_CHARS:
-            # Checked before this push: one read may exceed the limit without the client being slow.
+            # Checked before this push: a single read may exceed the limit without the client being slow.
             self.items.clear()
             self.closed = True
         else:
@@ -130,7 +131,7 @@ class Broadcaster:
         """
         Args:
             limit: Maximum number of open streams.
-            owner_limit: Maximum number of open streams of one user.
+            owner_limit: Maximum number of open streams per user.
         """
         self._limit = limit
         self._owner_limit = limit if owner_limit is None else owner_limit
@@ -154,7 +155,8 @@ class Broadcaster:
                 self._condition.notify()
 
     def subscribe(self, source: Source, subscriber: Subscriber) -> StreamOffset:
-        """Push what follows the returned offset; the caller reads what precedes it. Must be called in a thread.
+        """Push the messages after the returned offset; the caller reads the messages before it. Must be called in a
+        thread.
 
         Raises:
             TooManyRequestsError: The maximum number of streams is open, in total or for this user.

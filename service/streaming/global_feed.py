@@ -22,7 +22,7 @@ from trainyard.contract.wire.stream_events import JobMetricsUpdate, JobStatusUpd
 
 _MAX_ENTRIES = 200
 _MAX_CHARS = 1024 * 1024
-"""Characters of the messages in one read, which ends after the entry that exceeds it."""
+"""Characters of the messages in a read, which ends after the entry that exceeds it."""
 END_OF_ENTRY = 2**62
 """The `within` of an offset after the last message of an entry."""
 

@@ -1,4 +1,4 @@
-"""The stream of one job: everything with a number in its sequence, in that order, from any number on."""
+"""The stream of a job: everything with a number in its sequence, in that order, from any number on."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""All SQL of streams: what follows a number in a job's sequence, and the feed that orders all jobs."""
+"""All SQL of streams: the rows after a number in a job's sequence, and the feed that orders all jobs."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -25,10 +25,10 @@ from service.metrics.values import decode_value
 
 _FEED_ID = 1
 MAX_ROWS = 1000
-"""Events or checkpoints of one read."""
+"""Maximum number of events or checkpoints per read."""
 _MAX_LOG_CHUNKS = 100
 MAX_READ_BYTES = 512 * 1024
-"""Size of the rows of one kind in one read, or of one row. Encoded, a message may have six times as much."""
+"""Maximum size of the rows of a kind in a read, or of a single row. Encoded, a message may have six times as much."""
 NO_LIMIT = 2**62
 _SMALL_ENTRY = 16
 """Numbers of an entry that is read without looking at the size of its rows."""
@@ -49,7 +49,7 @@ class StoredPoint:
 
 
 class JobStreamRepository:
-    """The rows of one job after a number in its sequence, ordered by that number."""
+    """The rows of a job after a number in its sequence, ordered by that number."""
 
     def __init__(self, session: Session):
         self._session = session
@@ -66,7 +66,7 @@ class JobStreamRepository:
         ]
 
     def last_readable(self, job_pk: int, after: int, *, logs: bool) -> int:
-        """Return the number up to which one read may go on after a number; `NO_LIMIT` if all rows are within bounds."""
+        """Return the number up to which a read after a number may go on; `NO_LIMIT` if all rows are within bounds."""
         event_size = sa.func.length(Event.message) + sa.func.length(sa.cast(Event.data, sa.Text))
         columns: list[tuple[Any, Any, Any, int]] = [
             (Event.job_pk, Event.sequence, event_size, MAX_ROWS),
@@ -81,7 +81,7 @@ class JobStreamRepository:
         return min(limits)
 
     def events(self, job_pk: int, after: int, last: int) -> list[Event]:
-        """Return the events with the numbers after one and up to another."""
+        """Return the events with numbers after `after`, up to `last`."""
         query = sa.select(Event).where(Event.job_pk == job_pk, Event.sequence > after, Event.sequence <= last)
         return list(self._session.scalars(query.order_by(Event.sequence)))
 
@@ -100,7 +100,7 @@ class JobStreamRepository:
 
 
 def last_within_bounds(sizes: Sequence[tuple[int, int]], limit: int) -> int:
-    """Return the last number whose rows one read may take, at least the first; `NO_LIMIT` if there are no others.
+    """Return the last number whose rows a read may take, at least the first; `NO_LIMIT` if there are no others.
 
     Args:
         sizes: The number and the size of the next rows, at most `limit` of them.
@@ -117,7 +117,7 @@ def last_within_bounds(sizes: Sequence[tuple[int, int]], limit: int) -> int:
 
 
 class Entry(NamedTuple):
-    """An entry of the feed: the numbers `first` to `last` of one job's sequence."""
+    """An entry of the feed: the numbers `first` to `last` of a job's sequence."""
 
     position: int
     job_pk: int
@@ -126,7 +126,7 @@ class Entry(NamedTuple):
 
 
 class FeedRepository:
-    """The feed within one session."""
+    """The feed within a session."""
 
     def __init__(self, session: Session, database: Database):
         self._session = session
@@ -141,7 +141,7 @@ class FeedRepository:
         return self._session.scalar(sa.select(sa.func.min(FeedEntry.position))) or 0
 
     def lagging_jobs(self, jobs: Collection[int] | None) -> list[tuple[int, int, int]]:
-        """Return those of these jobs, or of all, with news that are not in the feed, as (job, first, last)."""
+        """Return the jobs with news that the feed lacks, among these jobs or all, as (job, first, last)."""
         covered = sa.func.coalesce(FeedCursor.sequence, 0)
         query = sa.select(Job.pk, covered + 1, Job.sequence).outerjoin(FeedCursor, FeedCursor.job_pk == Job.pk)
         query = query.where(Job.sequence > covered)
@@ -179,7 +179,7 @@ class FeedRepository:
         return [Entry(*row) for row in self._session.execute(query.limit(limit))]
 
     def readable_part(self, entry: Entry) -> Entry:
-        """Return the first part of an entry that one read may take; a job can report any amount between two reads."""
+        """Return the first part of an entry that a read may take; a job can report any amount between two reads."""
         if entry.last - entry.first < _SMALL_ENTRY:
             return entry
         last = JobStreamRepository(self._session).last_readable(entry.job_pk, entry.first - 1, logs=False)
@@ -193,7 +193,7 @@ class FeedRepository:
         return list(self._session.scalars(sa.select(Event).where(Event.job_pk == entry.job_pk, within)))
 
     def checkpoints(self, entry: Entry) -> Sequence[Checkpoint]:
-        """Return the entry's checkpoints, deleted ones too: a resumed stream repeats what happened."""
+        """Return the entry's checkpoints, including deleted checkpoints: a resumed stream repeats the history."""
         within = Checkpoint.sequence.between(entry.first, entry.last)
         return list(self._session.scalars(sa.select(Checkpoint).where(Checkpoint.job_pk == entry.job_pk, within)))
 

@@ -1,4 +1,4 @@
-"""The sources that the broadcaster reads: one job, and all jobs."""
+"""The sources that the broadcaster reads: a job, and all jobs."""
 
 import threading
 import time
@@ -20,7 +20,7 @@ _ALL_JOBS_SECONDS = 5.0
 
 
 class JobSource:
-    """The stream of one job."""
+    """The stream of a job."""
 
     def __init__(self, database: Database, runs: Path, clock: Clock, job_id: str):
         """Raises NotFoundError."""
@@ -74,7 +74,7 @@ class GlobalSource:
             return StreamOffset(append_to_feed(self._database, None), END_OF_ENTRY)
 
     def read(self, offset: StreamOffset, _logs: bool) -> Update:
-        # Subscriptions leave out what their users cannot see.
+        # Subscriptions leave out data that their users cannot see.
         with all_jobs():
             append_to_feed(self._database, self._jobs_to_check())
             part = read_feed(self._database, offset, runs=self._runs, now=self._clock())

@@ -1,4 +1,4 @@
-"""The stream of one client: first what it missed, then what the broadcaster reads for all."""
+"""The stream of a client: first the messages that it missed, then the messages that the broadcaster reads for all."""
 
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from functools import partial
@@ -22,7 +22,7 @@ class Subscription:
     ):
         """
         Args:
-            owner: The user whose share of the streams this one belongs to.
+            owner: The user in whose share of the streams this stream counts.
             rank: Restricts log messages to this rank.
         """
         self._broadcaster = broadcaster
@@ -85,7 +85,7 @@ class Subscription:
 
 
 def _join(items: Iterable[Item]) -> Iterator[str]:
-    """Yield the texts of the messages, together up to a size: each write has a cost, and a large one takes memory."""
+    """Yield the texts of the messages, together up to a size: each write has a cost, and a large write takes memory."""
     texts: list[str] = []
     size = 0
     for item in items:

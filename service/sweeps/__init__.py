@@ -1,1 +1,1 @@
-"""Sweeps: one spec in several variants, whose members are ordinary jobs."""
+"""Sweeps: a spec in several variants, whose members are ordinary jobs."""

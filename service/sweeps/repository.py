@@ -13,7 +13,7 @@ from service.db.paging import PageRequest, fetch_page
 
 
 class SweepRepository:
-    """Sweeps within one session."""
+    """Sweeps within a session."""
 
     def __init__(self, session: Session):
         self._session = session
@@ -70,7 +70,7 @@ class SweepRepository:
         return sum(gpus * ((ended or now) - claimed).total_seconds() for gpus, claimed, ended in rows if claimed)
 
     def list_page(self, page: PageRequest) -> tuple[list[Sweep], bool]:
-        """Return one page by id, which is the order of creation, and whether more follow."""
+        """Return a page by id, which is the order of creation, and whether more follow."""
         return fetch_page(self._session, sa.select(Sweep), Sweep.id, page)
 
     def list_jobs(self, sweep_id: str) -> list[Job]:

@@ -25,7 +25,7 @@ _STATES: Mapping[str, MemberState] = {
     "failed": "failed",
     "cancelled": "cancelled",
 }
-"""All other statuses are those of a job that runs."""
+"""A job with any other status counts as running."""
 
 
 def sweep_resources(repository: SweepRepository, sweeps: Sequence[Sweep]) -> list[SweepResource]:
@@ -129,7 +129,7 @@ def _with_results(member: SweepMember, trial: SweepTrial, job: Job | None, metri
 
 
 def _ranked(members: Sequence[SweepMember], plan: SearchPlan | None, sign: float) -> list[SweepMember]:
-    """Number the members with a value: those that have passed more rungs first, then by value."""
+    """Number the members with a value: members that have passed more rungs first, then by value."""
 
     def level(member: SweepMember) -> int:
         if plan is None or not plan.rung_steps or member.state == "completed":

@@ -1,4 +1,4 @@
-"""What a user can request of sweeps: submit, read and cancel one. Each is one transaction."""
+"""The requests of users about sweeps: submit, read and cancel. Each is a transaction."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,13 +48,13 @@ from trainyard.contract.wire.sweeps import (
 AcceptAll = Callable[[list[dict[str, Any]]], Iterable[AcceptedSpec | RejectedSpec]]
 """Validates and resolves documents. Raises ServiceError if they take too long."""
 CheckSpec = Callable[[AcceptedSpec], None]
-"""Checks what the user may submit. Raises ServiceError."""
+"""Checks whether the user may submit a spec. Raises ServiceError."""
 _VERBATIM = frozenset({"auto"})
-"""Requested values that tell more than what they became."""
+"""Requested values that tell more than their resolved values."""
 
 
 class SubmissionOptions(NamedTuple):
-    """The limits and options of one submission."""
+    """The limits and options of a submission."""
 
     quotas: UserQuotas
     max_members: int
@@ -131,7 +131,7 @@ def _accepted_members(
     """Return the accepted spec of every member.
 
     Raises:
-        InvalidSpecError: with the problems of the members, at most `MAX_PROBLEMS` or those of one more member.
+        InvalidSpecError: the members have problems; the check ends with the member that reaches `MAX_PROBLEMS`.
     """
     problems: list[Problem] = []
     result = []
@@ -229,7 +229,7 @@ def read_member(database: Database, sweep_id: str, job_id: str) -> tuple[int, Va
 
 
 def list_page(database: Database, page: PageRequest) -> tuple[list[SweepResource], bool]:
-    """Return one page of sweeps without their members, and whether more follow."""
+    """Return a page of sweeps without their members, and whether more follow."""
     with database.read() as session:
         repository = SweepRepository(session)
         rows, has_more = repository.list_page(page)

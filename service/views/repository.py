@@ -9,18 +9,18 @@ from service.db.paging import PageRequest, fetch_page
 
 
 class ViewRepository:
-    """Saved views within one session."""
+    """Saved views within a session."""
 
     def __init__(self, session: Session):
         self._session = session
 
     def list_page(self, user: str, page: PageRequest) -> tuple[list[SavedView], bool]:
-        """Return one page of a user's views and the shared ones, and whether more follow."""
+        """Return a page of a user's views and the shared views, and whether more follow."""
         query = sa.select(SavedView).where(sa.or_(SavedView.created_by == user, SavedView.shared))
         return fetch_page(self._session, query, SavedView.id, page)
 
     def get(self, view_id: str, user: str | None) -> SavedView:
-        """Return a view of the user, or a shared one; None: anyone's.
+        """Return a view of the user, or a shared view; None: anyone's.
 
         Raises:
             NotFoundError: there is none, or it is another user's and not shared.

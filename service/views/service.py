@@ -1,4 +1,4 @@
-"""What a user can request of saved views: list, save, change and delete."""
+"""The requests of users about saved views: list, save, change and delete."""
 
 from datetime import datetime
 
@@ -16,13 +16,13 @@ from service.views.repository import ViewRepository
 from trainyard.contract.wire.views import ViewRequest, ViewResource
 
 MAX_VIEWS = 100
-"""Saved views of one user."""
+"""Maximum number of saved views per user."""
 
 _STATE = ("where", "sort", "columns", "group", "page")
 
 
 def list_views(database: Database, principal: Principal, page: PageRequest) -> tuple[list[ViewResource], bool]:
-    """Return one page of the caller's views and the shared ones, newest first, and whether more follow."""
+    """Return a page of the caller's views and the shared views, newest first, and whether more follow."""
     with database.read() as session:
         rows, has_more = ViewRepository(session).list_page(principal.name, page)
     return [view_resource(row) for row in rows], has_more

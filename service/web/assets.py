@@ -19,7 +19,7 @@ CACHE_FOREVER = "public, max-age=31536000, immutable"
 
 @dataclass(frozen=True)
 class Asset:
-    """A file as it is sent."""
+    """A file in the form in which it is sent."""
 
     body: bytes
     media_type: str

@@ -75,7 +75,7 @@ class _Reader:
         self._close()
 
     def _direct_links(self, tokens: Sequence[Token]) -> None:
-        """Let links lead to pages of the help. What only the repository has becomes text."""
+        """Let links lead to pages of the help. Links to files that only the repository has become text."""
         address: str | None = ""
         for token in tokens:
             if token.type == "link_open":
@@ -123,7 +123,8 @@ class HelpTexts:
         return [(title, texts) for title, texts in groups if texts]
 
     def search(self, query: str) -> list[Section]:
-        """Return the sections that have all terms of a query, those with most of them in the title first."""
+        """Return the sections that have all terms of a query; the sections with the most terms in their titles come
+        first."""
         terms = query.lower().split()
         matches = [
             section
@@ -158,7 +159,7 @@ def _plain(token: Token) -> str:
 
 
 def _address(page: str, href: str) -> str | None:
-    """Return the address of a link's target: another page of the help, or a foreign one; None: neither."""
+    """Return the address of a link's target: another page of the help, or a foreign address; None: neither."""
     if href.startswith(("#", "https://", "http://")):
         return href
     folder = PurePosixPath(page).parent

@@ -32,9 +32,9 @@ _POLL_SECONDS = 0.5
 """Interval at which a run looks for further deliveries while receivers have yet to answer."""
 _MAX_DUE = 500
 _PER_WEBHOOK = 5
-"""Deliveries of one webhook in a group; they are sent one after the other."""
+"""Maximum number of a webhook's deliveries in a group; they are sent one after the other."""
 _WEBHOOKS_PER_OWNER = 4
-"""Webhooks of one user that are served at the same time."""
+"""Maximum number of a user's webhooks that are served at the same time."""
 _GROUP_SECONDS = 5.0
 """A group ends after this time, so that a slow receiver does not occupy its owner's share."""
 _MAX_ERROR = 256
@@ -62,7 +62,7 @@ class WebhookDispatcher:
     """Deliveries whose result could not be recorded; sending them again would repeat the message without end."""
 
     def run_once(self) -> int:
-        """Send the due deliveries, those that become due meanwhile too, and return how many were sent.
+        """Send the due deliveries, including deliveries that become due meanwhile, and return how many were sent.
 
         Raises:
             LeaseLostError: another service has become the leader.
@@ -93,7 +93,7 @@ class WebhookDispatcher:
             due = await self._slots.run(SERVICE, self._due)
 
     async def _send_group(self, group: list[tuple[Delivery, Webhook]]) -> int:
-        """Send deliveries of one webhook in order; after a failure the others wait for a later run."""
+        """Send deliveries of a webhook in order; after a failure the others wait for a later run."""
         started = time.monotonic()
         for count, (delivery, webhook) in enumerate(group, start=1):
             now = self.clock()
@@ -105,7 +105,7 @@ class WebhookDispatcher:
         return len(group)
 
     async def _send(self, delivery: Delivery, webhook: Webhook, now: datetime) -> SendResult:
-        """Send one delivery. Any error is a failure of this webhook, and must not end the run."""
+        """Send a delivery. Any error is a failure of this webhook, and must not end the run."""
         try:
             body = message_body(delivery.body, webhook.format, self.service_url)
             headers = signed_headers(webhook.secret, delivery.id, body, now)

@@ -1,4 +1,4 @@
-"""The forms of messages: an event as it is, or a text for people. Pure functions."""
+"""The forms of messages: an unchanged event, or a text for people. Pure functions."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def message_body(body: str, form: str, service_url: str) -> str:
-    """Return what is sent for an event: JSON of the form that the webhook has.
+    """Return the text to send for an event: JSON in the webhook's form.
 
     Args:
         body: The event as JSON, as the outbox stores it.

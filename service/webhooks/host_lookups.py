@@ -12,13 +12,13 @@ class HostLookups:
     """Resolves names with the resolver of this machine.
 
     A look-up may last long after its caller stopped waiting, as nothing can end it. It counts until it ends, so that
-    the slow names of one user use up their own share and not that of others.
+    the slow names of one user use up their own share and not the share of others.
     """
 
     def __init__(self, *, each: int = 4, total: int = 32):
         """
         Args:
-            each: Look-ups in progress of one user.
+            each: Maximum number of look-ups in progress per user.
             total: Look-ups in progress of all users.
         """
         self._slots = ThreadSlots(each=each, total=total, seconds=_SECONDS, wait_seconds=0)

@@ -12,7 +12,7 @@ from service.db.paging import PageRequest, fetch_page
 
 
 class WebhookRepository:
-    """Webhooks and deliveries within one session."""
+    """Webhooks and deliveries within a session."""
 
     def __init__(self, session: Session):
         self._session = session
@@ -41,14 +41,14 @@ class WebhookRepository:
         return self._session.scalar(query) or 0
 
     def list_page(self, owner: str | None, page: PageRequest) -> tuple[list[Webhook], bool]:
-        """Return one page of a user's webhooks, or of all (None), and whether more follow."""
+        """Return a page of a user's webhooks, or of all (None), and whether more follow."""
         query = sa.select(Webhook)
         if owner is not None:
             query = query.where(Webhook.created_by == owner)
         return fetch_page(self._session, query, Webhook.id, page)
 
     def list_deliveries(self, webhook: Webhook, page: PageRequest) -> tuple[list[Delivery], bool]:
-        """Return one page of a webhook's deliveries, and whether more follow."""
+        """Return a page of a webhook's deliveries, and whether more follow."""
         query = sa.select(Delivery).where(Delivery.webhook_id == webhook.id)
         return fetch_page(self._session, query, Delivery.id, page)
 

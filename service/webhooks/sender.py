@@ -1,4 +1,4 @@
-"""Sends one delivery over HTTP: to the checked address, without redirects, within five seconds."""
+"""Sends a delivery over HTTP: to the checked address, without redirects, within five seconds."""
 
 import asyncio
 import ssl
@@ -17,7 +17,7 @@ MAX_RESPONSE_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class SendResult:
-    """The result of sending one delivery."""
+    """The result of sending a delivery."""
 
     status: int | None = None
     error: str | None = None

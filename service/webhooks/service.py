@@ -1,4 +1,4 @@
-"""What a user can request of webhooks: create, delete and test."""
+"""The requests of users about webhooks: create, delete and test."""
 
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
@@ -17,7 +17,7 @@ from service.webhooks.url_policy import ForbiddenTargetError, choose_address, pa
 from trainyard.contract.wire.access import WebhookRequest
 
 MAX_WEBHOOKS = 20
-"""Webhooks of one user."""
+"""Maximum number of webhooks per user."""
 
 Resolver = Callable[[str, int, str], Sequence[str]]
 """Returns the addresses of a host and port, for a webhook of the named user. Raises OSError."""

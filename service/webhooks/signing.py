@@ -1,6 +1,6 @@
 """Signatures and retries of webhook deliveries. Pure functions.
 
-The format is that of Standard Webhooks: `webhook-id`, `webhook-timestamp` and `webhook-signature` over
+The format follows Standard Webhooks: `webhook-id`, `webhook-timestamp` and `webhook-signature` over
 `id.timestamp.body`, so that its libraries can verify the deliveries.
 """
 
@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 _KEY_PREFIX = "whsec_"
 RETRY_DELAYS = tuple(timedelta(seconds=s) for s in (10, 60, 300, 1800, 7200, 21_600, 43_200))
-"""Delays between attempts; after the last one a delivery is given up."""
+"""Delays between attempts; after the last attempt a delivery is given up."""
 MIN_FAILURES, MIN_FAILURE_TIME = 20, timedelta(hours=1)
 """A webhook is disabled after this many failures in a row over at least this time, longer than a restart takes."""
 

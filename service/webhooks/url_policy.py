@@ -101,7 +101,7 @@ def choose_address(target: Target, addresses: Sequence[str]) -> str:
     """Return the address to connect to. A single forbidden address makes the whole list forbidden.
 
     Raises:
-        ForbiddenTargetError: there is no address, or one that is not public.
+        ForbiddenTargetError: there is no address, or an address is not public.
     """
     if not addresses:
         raise ForbiddenTargetError(f"names the host {target.host}, which has no address")
@@ -116,7 +116,7 @@ def choose_address(target: Target, addresses: Sequence[str]) -> str:
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Whether an address is public, after unwrapping IPv4 addresses inside IPv6 ones."""
+    """Whether an address is public, after unwrapping IPv4 addresses inside IPv6 addresses."""
     if isinstance(address, IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour or (address.teredo or (None, None))[1]
         if inner is None and address in _NAT64:

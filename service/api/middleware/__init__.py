@@ -1,4 +1,4 @@
-"""Pure ASGI middleware, one class for each concern: streams stay streams, and bodies are counted on arrival."""
+"""Pure ASGI middleware, a class for each concern: streams stay streams, and bodies are counted on arrival."""
 
 from collections.abc import Iterable
 
@@ -17,7 +17,7 @@ from service.api.middleware.request_id import RequestIdMiddleware
 
 
 def add_middleware(app: FastAPI, app_state: AppState, hosts: Iterable[str]) -> None:
-    """Add all middleware to the application. Starlette runs what is added last first."""
+    """Add all middleware to the application. Starlette runs the last added middleware first."""
     settings = app_state.settings
     app.add_middleware(CompressionMiddleware)
     app.add_middleware(ErrorMiddleware)

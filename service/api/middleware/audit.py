@@ -21,7 +21,7 @@ class AuditMiddleware:
 
         async def send_after_entry(message: Message) -> None:
             if message["type"] == "http.response.start" and self._audit_log.needs_entry(context, message["status"]):
-                # Only then: changing to a thread and back is a notable part of what a request costs.
+                # Only then: a change to a thread and back is a notable part of a request's cost.
                 await run_in_threadpool(self._audit_log.record_response, context, message["status"])
             await send(message)
 

@@ -23,11 +23,11 @@ _UNLIMITED = ("/livez", "/static/")
 _PROBES = ("/readyz", "/metrics")
 """Routes with a limit of their own by address, so that wrong tokens from behind a proxy do not make probes fail."""
 SIGN_IN_PATHS = frozenset({"/v1/sign-in/nonces", "/v1/sign-in/munge"})
-"""Routes of the API that need no token, since they lead to one. They ignore the credentials of a request, and have a
-limit and threads of their own."""
+"""Routes of the API that need no token, since they lead to a token. They ignore the credentials of a request, and have
+a limit and threads of their own."""
 _MAX_VERIFIED = 10_000
 _MAX_CONCURRENT = 300
-"""Requests of one token that may be in progress, open streams included."""
+"""Maximum number of requests of a token in progress, open streams included."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class _Credentials:
 class AuthenticationMiddleware:
     """Sets `request.state.caller`, and takes each request from the rate limit of its principal or address.
 
-    Routes of the API require a valid token or session. Requests without one share the limit of their address, and so
-    do requests with a wrong one: once an address has used its limit, tokens that were not verified before are refused
-    without a look-up.
+    Routes of the API require a valid token or session. Requests with neither, or with an invalid token or session,
+    share the limit of their address: once an address has used its limit, tokens that were not verified before are
+    refused without a look-up.
     """
 
     def __init__(self, app: ASGIApp, *, app_state: AppState):

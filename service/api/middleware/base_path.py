@@ -1,4 +1,4 @@
-"""Serves the application below a path of its host, as its public URL has one."""
+"""Serves the application below a path of its host, if its public URL has a path."""
 
 from collections.abc import Iterable
 from urllib.parse import quote
@@ -40,9 +40,9 @@ class BasePathMiddleware:
     def _redirected(self, target: bytes, scope: Scope) -> bytes:
         """Return the target of a redirect within the application, relative to the path of the request.
 
-        Proxies that remove the base path differ in what they do to a target that begins with a slash: nginx leaves it
-        as it is, and Open OnDemand adds the base path. A relative target leads to the same page behind both. The root
-        has an absolute one, since it may have been requested without its slash.
+        Proxies that remove the base path treat a target that begins with a slash differently: nginx does not change it,
+        and Open OnDemand adds the base path. A relative target leads to the same page behind both. The root redirects
+        to an absolute target, since it may have been requested without its slash.
         """
         if not target.startswith(b"/"):
             return target
@@ -58,7 +58,7 @@ def require_free(base: str, routers: Iterable[APIRouter]) -> None:
     """Require that no route begins as the base path does: whether a proxy removed it could not be told.
 
     Raises:
-        InvalidRequestError: one does.
+        InvalidRequestError: a route begins like this.
     """
     first = base.split("/")[1:2]
     if first and first[0] in {

@@ -1,7 +1,7 @@
 """Compresses large JSON answers with gzip.
 
-Only whole answers of the API to GET are compressed: a stream or a download passes as it is, and so does a page. A page
-has the secret that forms send back, and what a link put into its address; the size of both compressed together would
+Only whole answers of the API to GET are compressed: a stream, a download or a page passes unchanged. A page has the
+secret that forms send back, and the text that a link put into its address; the size of both compressed together would
 tell the secret character by character to whoever can have a browser follow links and see the sizes (BREACH). Answers to
 GET have no secret: tokens and keys are returned once, to the POST that creates them.
 """

@@ -9,7 +9,8 @@ from service.auth.sessions import MAX_COOKIE_BYTES
 from service.core.errors import HeadTooLargeError, MalformedRequestError, MethodNotSupportedError, ServiceError
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY"})
-"""Methods that are routed; routes answer those that they do not have with 405. h11 accepts any token as a method."""
+"""Methods that are routed; a route answers with 405 to a method that it does not have. h11 accepts any token as a
+method."""
 MAX_HEAD_BYTES = 64 * 1024
 """Maximum size of the method, the path, the query and all headers together."""
 MAX_QUERY_PARAMETERS = 256
@@ -20,7 +21,7 @@ _SINGLE_HEADERS = frozenset(
         *(b"content-encoding", b"idempotency-key", b"last-event-id", b"range"),
     }
 )
-"""Headers that must not be repeated, because two readers could each use another one of them."""
+"""Headers that must not be repeated, because two readers could each use a different value."""
 
 
 class RequestHeadMiddleware:

@@ -81,7 +81,7 @@ def _cache_headers(scope: Scope, message: Message) -> list[tuple[bytes, bytes]]:
 
 
 def request_id(given: bytes) -> str:
-    """The caller's own id if it is well-formed, else a new one."""
+    """The caller's own id if it is well-formed, else a new id."""
     text = given.decode("latin-1")
     if 0 < len(text) <= 64 and text.isascii() and all(c.isalnum() or c in "-_" for c in text):
         return text

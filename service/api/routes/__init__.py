@@ -1,1 +1,1 @@
-"""The routes of the API, one module for each resource."""
+"""The routes of the API, a module for each resource."""

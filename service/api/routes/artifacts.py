@@ -58,7 +58,7 @@ def download(
 
 
 def _folders(app_state: AppState, now: datetime, job_id: str) -> tuple[UntrustedFiles, RunLayout, ProgramOutput | None]:
-    """Return access to the job's files, its folder, and what its program wrote in the working directory."""
+    """Return access to the job's files, its folder, and its program's output in the working directory."""
     with app_state.database.read() as session:
         job = JobRepository(session, now).get(job_id)
         files, spec = app_state.files_of(job), job.spec

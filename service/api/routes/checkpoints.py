@@ -56,7 +56,7 @@ def list_all(
 def get(
     app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: JobId, checkpoint_id: CheckpointId
 ) -> CheckpointResource:
-    """Get a checkpoint. Its digest is that of `files/manifest.json`, which has the digests of the other files."""
+    """Get a checkpoint. Its digest is the digest of `files/manifest.json`, which has the digests of the other files."""
     with app_state.database.read() as session:
         jobs = JobRepository(session, now)
         job = jobs.get(job_id)

@@ -1,4 +1,4 @@
-"""Routes of the cluster, which only read what the reconciler has stored, and of the maintenance mode."""
+"""Routes of the cluster, which only read the reconciler's stored snapshot, and of the maintenance mode."""
 
 from typing import Annotated
 
@@ -48,7 +48,7 @@ def get_maintenance(app_state: AppStateDep, _user: UserDep) -> MaintenanceResour
 def set_maintenance(
     app_state: AppStateDep, admin: AdminDep, now: NowDep, body: MaintenanceRequest
 ) -> MaintenanceResource:
-    """Turn the maintenance mode on or off. While it is on, jobs are accepted and wait; running ones continue."""
+    """Turn the maintenance mode on or off. While it is on, jobs are accepted and wait; running jobs continue."""
     with app_state.database.write() as session:
         maintenance = MaintenanceRepository(session, app_state.settings.instance)
         if body.active:

@@ -62,7 +62,7 @@ _FORM = {
 _MAX_NAME = 120
 _FIRST_SECONDS = 2.0
 _SECONDS_PER_BYTE = 3.0 / MAX_SINGLE_UPLOAD_BYTES
-"""A file of the largest size of one request may take 5 s."""
+"""A file of the maximum size per request may take 5 s."""
 _FED_BYTES = 256 * 1024
 _TOO_EXPENSIVE = (
     "has lines that take longer to check than one request may; upload it in parts (`trainyard files upload` and "
@@ -78,7 +78,7 @@ async def upload(
     now: NowDep,
     format: Annotated[FileFormat | None, Query(description="Default: the format of the first line.")] = None,
 ) -> DataFileResource:
-    """Upload a JSONL file, or one JSON array, of at most 64 MiB in one request. The error of bad lines counts them, and
+    """Upload a JSONL file, or a JSON array, of at most 64 MiB in one request. The error of bad lines counts them, and
     has the numbers of the first ten and the reasons."""
     return file_resource(await receive_form(request, app_state, user, now, format))
 
@@ -128,7 +128,7 @@ async def receive_form(
 
 
 class ProcessorBudget:
-    """The processor time that one request may use for its file: some at once, and some for each byte."""
+    """The processor time that a request may use for its file: some at once, and some for each byte."""
 
     def __init__(self) -> None:
         self._remaining = _FIRST_SECONDS
@@ -160,7 +160,7 @@ def full_disk_reported() -> Iterator[None]:
 
 
 def plain_name(name: str) -> str:
-    """Return the last part of a file's name, without characters that could make it look like another one."""
+    """Return the last part of a file's name, without characters that could make it look like another name."""
     last = "".join(c for c in name.replace("\\", "/").rpartition("/")[2] if c.isprintable())
     return last.strip()[-_MAX_NAME:] or "file.jsonl"
 
@@ -185,7 +185,7 @@ def get(app_state: AppStateDep, _user: UserDep, file_id: FileId) -> DataFileReso
 
 @download_route(router, "/{file_id}/content", "file")
 def content(app_state: AppStateDep, _user: UserDep, file_id: FileId, conditions: ConditionsDep) -> Response:
-    """Download the content of a data file, or one range of it."""
+    """Download the content of a data file, or a range of it."""
     path, name = app_state.files.content(file_id), app_state.files.get(file_id).name
     files = UntrustedFiles(app_state.settings.runs)
     return file_response(files, path.parent, path.name, conditions, code="file_content_not_found", name=name)
@@ -206,7 +206,7 @@ def start(app_state: AppStateDep, user: EditorDep, now: NowDep, body: UploadRequ
 
 @uploads_router.get("", operation_id="list_uploads")
 def list_uploads(app_state: AppStateDep, user: UserDep, window: UploadWindowDep) -> Page[UploadResource]:
-    """List your unfinished uploads, newest first; for administrators, those of all users."""
+    """List your unfinished uploads, newest first; for administrators, the uploads of all users."""
     rows, has_more = app_state.files.uploads_page(user, window)
     return page_of(rows, has_more, app_state.files.upload_resource, lambda row: row.id)
 
@@ -233,7 +233,7 @@ async def send_part(
         int, Query(ge=0, le=2**53, description="Offset of the part's first byte in the file.", examples=[0])
     ],
 ) -> Any:
-    """Send a part of at most 64 MiB. What arrives of it is kept, even if the connection is lost, and then checked."""
+    """Send a part of at most 64 MiB. The received bytes are kept, even if the connection is lost, and then checked."""
     files, received = app_state.files, 0
     with (
         full_disk_reported(),
@@ -266,5 +266,5 @@ async def complete(app_state: AppStateDep, user: EditorDep, now: NowDep, upload_
 
 @uploads_router.delete("/{upload_id}", status_code=204, operation_id="abandon_upload")
 def abandon(app_state: AppStateDep, user: EditorDep, upload_id: UploadId) -> None:
-    """Remove an upload and what was received of it."""
+    """Remove an upload and its received parts."""
     app_state.files.abandon(user, upload_id)

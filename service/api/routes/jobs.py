@@ -69,9 +69,9 @@ lost_router = APIRouter(prefix="/v1/lost-jobs", tags=["jobs"], route_class=JsonR
 EnteringUserDep = Annotated[Principal, Depends(code_role("a shell or a command in a job"))]
 
 _MAX_RESOLVED = 500
-"""Lost jobs that one request resolves."""
+"""Maximum number of lost jobs that a request resolves."""
 _MAX_AUDITED = 100
-"""Ids of jobs in one audit entry; each job has an event of its own."""
+"""Maximum number of job ids in an audit entry; each job has an event of its own."""
 
 
 @router.post(
@@ -285,7 +285,8 @@ def profile(app_state: AppStateDep, user: EditorDep, now: NowDep, job_id: JobId,
 def enter(
     app_state: AppStateDep, user: EnteringUserDep, now: NowDep, job_id: JobId, body: AccessRequest
 ) -> AccessResource:
-    """Return what starts a shell or a command beside the ranks of a running job; the audit has an entry for each."""
+    """Return the command to start a shell or program beside the ranks of a running job; the audit has an entry for
+    each."""
     add_audit_detail(**body.model_dump(exclude_none=True))
     settings = app_state.settings
     return read_access(
@@ -386,7 +387,7 @@ def script(
     job_id: JobId,
     attempt: AttemptNumberQuery = None,
 ) -> ScriptResource:
-    """Get the submitted batch script of the newest attempt, or of the given one."""
+    """Get the submitted batch script of the newest or the given attempt."""
     with app_state.database.read() as session:
         repository = JobRepository(session, now)
         row = repository.find_attempt(repository.get(job_id), attempt)

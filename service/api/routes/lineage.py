@@ -12,5 +12,5 @@ router = APIRouter(prefix="/v1/jobs/{job_id}/lineage", tags=["jobs"], route_clas
 
 @router.get("", operation_id="get_lineage")
 def get(app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: JobId) -> JobLineage:
-    """Get where a job comes from, and what was made of it: origin, forks, data, base model and registered models."""
+    """Get the lineage of a job: origin, forks, data, base model and registered models."""
     return read_lineage(app_state.database, job_id, now)

@@ -53,7 +53,7 @@ def get_log(
     offset: Annotated[int, Query(ge=0, le=MAX_OFFSET, description="Start at this byte.")] = 0,
     limit: Annotated[int, Query(ge=1, le=MAX_RESPONSE_BYTES, description="Bytes.")] = MAX_RESPONSE_BYTES,
 ) -> Response:
-    """Return one rank's log as text. To continue, send `X-Trainyard-Next-Offset` as `offset`; to read backwards,
+    """Return the log of a rank as text. To continue, send `X-Trainyard-Next-Offset` as `offset`; to read backwards,
     `X-Trainyard-Offset` as `before` together with `tail`. An offset never changes, so it names a line for good:
     `/jobs/<id>?line=<offset>` opens the page there."""
     if tail is not None and offset:
@@ -95,7 +95,7 @@ def search_logs(
     order: Annotated[Order, Query(description="`desc`: the last matching lines first.")] = "asc",
     limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of lines.")] = 100,
 ) -> LogLines:
-    """Search one rank's log, whatever its size. One request searches for about a second at most: continue with
+    """Search the log of a rank, whatever its size. A request searches for about a second at most: continue with
     `next_offset` as `offset` while `has_more` is true. A last line without its end may be returned again. The time of a
     regular expression is linear in the size of the log."""
     pattern = compile_pattern(text, regex=regex, case_sensitive=case_sensitive, level=level)
@@ -116,7 +116,7 @@ def find_log_position(
         int | None, Query(ge=0, le=MAX_SAFE_INT, description="A step of the training.", examples=[1])
     ] = None,
 ) -> LogPosition:
-    """Return the offset of what one rank's log had received at a time, or when a step was done. A line is received up
-    to a few seconds after it is written, so lines of that time follow the offset. Chunks that an older release received
+    """Return the offset that the log of a rank had reached at a time, or when a step was done. A line is received up to
+    a few seconds after it is written, so lines of that time follow the offset. Chunks that an older release received
     have no time."""
     return find_position(app_state.database, job_id, rank, attempt=attempt, time=time, step=step, now=now)

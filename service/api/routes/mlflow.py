@@ -63,7 +63,7 @@ _MAX_EXPERIMENTS_LISTED = 1000
 
 @router.post(f"{_API}/mlflow/experiments/search", operation_id="search_mlflow_experiments")
 def search_experiments(app_state: AppStateDep, _user: LenientUserDep, body: _ExperimentSearch) -> Response:
-    """Search experiments: the default one, and the sweeps."""
+    """Search experiments: the default experiment, and the sweeps."""
     if body.view_type == _DELETED:
         return JSONResponse({"experiments": []})
     limit = min(body.max_results, _MAX_EXPERIMENTS_LISTED)
@@ -116,7 +116,7 @@ def get_history(
     max_results: Annotated[int, Query(ge=1)] = MAX_POINTS,
     page_token: Token = "",
 ) -> Response:
-    """Get the points of one metric."""
+    """Get the points of a metric."""
     limit = min(max_results, MAX_POINTS)
     return JSONResponse(read_history(app_state.database, run_id or run_uuid, metric_key, limit, page_token, now))
 
@@ -162,7 +162,7 @@ def version(_user: LenientUserDep) -> Response:
 
 
 def refuse(_user: LenientUserDep, path: str) -> Response:
-    """Refuse what is not supported, such as every change."""
+    """Refuse unsupported requests, such as every change."""
     message = (
         f"Trainyard does not support {path[:200]!r} here: this address only reads experiments, runs, metrics and "
         "artifacts. Programs log from within their jobs, where MLFLOW_TRACKING_URI is already set"

@@ -49,9 +49,9 @@ def get(app_state: AppStateDep, _user: UserDep, model_name: ModelName) -> ModelD
 def register(
     app_state: AppStateDep, user: EditorDep, now: NowDep, model_name: ModelName, body: ModelVersionRequest
 ) -> ModelVersionResource:
-    """Register the export of a job, or a checkpoint of one that has ended, as the model's next version.
+    """Register the export of a job, or a checkpoint of a job that has ended, as the model's next version.
 
-    A new name makes a new model. What is registered already keeps its number.
+    A new name makes a new model. An export or checkpoint that is registered already keeps its number.
     """
     return app_state.registry.register(user, model_name, body, now)
 

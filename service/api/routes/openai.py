@@ -140,7 +140,7 @@ def list_checkpoints(
 
 @router.get(f"{PREFIX}models", operation_id="list_openai_models")
 def list_models(app_state: AppStateDep, _user: LenientUserDep) -> Response:
-    """List the base models and the fine-tuned ones."""
+    """List the base models and the fine-tuned models."""
     return JSONResponse(app_state.fine_tunes.list_models())
 
 
@@ -175,7 +175,7 @@ _OTHER = (
 
 
 def refuse(_user: LenientUserDep, path: str) -> Response:
-    """Refuse what is not supported, and state what to use instead."""
+    """Refuse unsupported requests, and name the supported alternative."""
     advice = _SERVE if path.startswith(_INFERENCE) else _PARTS if path.startswith("uploads") else _OTHER
     raise NotFoundError(f"{path[:200]!r} is not supported here: {advice}", code="unsupported_endpoint")
 

@@ -36,7 +36,7 @@ def _check_fields(fields: dict[str, str]) -> None:
     """Check the other fields of the form.
 
     Raises:
-        InvalidRequestError: The purpose is another one, or the file is to expire.
+        InvalidRequestError: The purpose is not supported, or the file is to expire.
     """
     purpose = fields.get("purpose")
     if purpose != "fine-tune":
@@ -70,7 +70,7 @@ def list_files(
 
 @router.get(f"{_FILES}/{{file_id}}", operation_id="get_openai_file")
 def get(app_state: AppStateDep, _user: LenientUserDep, now: NowDep, file_id: str) -> Response:
-    """Get a file: an uploaded one, or the results of a job."""
+    """Get a file: an uploaded file, or the results of a job."""
     results = app_state.fine_tunes.results(file_id, now)
     return JSONResponse(results[0] if results is not None else file_document(app_state.files.get(file_id)))
 

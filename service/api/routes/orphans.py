@@ -24,7 +24,7 @@ OrphanId = Annotated[
 
 @router.get("", operation_id="list_orphans")
 def list_all(app_state: AppStateDep, _admin: AdminDep) -> Page[OrphanResource]:
-    """List what is in the scheduler's queue or on disk although no job names it, such as after a restore."""
+    """List entries of the scheduler's queue and run directories that no job names, such as after a restore."""
     return page_of(orphans.list_orphans(app_state.database), False, lambda row: row, lambda orphan: orphan.id)
 
 

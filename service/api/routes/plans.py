@@ -91,7 +91,7 @@ async def plan_data(
     records: PlannedRecords = PLANNED_RECORDS,
     seconds: PlannedSeconds = MAX_SECONDS,
 ) -> Any:
-    """Read the first records of the data of a spec, and account for what a job would learn of them. Nothing is
+    """Read the first records of the data of a spec, and return the data account of each source. Nothing is
     submitted."""
     body = await request.body()
 

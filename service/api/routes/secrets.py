@@ -1,4 +1,4 @@
-"""Routes of secrets: those of the caller, and for administrators those of any user."""
+"""Routes of secrets: the caller's secrets, and for administrators any user's secrets."""
 
 from typing import Annotated
 
@@ -19,7 +19,8 @@ SecretName = Annotated[
         json_schema_extra={"pattern": VARIABLE_PATTERN, "maxLength": MAX_VARIABLE_NAME},
     ),
 ]
-"""Checked by the service, because an error for a path's parameter would quote what may be a value by mistake."""
+"""The service checks the name, because an error for a path's parameter would quote it, and it may be a value by
+mistake."""
 
 OwnerName = Annotated[UserName | None, Query(description="Administrators: the user whose secrets these are.")]
 
@@ -28,7 +29,8 @@ router = APIRouter(prefix="/v1/secrets", tags=["access"], route_class=JsonRoute)
 
 @router.get("", operation_id="list_secrets")
 def list_all(app_state: AppStateDep, caller: UserDep, user: OwnerName = None) -> Page[SecretResource]:
-    """List the names of your secrets, or as an administrator those of a user. No route returns a value."""
+    """List the names of your secrets, or as an administrator the names of a user's secrets. No route returns a
+    value."""
     return page_of(app_state.secrets.list_all(caller, user), False, _secret_resource, lambda secret: secret.name)
 
 
@@ -42,7 +44,7 @@ def put(
 
 @router.delete("/{secret_name}", status_code=204, operation_id="delete_secret")
 def delete(app_state: AppStateDep, caller: EditorDep, secret_name: SecretName, user: OwnerName = None) -> None:
-    """Delete a secret of yours, or as an administrator one of a user. Jobs that name it and start later fail."""
+    """Delete a secret of yours, or as an administrator a user's secret. Jobs that name it and start later fail."""
     app_state.secrets.delete(caller, secret_name, user)
 
 

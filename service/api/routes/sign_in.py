@@ -51,11 +51,11 @@ def create_sign_in_code(
 ) -> SignInCodeResource:
     """Create a code that signs a browser in as the user of this token, once, within a minute.
 
-    A browser session cannot create one.
+    A browser session cannot create a code.
     """
     reject_key(idempotency_key)
     if get_caller(request).secret is not None:
-        # Else a script that got into a page could take along a session that outlives that of the page.
+        # Else a script that got into a page could take along a session that outlives the page's session.
         raise PermissionDeniedError(
             "a code for a sign-in needs an API token, not a browser session", code="token_required"
         )

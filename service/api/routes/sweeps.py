@@ -103,7 +103,7 @@ async def submit(
     def store() -> SubmissionResult:
         return sweep_service.submit(app_state.database, user, body, accept_all, check, options, now)
 
-    # Sweeps of one user are checked one after another: several at once would leave little time to the event loop.
+    # Sweeps of a user are checked in turn: several at once would leave little time to the event loop.
     change_thread_slots(app_state.sweep_slots)
     result = await run_in_thread_slot(store)
     if result.replayed:

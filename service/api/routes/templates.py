@@ -30,7 +30,7 @@ def list_templates(_user: UserDep) -> Page[Template]:
 
 @router.get("/{name}", operation_id="get_template")
 def get_template(_user: UserDep, name: Annotated[str, Path(description="Name of the preset.")]) -> Template:
-    """Get one preset, whose spec can be submitted as it is."""
+    """Get a preset, whose spec can be submitted unchanged."""
     if (template := templates_by_name().get(name)) is None:
         message = f"there is no template {name!r}; available: {', '.join(templates_by_name())}"
         raise NotFoundError(message, code="template_not_found", param="name")

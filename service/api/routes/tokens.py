@@ -42,7 +42,7 @@ def create(
 
 @router.get("", operation_id="list_tokens")
 def list_all(app_state: AppStateDep, _admin: AdminDep, window: TokenWindowDep) -> Page[TokenResource]:
-    """List all tokens without their secrets, including expired and revoked ones."""
+    """List all tokens without their secrets, including expired and revoked tokens."""
     with app_state.database.read() as session:
         rows, more = TokenRepository(session).page(after=window.after, limit=window.limit, descending=window.descending)
     return page_of(rows, more, lambda row: token_resource(app_state, row), lambda token: token.id)

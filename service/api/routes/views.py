@@ -23,14 +23,14 @@ ViewWindowDep = Annotated[PageRequest, Depends(window_of(_PATTERN))]
 
 @keys_router.get("", operation_id="list_job_keys")
 def keys(app_state: AppStateDep, _user: UserDep) -> Page[JobKeyResource]:
-    """List what `where`, `sort` and `columns` of `GET /v1/jobs` can name, at most 5,000: for completion."""
+    """List the keys that `where`, `sort` and `columns` of `GET /v1/jobs` can name, at most 5,000: for completion."""
     rows, has_more = list_keys(app_state.database)
     return page_of(rows, has_more, lambda row: row, lambda row: row.key)
 
 
 @router.get("", operation_id="list_views")
 def list_all(app_state: AppStateDep, user: UserDep, window: ViewWindowDep) -> Page[ViewResource]:
-    """List your saved views and the shared ones of other users."""
+    """List your saved views and other users' shared views."""
     rows, has_more = views.list_views(app_state.database, user, window)
     return page_of(rows, has_more, lambda row: row, lambda row: row.id)
 

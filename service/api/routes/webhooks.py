@@ -28,7 +28,7 @@ WebhookId = Annotated[str, Path(pattern=r"^whk_[0-9a-z]{26}$", description="Id o
 def create(
     app_state: AppStateDep, user: EditorDep, now: NowDep, body: WebhookRequest, idempotency_key: UnsupportedKey = None
 ) -> NewWebhookResource:
-    """Subscribe a URL to status changes. The response contains, this one time, the `secret` that signs deliveries."""
+    """Subscribe a URL to status changes. The response contains, only this time, the `secret` that signs deliveries."""
     reject_key(idempotency_key)
     webhook = webhook_service.create(
         app_state.database,
@@ -64,7 +64,7 @@ def delete(app_state: AppStateDep, user: EditorDep, webhook_id: WebhookId) -> No
 
 @router.post("/{webhook_id}/test", status_code=202, operation_id="test_webhook")
 def test(app_state: AppStateDep, user: EditorDep, now: NowDep, webhook_id: WebhookId) -> DeliveryResource:
-    """Send a test delivery; `deliveries` shows its result. A successful one enables a disabled webhook again."""
+    """Send a test delivery; `deliveries` shows its result. A successful delivery enables a disabled webhook again."""
     delivery = webhook_service.test(app_state.database, user, webhook_id, now)
     app_state.notify_webhooks()
     return _delivery(delivery)

@@ -88,14 +88,14 @@ def checkpoints(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body
 
 @router.post("/parameters", operation_id="report_parameters")
 def parameters(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: ParametersReport) -> Accepted:
-    """Report parameters, tags and notes of the job. Later values replace earlier ones."""
+    """Report parameters, tags and notes of the job. Later values replace earlier values."""
     _service(app_state, aid).parameters(body)
     return Accepted(accepted=1)
 
 
 @router.post("/media", operation_id="report_media")
 def media(app_state: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: MediaReport) -> Accepted:
-    """Report media of the program. The one that was logged last of a key, step and position stays."""
+    """Report media of the program. The last logged medium of a key, step and position stays."""
     return Accepted(accepted=_service(app_state, aid).media(body))
 
 

@@ -1,4 +1,4 @@
-"""The tables, one module for each feature."""
+"""The tables, a module for each feature."""
 
 from service.db.models.auth import AuditEntry, SignInCode, SignInNonce, Token, UnixUser, WebSession
 from service.db.models.base import Base

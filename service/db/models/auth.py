@@ -41,7 +41,7 @@ class UnixUser(Base):
 
 
 class SignInNonce(Base):
-    """A nonce that was sent to a client for one sign-in."""
+    """A nonce that was sent to a client for a single sign-in."""
 
     __tablename__ = "sign_in_nonces"
     __table_args__ = (Index(None, "expires_at"),)
@@ -54,7 +54,7 @@ class SignInNonce(Base):
 
 
 class SignInCode(Base):
-    """A code that signs one browser in, once."""
+    """A code that signs a browser in, once."""
 
     __tablename__ = "sign_in_codes"
     __table_args__ = (Index(None, "expires_at"), Index(None, "token_id"))

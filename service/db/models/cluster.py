@@ -29,7 +29,7 @@ class Cluster(Base):
     backend: Mapped[str] = mapped_column(String(16), primary_key=True)
     polled_at: Mapped[datetime]
     taken_at: Mapped[datetime | None]
-    """Time of the snapshot; `polled_at` is that of the last query, which may have failed."""
+    """Time of the snapshot; `polled_at` is the time of the last query, which may have failed."""
     snapshot: Mapped[dict[str, Any]]
     error: Mapped[str | None] = mapped_column(Text)
     """Error of the last query; None if it succeeded."""
@@ -43,7 +43,7 @@ class NodeFault(Base):
 
     attempt_id: Mapped[str] = mapped_column(String(32), primary_key=True)
     node: Mapped[str] = mapped_column(String(64))
-    """By the scheduler's name."""
+    """The scheduler's name of the node."""
     job_id: Mapped[str] = mapped_column(PublicId)
     created_by: Mapped[str] = mapped_column(String(128))
     """The owner of the job."""
@@ -52,7 +52,7 @@ class NodeFault(Base):
     kind: Mapped[str] = mapped_column(String(16))
     """As `trainyard.contract.wire.cluster.FaultKind`."""
     message: Mapped[str] = mapped_column(Text)
-    """What Slurm, or the worker, said."""
+    """The message of Slurm or of the worker."""
     created_at: Mapped[datetime]
 
 
@@ -95,7 +95,7 @@ class Orphan(Base):
     name: Mapped[str | None] = mapped_column(String(120))
     """The job's name, from its spec on disk."""
     created_by: Mapped[str | None] = mapped_column(String(128))
-    """The user whom the run directory names as the one who submitted the job; the job could have changed it."""
+    """The user who submitted the job, according to the run directory; the job could have changed it."""
     tag: Mapped[str | None] = mapped_column(String(64))
     scheduler_id: Mapped[str | None] = mapped_column(String(64))
     state: Mapped[str | None] = mapped_column(String(16))
@@ -103,7 +103,7 @@ class Orphan(Base):
     folder: Mapped[str | None] = mapped_column(Text)
     first_observed_at: Mapped[datetime]
     requested: Mapped[str | None] = mapped_column(String(16))
-    """What an administrator has requested: `cancel` or `adopt`."""
+    """The request of an administrator: `cancel` or `adopt`."""
     requested_by: Mapped[str | None] = mapped_column(String(128))
     owner: Mapped[str | None] = mapped_column(String(128))
     """The user to whom the adopted job is to belong; None: whoever requests it."""

@@ -27,7 +27,7 @@ class DataFile(Base):
 
 
 class Upload(Base):
-    """An upload in parts. What was received is a file; its size is the number of received bytes."""
+    """An upload in parts. The received bytes are a file, whose size is their number."""
 
     __tablename__ = "uploads"
     __table_args__ = (Index(None, "created_by"), Index(None, "updated_at"))
@@ -35,7 +35,7 @@ class Upload(Base):
     id: Mapped[str] = mapped_column(PublicId, primary_key=True)
     name: Mapped[str] = mapped_column(String(120))
     format: Mapped[str | None] = mapped_column(String(32))
-    """The requested format; None: that of the first line."""
+    """The requested format; None: the format of the first line."""
     size_bytes: Mapped[int]
     digest: Mapped[str | None] = mapped_column(String(80))
     """The announced digest; None: it is not verified."""

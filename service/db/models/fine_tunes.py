@@ -11,7 +11,7 @@ from service.db.types import PublicId
 
 
 class FineTune(Base):
-    """What a client of OpenAI's API requested of a job, which is otherwise like any other."""
+    """The request of a client of OpenAI's API for a job, which is otherwise like any other."""
 
     __tablename__ = "fine_tunes"
 

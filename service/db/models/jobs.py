@@ -64,9 +64,9 @@ class Job(Base):
     submitter_role: Mapped[str] = mapped_column(String(16), default="user", server_default="user")
     """Role of the user at submission."""
     unix_uid: Mapped[int | None] = mapped_column(BigInteger)
-    """The Unix account as which the job runs; None: that of the service."""
+    """The Unix account as which the job runs; None: the service's account."""
     condition: Mapped[str | None] = mapped_column(String(32))
-    """What it waits for, or what is unusual about it, as `service.jobs.conditions.Condition.code`."""
+    """The reason why it waits, or an unusual fact about it, as `service.jobs.conditions.Condition.code`."""
     condition_data: Mapped[dict[str, Any] | None] = mapped_column(Json)
     gpus: Mapped[int] = mapped_column(default=1, server_default="1")
     """Number of GPUs in the spec, for quotas."""
@@ -79,8 +79,8 @@ class Job(Base):
     archived_at: Mapped[datetime | None]
     """Since when lists leave the job out unless they are asked for it."""
     sequence: Mapped[int] = mapped_column(default=0)
-    """The newest number of the job's sequence: each entry of the job's stream has one. The UPDATE that raises it locks
-    the row, so that the numbers of a job are committed in order."""
+    """The newest number of the job's sequence: each entry of the job's stream has a number. The UPDATE that raises it
+    locks the row, so that the numbers of a job are committed in order."""
     attempts: Mapped[int] = mapped_column(default=0)
     next_execution: Mapped[int] = mapped_column(default=1)
     retries_used: Mapped[int] = mapped_column(default=0)
@@ -90,9 +90,9 @@ class Job(Base):
     progress: Mapped[dict[str, Any] | None] = mapped_column(Json)
     latest: Mapped[dict[str, Any]] = mapped_column(default=dict)
     latest_points: Mapped[dict[str, Any] | None] = mapped_column(Json, deferred=True)
-    """Of which points the values of `latest` are, as `service.metrics.ingest.repository.JobState`."""
+    """The points of the values in `latest`, as `service.metrics.ingest.repository.JobState`."""
     parameters: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    """What the program reported about itself, as `service.jobs.parameters.Reported`."""
+    """The program's reports about itself, as `service.jobs.parameters.Reported`."""
     failure: Mapped[dict[str, Any] | None] = mapped_column(Json)
     attempt_id: Mapped[str | None] = mapped_column(String(32))
     """The current attempt."""
@@ -114,13 +114,13 @@ class Job(Base):
     sweep_parallel: Mapped[int | None]
     """Maximum number of members of that sweep at the scheduler at once."""
     has_prerequisites: Mapped[bool] = mapped_column(server_default=false())
-    """Whether rows of `job_dependencies` are about what it waits for."""
+    """Whether the job has rows in `job_dependencies` for its prerequisites."""
     pause_at_step: Mapped[int | None]
     """The step after which the worker saves a checkpoint and pauses by itself."""
 
 
 class JobDependency(Base):
-    """A job that must have ended before another one is submitted."""
+    """A job that must have ended before another job is submitted."""
 
     __tablename__ = "job_dependencies"
     __table_args__ = (Index(None, "prerequisite_id"),)
@@ -128,7 +128,7 @@ class JobDependency(Base):
     job_pk: Mapped[int] = mapped_column(ForeignKey("jobs.pk", ondelete="CASCADE"), primary_key=True)
     """The job that waits."""
     prerequisite_id: Mapped[str] = mapped_column(PublicId, primary_key=True)
-    """The job that must have ended. It may be deleted before the other one starts."""
+    """The job that must have ended. It may be deleted before the other job starts."""
     any_end: Mapped[bool]
     """Whether it may have ended in any way; else it must have succeeded."""
     deleted_as: Mapped[str | None] = mapped_column(String(16))
@@ -219,7 +219,7 @@ class Attempt(Base):
     failed_node: Mapped[str | None] = mapped_column(String(64))
     """The node that made the attempt fail, by the scheduler's name."""
     excluded_nodes: Mapped[list[Any]] = mapped_column(default=list, server_default="[]")
-    """Nodes that made earlier attempts fail; the scheduler must not use them for this one."""
+    """Nodes that made earlier attempts fail; the scheduler must not use them for this attempt."""
     cluster_exclusions: Mapped[list[Any]] = mapped_column(default=list, server_default="[]")
     """Further nodes that it must not use, because attempts of several jobs did not start there."""
 

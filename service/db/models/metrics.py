@@ -46,7 +46,7 @@ class Point(Base):
 
 
 class CurveRevision(Base):
-    """What changed in the points of a metric that were stored before, by execution and spool."""
+    """Changes of the stored points of a metric, by execution and spool."""
 
     __tablename__ = "curve_revisions"
 
@@ -55,7 +55,7 @@ class CurveRevision(Base):
     key_pk: Mapped[int] = mapped_column(ForeignKey("metric_keys.pk"), primary_key=True)
     spool: Mapped[int] = mapped_column(primary_key=True)
     repeats: Mapped[int] = mapped_column(default=0)
-    """How many values were replaced by a later one of the same step."""
+    """How many values a later value of the same step replaced."""
     restart: Mapped[int | None]
     """The first position that is not void, if the curve was begun again."""
     sequence: Mapped[int]
@@ -72,7 +72,7 @@ class JobKey(Base):
 
 
 class DownsampledPoint(Base):
-    """A sample of a bucket of steps, at one level of bucket widths; see service/metrics/downsampling.
+    """A sample of a bucket of steps, at a level of bucket widths; see service/metrics/downsampling.
 
     Without foreign keys, like `points`; writers lock the job's row of `downsample_states`.
     """

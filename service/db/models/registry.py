@@ -28,7 +28,7 @@ class RegisteredModel(Base):
 
 
 class ModelVersion(Base):
-    """One version: the export of a job, or one of its checkpoints. The job cannot be deleted meanwhile."""
+    """A version: the export or a checkpoint of a job. The job cannot be deleted meanwhile."""
 
     __tablename__ = "model_versions"
     __table_args__ = (Index(None, "job_id"),)

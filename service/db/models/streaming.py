@@ -9,7 +9,7 @@ from service.db.models.base import Base
 
 
 class FeedEntry(Base):
-    """An entry of the global feed: the numbers `first` to `last` of one job's sequence."""
+    """An entry of the global feed: the numbers `first` to `last` of a job's sequence."""
 
     __tablename__ = "feed"
 
@@ -38,7 +38,7 @@ class FeedCursor(Base):
 
 
 class LogStream(Base):
-    """The number of bytes of one rank's log that were received."""
+    """The number of bytes of a rank's log that were received."""
 
     __tablename__ = "log_streams"
 

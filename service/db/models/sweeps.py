@@ -11,7 +11,7 @@ from service.db.types import Json, PublicId
 
 
 class Sweep(Base):
-    """Several variants of one spec. Its members are the jobs with its `sweep_id`."""
+    """Several variants of a spec. Its members are the jobs with its `sweep_id`."""
 
     __tablename__ = "sweeps"
     __table_args__ = (Index(None, "state"),)
@@ -24,14 +24,14 @@ class Sweep(Base):
     members: Mapped[list[Any]]
     """The members in the order of submission, each `{"job_id", "values"}`. Empty for a search."""
     spec: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    """Of a search: the document that its trials change."""
+    """The document that the trials of a search change."""
     search: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    """Of a search: `service.sweeps.search.plan.SearchPlan`."""
+    """The plan of a search, `service.sweeps.search.plan.SearchPlan`."""
     state: Mapped[str | None] = mapped_column(String(16))
-    """Of a search: `running`, `finished`, `cancelled` or `failed`."""
+    """The state of a search: `running`, `finished`, `cancelled` or `failed`."""
     message: Mapped[str] = mapped_column(Text, default="", server_default="")
     importance: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    """Of a search: each field's share, by `count`, the number of results that it was computed from."""
+    """In a search, each field's share, by `count`, the number of results that it was computed from."""
     submitter_role: Mapped[str] = mapped_column(String(16), default="user", server_default="user")
     """Role of the user at submission."""
     may_run_code: Mapped[bool] = mapped_column(default=False, server_default=false())

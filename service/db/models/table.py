@@ -26,7 +26,7 @@ class JobValue(Base):
     """A value of a job: of a field of its spec, of a parameter, a tag or a metric. It is a number or a text."""
 
     __tablename__ = "job_values"
-    # Filters and sorts read a key's values in their order; the last column is what pages are continued by.
+    # Filters and sorts read a key's values in their order; the last column is the cursor of pages.
     __table_args__ = (
         Index(None, "key_pk", "number", "job_pk"),
         Index(
@@ -71,6 +71,6 @@ class SavedView(Base):
     shared: Mapped[bool] = mapped_column(Boolean)
     """Whether other users see it. Only its owner and administrators change it."""
     state: Mapped[dict[str, Any]]
-    """Filter, sort, columns and what else the page keeps, as `trainyard.contract.wire.views.ViewState`."""
+    """Filter, sort, columns and the rest of the page's state, as `trainyard.contract.wire.views.ViewState`."""
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]

@@ -32,7 +32,7 @@ class Webhook(Base):
 
 
 class Delivery(Base):
-    """A notification for one webhook. Stored in the transaction of its event and sent later."""
+    """A notification for a webhook. Stored in the transaction of its event and sent later."""
 
     __tablename__ = "deliveries"
     __table_args__ = (Index(None, "next_at"), Index(None, "webhook_id", "id"))
@@ -42,7 +42,7 @@ class Delivery(Base):
     type: Mapped[str] = mapped_column(String(32))
     job_id: Mapped[str | None] = mapped_column(String(40))
     body: Mapped[str] = mapped_column(Text)
-    """The body as JSON; the webhook's format makes of it what is signed and sent."""
+    """The body as JSON; the webhook's format turns it into the text that is signed and sent."""
     created_at: Mapped[datetime]
     attempts: Mapped[int] = mapped_column(default=0)
     next_at: Mapped[datetime | None]

@@ -62,7 +62,7 @@ _KNOWN_AS: Mapping[str, JobStatus] = {
     **dict.fromkeys(("waiting", "scheduled"), "pending"),
     **dict.fromkeys(("active", "started"), "running"),
 }
-"""What other trackers and schedulers call a status."""
+"""Names of a status in other trackers and schedulers."""
 
 INDEXED_COLUMNS = frozenset({"id", "name", "project", "status", "user", "sweep"})
 
@@ -81,7 +81,7 @@ def column_of(name: ColumnName, job: Any = Job) -> Any:
 
 @dataclass(frozen=True)
 class ConditionBuilder:
-    """Builds conditions of one query."""
+    """Builds the conditions of a query."""
 
     keys: Mapping[Key, ResolvedKey]
     now: datetime
@@ -118,7 +118,7 @@ class ConditionBuilder:
         if isinstance(node, Or):
             return sa.or_(*(self.build(each, job_pk, job) for each in node.operands))
         if isinstance(node, Not):
-            # What SQL does not know, such as a comparison of a column without a value, does not match.
+            # A condition that is NULL in SQL, such as a comparison of a column without a value, does not match.
             return sa.not_(sa.func.coalesce(self.build(node.operand, job_pk, job), sa.false()))
         key = self.keys[node.key]
         if isinstance(key, ColumnKey):

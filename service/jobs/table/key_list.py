@@ -32,7 +32,7 @@ def list_keys(database: Database) -> tuple[list[JobKeyResource], bool]:
 
 
 def _key(named: Named, known: Collection[Named]) -> str:
-    """Return the text of a key: its name, with the kind before it if the name alone means another one."""
+    """Return the text of a key: its name, with the kind before it if the name alone means another key."""
     kind, name = named
     meant = next((one for one in candidates(parse_key(name)) if one in known), None)
     return name if meant == named else f"{_PREFIXES[kind]}{name}"

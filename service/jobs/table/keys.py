@@ -1,4 +1,4 @@
-"""What a key of the runs table stands for: a column of jobs, or a kind of value with its name. Pure functions."""
+"""The meaning of a key of the runs table: a column of jobs, or a kind of value with its name. Pure functions."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ DESCRIBED: Mapping[ColumnName | Literal["tag"], str] = {
 }
 TAG_KEY = "tag"
 _KNOWN_AS: Mapping[str, ColumnName] = {"state": "status", "duration": "runtime", "elapsed": "runtime"}
-"""What other trackers and schedulers call a column."""
+"""Names of a column in other trackers and schedulers."""
 TIMES: Collection[ColumnName] = frozenset({"created", "started", "finished"})
 
 _PREFIXES: Mapping[str, Kind] = {
@@ -67,7 +67,7 @@ _PREFIXES: Mapping[str, Kind] = {
     "metric.": "metric",
 }
 _WITHOUT_ORDER: Collection[str] = frozenset({"step", "progress", "notes", "tags"})
-"""What jobs have and cannot be sorted by."""
+"""Keys by which jobs cannot be sorted."""
 _UNPREFIXED: Sequence[Kind] = ("spec", "parameter", "metric")
 """In which order kinds are tried for a key without a prefix."""
 
@@ -86,7 +86,7 @@ class TagKey:
 
 @dataclass(frozen=True)
 class ValueRef:
-    """A kind of value and its name; `pk` is None if no job has one."""
+    """A kind of value and its name; `pk` is None if no job has such a value."""
 
     named: Named
     pk: int | None
@@ -96,10 +96,10 @@ ResolvedKey = ColumnKey | TagKey | ValueRef
 
 
 def candidates(key: Key) -> list[Named]:
-    """Return what a key may stand for as kinds of values, the preferred first; empty for a column of jobs.
+    """Return the kinds of values that a key may stand for, the preferred kind first; empty for a column of jobs.
 
     Raises:
-        QueryError: the key takes a statistic of what is no metric.
+        QueryError: the key takes a statistic of a value that is not a metric.
     """
     if key.aggregate is not None:
         name = next(
@@ -130,11 +130,11 @@ def _kind_of(aggregate: str, metric: str) -> Kind:
 
 
 def resolve_key(key: Key, numbers: Mapping[Named, int], spec_fields: Collection[str]) -> ResolvedKey | None:
-    """Return what a key stands for; None for an unknown one.
+    """Return the value or column that a key stands for; None for an unknown key.
 
     Args:
         numbers: The known keys among `candidates(key)`, with their numbers.
-        spec_fields: Fields that a spec can have, whether or not a job has one.
+        spec_fields: Fields that a spec can have, even if no job has them.
     """
     possible = candidates(key)
     if not possible:
@@ -148,7 +148,7 @@ def resolve_key(key: Key, numbers: Mapping[Named, int], spec_fields: Collection[
 
 
 def joined_columns(key: Key) -> QueryError:
-    """Return the error for several columns in one, separated by commas, which names may contain."""
+    """Return the error for a text with several columns, separated by commas, which names may contain."""
     text = f"{key.aggregate}({key.name})" if key.aggregate else key.name
     first, second, *_ = (name.strip()[:40] for name in text.split(","))
     remedy = f"give each column by itself: columns={first}&columns={second}"
@@ -161,14 +161,14 @@ def is_unknown(resolved: ResolvedKey | None) -> bool:
 
 
 def unknown_key(key: Key, known: Collection[str]) -> QueryError:
-    """Return the error for an unknown key, with the nearest known ones."""
+    """Return the error for an unknown key, with the nearest known keys."""
     near = _nearest(key, known)
     hint = f"; did you mean {' or '.join(map(in_backticks, near))}?" if near else ""
     return QueryError(f"no job has {in_backticks(key.name[:80])}{hint}", key.column)
 
 
 def unsortable_key(key: Key, known: Collection[str]) -> QueryError:
-    """Return the error for an unknown key of a sort: the nearest known ones, or else by what jobs can be sorted."""
+    """Return the error for an unknown key of a sort: the nearest known keys, or else all keys that can sort jobs."""
     if key.name not in _WITHOUT_ORDER and _nearest(key, known):
         return unknown_key(key, known)
     names = ", ".join(name for name in DESCRIBED if name != TAG_KEY)

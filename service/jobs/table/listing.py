@@ -52,15 +52,15 @@ from trainyard.contract.wire.pages import Page
 
 MAX_COLUMNS = 100
 _MAX_SUGGESTED = 5000
-"""Known keys among which the nearest to an unknown one is looked for."""
+"""Maximum number of known keys that are searched for the nearest to an unknown key."""
 _CREATED = Key("created")
 _BRIEF: Mapping[str, Any] = {"spec": {}, "metrics": {}, "parameters": {}, "notes": None, "error": None, "origin": None}
-"""What a brief list has instead of what it leaves out."""
+"""The values in a brief list of the fields that it leaves out."""
 
 
 @dataclass(frozen=True)
 class TableRequest:
-    """What a list of jobs is asked for."""
+    """The request for a list of jobs."""
 
     where: str = ""
     sort: str = ""
@@ -81,7 +81,7 @@ class TableRequest:
 def list_table(
     database: Database, page: PageRequest, request: TableRequest, runs: Path, now: datetime
 ) -> Page[JobResource]:
-    """Return one page of jobs as they are asked for; see `read_table`."""
+    """Return a page of jobs in the requested form; see `read_table`."""
     if request.is_plain and request.archived is not None:
         job_filter = replace(request.job_filter, archived=request.archived)
         page_of_jobs = read_page(database, page, job_filter, runs, now)
@@ -97,7 +97,7 @@ def list_table(
 def read_table(
     database: Database, page: PageRequest, request: TableRequest, runs: Path, now: datetime
 ) -> Page[JobResource]:
-    """Return one page of the jobs that match, with the values of the columns.
+    """Return a page of the jobs that match, with the values of the columns.
 
     Raises:
         InvalidRequestError: the query, the sort or a column cannot be read, or has an unknown key.
@@ -162,7 +162,7 @@ def _combine(where: Node | None, job_filter: JobFilter) -> Node | None:
 
 
 def _filter_nodes(job_filter: JobFilter) -> Iterator[Node]:
-    """Yield the conditions of a filter as those of a query."""
+    """Yield the conditions of a filter as conditions of a query."""
     if job_filter.statuses:
         yield Membership(Key("status"), job_filter.statuses)
     columns = {"name": job_filter.name, "user": job_filter.created_by, "project": job_filter.project}
@@ -181,7 +181,7 @@ def _filter_nodes(job_filter: JobFilter) -> Iterator[Node]:
 
 
 def _resolve(session: Session, keys: Mapping[str, Sequence[Key]]) -> dict[Key, ResolvedKey]:
-    """Return what each key stands for. `keys` has those of each request parameter."""
+    """Return the resolved form of each key. `keys` has the keys of each request parameter."""
     possible = [named for of_param in keys.values() for key in of_param for named in candidates(key)]
     numbers = _visible(session, ValueRepository(session).key_numbers(possible))
     resolved: dict[Key, ResolvedKey] = {}

@@ -1,7 +1,7 @@
 """All SQL that finds the jobs of a page of the runs table.
 
-A page is read from the index of what it is sorted by, whose rows are in order, and each row is checked against the
-query. If one condition alone leaves few jobs, those are read by its own index and sorted here.
+A page is read from the index of its sort key, whose rows are in order, and each row is checked against the query. If a
+condition alone leaves few jobs, they are read by its own index and sorted here.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,9 +30,9 @@ from trainyard.contract.job_query import Comparison, Exists, Membership, Node
 FEW = 4000
 """Jobs that are sorted here."""
 _ENOUGH = 200
-"""Jobs of one condition for which no smaller condition is looked for."""
+"""Once a condition leaves at most this many jobs, no smaller condition is looked for."""
 _FIRST = 1000
-"""Rows of an order that are checked one by one, before the jobs of each condition are looked for by their indexes."""
+"""The first rows in order, which are each checked before the indexes of the conditions are used."""
 _RANGES = ("=", "<", "<=", ">", ">=")
 
 Phase = Literal["number", "text", "missing"]
@@ -51,7 +51,7 @@ class TableQuery:
 
 
 class TablePages:
-    """Finds pages within one session."""
+    """Finds pages within a session."""
 
     def __init__(self, session: Session, query: TableQuery, builder: ConditionBuilder):
         self._session = session
@@ -60,7 +60,7 @@ class TablePages:
         self._conjuncts = conjuncts(query.where)
 
     def page(self, request: PageRequest) -> tuple[list[int], bool]:
-        """Return the keys of the jobs of one page in order, and whether more follow.
+        """Return the keys of the jobs of a page in order, and whether more follow.
 
         Raises:
             NotFoundError: the job `request.after` does not exist.
@@ -111,7 +111,7 @@ class TablePages:
         return best
 
     def _by_index(self) -> Iterator[sa.Select[Any]]:
-        """Yield the queries for the jobs of one key's conditions, as far as an index has them."""
+        """Yield a query for the jobs of each key's conditions, as far as an index has them."""
         ranges: dict[ValueRef, list[Condition]] = {}
         for node in self._conjuncts:
             if not isinstance(node, Comparison | Membership | Exists):
@@ -148,7 +148,7 @@ class TablePages:
     # -- a scan of the order ------------------------------------------------------------------------------------------
 
     def _scan(self, after: Position | None, request: PageRequest) -> Iterator[int]:
-        """Yield the jobs that match, in order. What the caller does not read is not queried by another phase."""
+        """Yield the matching jobs in order. A phase is queried only after the caller has read the phases before it."""
         left = request.limit + 1
         for phase in ("number", "text", "missing"):
             if after is not None and _phase_number(after[0]) > _phase_number(phase):
@@ -161,7 +161,7 @@ class TablePages:
                 return
 
     def _scan_phase(self, phase: Phase, after: Position | None, count: int, *, descending: bool) -> list[int]:
-        """Return the next jobs of one phase: from its first rows if those suffice, else from all of them."""
+        """Return the next jobs of a phase: from its first rows if they suffice, else from all its rows."""
         order = self._order(phase, after, descending=descending)
         if order is None:
             return []
@@ -176,7 +176,7 @@ class TablePages:
         return list(self._session.scalars(query.where(*self._shown(job_pk)).limit(count)))
 
     def _matching_of(self, pks: Sequence[int], without: Sequence[Node]) -> list[int]:
-        """Return those of the jobs that match, in the same order."""
+        """Return the matching jobs among these, in the same order."""
         matching = self._matching(self._builder, Job.pk, without=without, job=Job)
         query = sa.select(Job.pk).where(Job.pk.in_(_literal(pks)), *self._shown(Job.pk), *matching)
         remaining = set(self._session.scalars(query))
@@ -204,7 +204,7 @@ class TablePages:
         return _ordered(query, (value, row.job_pk), after, descending), row.job_pk, own
 
     def _is_on(self, node: Node, sort: ValueRef) -> bool:
-        """Whether a condition is one on the value that the table is sorted by."""
+        """Whether a condition is about the value that the table is sorted by."""
         return isinstance(node, Comparison | Membership | Exists) and self._builder.keys[node.key] == sort
 
     def _missing_query(self, sort: ValueRef, after: Position | None, *, descending: bool) -> sa.Select[Any]:
@@ -216,7 +216,7 @@ class TablePages:
     def _column_query(
         self, column: Any, is_created: bool, phase: Phase, after: Position | None, *, descending: bool
     ) -> sa.Select[Any] | None:
-        """Return the query in the order of a column; the id decides between jobs with one value."""
+        """Return the query in the order of a column; the id decides between jobs with equal values."""
         query = sa.select(Job.pk)
         if is_created:
             return _ordered(query, (Job.pk,), after, descending) if phase == "number" else None

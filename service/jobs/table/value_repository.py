@@ -12,11 +12,11 @@ from service.jobs.parameters import Reported
 from service.jobs.table.values import Kind, Named, StoredValue, Values, reported_values, spec_values
 
 _ROWS = 400
-"""Values of one statement; SQLite allows 32,766 parameters."""
+"""Maximum number of values in a statement; SQLite allows 32,766 parameters."""
 
 
 class ValueRepository:
-    """Values of jobs within one session."""
+    """Values of jobs within a session."""
 
     def __init__(self, session: Session):
         self._session = session
@@ -43,7 +43,7 @@ class ValueRepository:
         self.write(job_pk, {named: new.get(named) for named in {*old, *new} if old.get(named) != new.get(named)})
 
     def write(self, job_pk: int, changes: Mapping[Named, StoredValue | None]) -> None:
-        """Set these values of a job; None removes one."""
+        """Set these values of a job; None removes a value."""
         numbers = self.add_keys({named for named, value in changes.items() if value is not None})
         removed = self.key_numbers([named for named, value in changes.items() if value is None])
         keys = sorted(removed.values())
@@ -76,7 +76,7 @@ class ValueRepository:
         return numbers
 
     def add_keys(self, names: Collection[Named]) -> dict[Named, int]:
-        """Return the numbers of keys; those without one get one, always in one order to avoid deadlocks."""
+        """Return the numbers of keys; new keys get numbers, always in the same order to avoid deadlocks."""
         numbers = self.key_numbers(names)
         missing = sorted(named for named in names if named not in numbers)
         for start in range(0, len(missing), _ROWS):

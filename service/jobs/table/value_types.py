@@ -1,4 +1,4 @@
-"""What the values of a key can be, and the comparisons of a query that no value of it can meet. Pure functions."""
+"""The possible values of a key, and the comparisons of a query that none of its values can meet. Pure functions."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ _ANY = ValueTypes(frozenset({"number", "boolean", "text"}))
 
 
 def value_types(named: Named) -> ValueTypes:
-    """Return what the values of a key can be."""
+    """Return the types of the values of a key."""
     kind, name = named
     if kind == "spec":
         fields = _types_by_field()
@@ -75,14 +75,14 @@ def check_comparison(node: Comparison | Membership, named: Named) -> None:
 
 
 def check_choice(text: str, choices: Sequence[str], what: str, key: Key, known_as: Mapping[str, str] = {}) -> None:
-    """Check that a text is one of the choices.
+    """Check that a text is a valid choice.
 
     Args:
-        what: What the choices are, such as `status`.
+        what: The name of the kind of choice, such as `status`.
         known_as: Choices by other names for them.
 
     Raises:
-        QueryError: it is not one; the error proposes the nearest.
+        QueryError: it is not a choice; the error proposes the nearest.
     """
     if text in choices:
         return
@@ -133,7 +133,7 @@ def _check_choice(value: Value, operator: str, key: Key, choices: Sequence[str])
 
 @cache
 def _types_by_field() -> Mapping[str, ValueTypes]:
-    """Return what each field of a spec can be; a path that ends with a dot is that of any name in a map."""
+    """Return the types of each field of a spec; a path that ends with a dot stands for any name in a map."""
     fields: dict[str, ValueTypes] = {}
     for path, annotation in _fields_of(TrainingSpec, ""):
         of_field = _types_of(annotation)
@@ -180,7 +180,7 @@ def _fields_of(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, Any]]
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the sections that a field can be, without those in a list, which is stored as a text, or in a map."""
+    """Yield the sections that a field can be, except for sections in a list, which is stored as a text, or in a map."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     if get_origin(annotation) not in (tuple, dict):

@@ -10,14 +10,14 @@ from trainyard.contract.parameter_text import parse_number
 from trainyard.contract.spec.ineffective_fields import ignored_fields
 
 Kind = Literal["spec", "parameter", "tag", "metric", "min", "max", "min_step", "max_step"]
-"""What a value is of. `metric` is the last value of a metric."""
+"""The source of a value. `metric` is the last value of a metric."""
 
 MAX_TEXT = 200
 """Characters of a text that are compared."""
 MAX_NAME = 512
 _MAX_DEPTH = 12
 _MAX_SPEC_VALUES = 2000
-"""Fields of one spec; only maps of the user, such as environment variables, can have that many."""
+"""Maximum number of fields of a spec; only maps of the user, such as environment variables, can have that many."""
 
 SPEC: Kind = "spec"
 PARAMETER: Kind = "parameter"
@@ -36,7 +36,7 @@ Values = dict[Named, StoredValue]
 
 
 def stored_value(value: Any, *, is_parameter: bool = False) -> StoredValue | None:
-    """Return a value as it is stored; None for one that is not there.
+    """Return a value in its stored form; None if it is missing.
 
     Numbers that a database cannot order, such as NaN, are texts. Parameters are often texts of numbers, because a
     command line or a tracker made them, so they are numbers here.
@@ -68,7 +68,7 @@ def _text(value: str) -> StoredValue:
 
 
 def spec_values(spec: Mapping[str, Any]) -> Values:
-    """Return the fields of a spec by dotted path, without those that are null or empty, or that its task ignores."""
+    """Return the fields of a spec by dotted path, without fields that are null or empty, or that its task ignores."""
     values: Values = {}
     for path, value in _leaves(spec, "", 0, ignored_fields(str(spec.get("task")))):
         stored = stored_value(value)

@@ -1,4 +1,4 @@
-"""The samples of a bucket: first, last, smallest, largest and one non-finite point. Pure functions."""
+"""The samples of a bucket: first, last, smallest, largest and the first non-finite point. Pure functions."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
@@ -23,12 +23,12 @@ class Sample(NamedTuple):
 
 
 def sample_new_points(points: Iterable[NewPoint], bits: int) -> list[Sample]:
-    """Return those points of one series that `select_extremes` would select from buckets of 2**bits steps.
+    """Return the points of a series that `select_extremes` would select from buckets of 2**bits steps.
 
     Every reported point passes through here, so this is one loop over plain tuples.
 
     Args:
-        points: New points of one series, ordered by step.
+        points: New points of a series, ordered by step.
     """
     samples: list[Sample] = []
     bucket, smallest, largest = -1, 0.0, 0.0
@@ -57,7 +57,7 @@ def _distinct(*points: NewPoint | None) -> list[Sample]:
 
 
 def select_extremes(points: Sequence[Sample]) -> list[Sample]:
-    """Return the first, last, smallest, largest and first non-finite of one bucket's points, ordered by step."""
+    """Return the first, last, smallest, largest and first non-finite point of a bucket, ordered by step."""
     if len(points) <= 2:
         return list(points)
     finite = [point for point in points if point.special == 0]
@@ -77,10 +77,10 @@ def _value(point: Sample) -> float:
 def sample_levels(points: Sequence[Sample], spacing_bits: int) -> Iterator[list[Sample]]:
     """Yield the samples of each level, from the lowest.
 
-    The extremes of a bucket are among those of the narrower buckets in it.
+    The extremes of a bucket are among the extremes of the narrower buckets in it.
 
     Args:
-        points: Those of one series, ordered by step.
+        points: The points of a series, ordered by step.
     """
     samples = list(points)
     for level in range(LEVELS):
@@ -97,10 +97,10 @@ def sample_buckets(points: Iterable[Sample], bits: int) -> list[Sample]:
 def merge_samples(existing: Iterable[Sample], new: Iterable[Sample], bits: int) -> list[Sample]:
     """Return the samples of the buckets of 2**bits steps that have new samples.
 
-    Of two samples at one step, the new one is taken.
+    At a step with two samples, the new sample is taken.
 
     Args:
-        existing: The current samples, at least those of these buckets.
+        existing: The current samples of at least these buckets.
     """
     new = list(new)
     changed = {point.step >> bits for point in new}

@@ -114,7 +114,7 @@ def _merge(existing: Sequence[Sequence[Sample]], new: list[Sample], spacing_bits
 
 
 class _Series(NamedTuple):
-    """The stored points and samples of one metric in one execution."""
+    """The stored points and samples of a metric in an execution."""
 
     curves: CurveRepository
     job_pk: int
@@ -159,7 +159,7 @@ def _sample_again(
 
 
 def _runs(buckets: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the first and the last bucket of each run of adjacent ones."""
+    """Return the first and the last bucket of each run of adjacent buckets."""
     runs: list[tuple[int, int]] = []
     for bucket in sorted(buckets):
         if runs and runs[-1][1] == bucket - 1:

@@ -1,7 +1,7 @@
 """Planning of reads: which ranges of steps to read from which level of buckets. Pure functions.
 
-Level 0 has the narrowest buckets. A plan is exact at both ends of its range: it reads whole buckets, and narrower ones
-or the points themselves at the ends.
+Level 0 has the narrowest buckets. A plan is exact at both ends of its range: it reads whole buckets, and narrower
+buckets or the points themselves at the ends.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ def bucket_bits(level: int, spacing_bits: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RangeRead:
-    """A read of steps `first` to `last`, both included, of one execution at one level."""
+    """A read of steps `first` to `last`, both included, of an execution at a level."""
 
     execution: int
     level: int

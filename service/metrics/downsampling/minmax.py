@@ -1,4 +1,4 @@
-"""Min-max downsampling of one curve for display. Pure functions."""
+"""Min-max downsampling of a curve for display. Pure functions."""
 
 from bisect import bisect_left
 from collections.abc import Sequence

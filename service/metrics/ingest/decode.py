@@ -60,7 +60,7 @@ _time: TypeAdapter[datetime] = TypeAdapter(Timestamp)
 
 @dataclass(frozen=True, slots=True)
 class PointBatch:
-    """The content of one metrics request. It is stored as a whole or not at all."""
+    """The content of a metrics request. It is stored as a whole or not at all."""
 
     execution: int
     resumed_from_step: int
@@ -69,7 +69,7 @@ class PointBatch:
     restarts: Sequence[str] = ()
     """Metrics whose earlier points of the same execution and spool are void."""
     position: int | None = None
-    """Of the first point of its last record. A batch with `restarts` has one record."""
+    """The position of the first point of the batch's last record. A batch with `restarts` has one record."""
 
 
 def decode_batch(body: bytes, known_keys: Container[str]) -> PointBatch:
@@ -92,7 +92,7 @@ def decode_known(body: bytes, known_keys: Container[str]) -> PointBatch | None:
         numbers = _positions(source, len(points))
         if numbers is None or not all(key in known_keys for key in {point.key for point in points}):
             return None
-        # Points that are reported together share one time.
+        # Points that are reported together have the same time.
         micros = {time: to_micros(_time.validate_python(time)) for time in {point.time for point in points}}
     except (msgspec.DecodeError, ValidationError, UnicodeDecodeError, RecursionError):
         return None
@@ -106,7 +106,8 @@ def decode_known(body: bytes, known_keys: Container[str]) -> PointBatch | None:
 
 
 def _positions(source: _Source | None, count: int) -> Sequence[int | None] | None:
-    """Return the positions of a batch's points, as far as they are known; None if the records are not theirs."""
+    """Return the positions of a batch's points, None where a position is not known. The result is None if the records
+    do not match the points."""
     if source is None:
         return [None] * count
     records = source.records
@@ -115,7 +116,7 @@ def _positions(source: _Source | None, count: int) -> Sequence[int | None] | Non
 
 
 def batch_from_model(batch: MetricsBatch) -> PointBatch:
-    """Return the batch of a parsed model, such as one that was read from the spool.
+    """Return the batch of a parsed model, such as a batch that was read from the spool.
 
     Raises:
         InvalidRequestError: Curves begin again in a record that is not named.

@@ -23,7 +23,7 @@ _ATTEMPT = (
 )
 _RESTARTS = "FROM curve_revisions r WHERE r.job_pk = j.pk AND r.restart IS NOT NULL"
 _FROM_ATTEMPTS = "FROM attempts a JOIN jobs j ON j.pk = a.job_pk WHERE a.id"
-# One row carries all results, and one parameter all values: the thread waits for the GIL after each row as well.
+# One row carries all results, and one parameter all values: the thread waits for the GIL after each row, too.
 _SQLITE_ATTEMPTS = (
     f"SELECT json_group_array(json_array({_ATTEMPT}, j.latest, j.latest_points,"  # noqa: S608
     f" json((SELECT json_group_array(json_array(r.execution, r.key_pk, r.spool, r.restart)) {_RESTARTS}))))"
@@ -41,7 +41,8 @@ _REPLACE = (
     " value = excluded.value, special = excluded.special, time = excluded.time, position = excluded.position"
     f" WHERE excluded.position > p.position AND excluded.position >> {SPOOL_SHIFT} = p.position >> {SPOOL_SHIFT}"
 )
-"""A value that its program logged later replaces the stored one. Two spools have no common order: the first stays."""
+"""A value that its program logged later replaces the stored one. Two spools have no common order: the first value
+stays."""
 _COUNT_REPEATS = (
     " ON CONFLICT (job_pk, execution, key_pk, spool) DO UPDATE SET"
     " repeats = curve_revisions.repeats + excluded.repeats, sequence = excluded.sequence"
@@ -89,11 +90,11 @@ class JobState:
     sequence: int
     latest: dict[str, Any]
     latest_points: dict[str, LatestPoint]
-    """The point of each value of `latest`. The name "" has that of the progress, which has no step."""
+    """The point of each value of `latest`. The name "" has the point of the progress, which has no step."""
     restarts: dict[tuple[int, int, int], int]
     """The first position that is not void, by execution, number of the metric and spool, of curves that began again."""
     progress: dict[str, Any] | None = None
-    """New progress; None leaves the stored one unchanged."""
+    """New progress; None leaves the stored progress unchanged."""
 
 
 @dataclass(slots=True)
@@ -112,14 +113,14 @@ class AttemptState:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedBatch:
-    """The rows of one batch with their number in the job's sequence."""
+    """The rows of a batch with their number in the job's sequence."""
 
     job: JobState
     execution: int
     sequence: int
     rows: Sequence[PointRow]
     reported: int
-    """The number of reported points, with those that are void."""
+    """The number of reported points, including void points."""
     restarts: Mapping[str, int] = field(default_factory=dict)
     """The first position that is not void, by metric, of the curves that begin again."""
     is_newest: bool = False
@@ -131,7 +132,7 @@ class InsertResult:
     """The result of a batch that is in the database."""
 
     stored: int
-    """Points that are new or replace another one."""
+    """Points that are new or replace another point."""
     duplicates: int
     job_pk: int
     job_id: str
@@ -139,7 +140,7 @@ class InsertResult:
 
 
 class PointsRepository:
-    """Writes within one transaction."""
+    """Writes within a transaction."""
 
     def __init__(self, transaction: RawTransaction):
         self._transaction = transaction
@@ -151,7 +152,7 @@ class PointsRepository:
             rows: Iterable[Any] = msgspec.json.decode(cursor.fetchone()[0])
         else:
             ids = (list(attempt_ids),)
-            # Two statements: the second reads what was committed while the first waited for the locks.
+            # Two statements: the second reads the data that was committed while the first waited for the locks.
             rows = self._transaction.execute_pipelined((_POSTGRES_LOCK, ids), (_POSTGRES_ATTEMPTS, ids))[1].fetchall()
         attempts: dict[str, AttemptState] = {}
         jobs: dict[int, JobState] = {}
@@ -162,7 +163,7 @@ class PointsRepository:
         return attempts
 
     def key_numbers(self, names: Iterable[str]) -> dict[str, int]:
-        """Return the number of each of these metric names that has one."""
+        """Return the numbers of these metric names, if they have numbers."""
         numbers: dict[str, int] = {}
         ordered = sorted(names)
         for start in range(0, len(ordered), 500):
@@ -207,7 +208,7 @@ class PointsRepository:
     def store(
         self, batches: Sequence[AcceptedBatch], jobs: Sequence[JobState], keys: dict[str, int], now: int
     ) -> list[InsertResult]:
-        """Insert the points that are new, replace those that were logged earlier, and save the changed jobs.
+        """Insert new points, replace points that were logged earlier, and save the changed jobs.
 
         It must be the last call of the transaction: on Postgres the same round trip commits.
 
@@ -239,7 +240,8 @@ class PointsRepository:
             stored += self._transaction.execute(_sqlite_insert(count, "NOTHING"), values).rowcount
         if stored == len(batch.rows) or batch.rows[0][-1] is None:
             return stored
-        # Some were stored before, or occur twice in the batch: those of them that were logged later are the exception.
+        # Some points were stored before, or occur twice in the batch. Few of these were logged later than the stored
+        # points.
         repeats: Counter[int] = Counter()
         for count, values in _chunks(batch, keys):
             repeats.update(key for (key,) in self._transaction.execute(_sqlite_insert(count, "REPLACE"), values))
@@ -297,7 +299,7 @@ def _chunks(batch: AcceptedBatch, keys: dict[str, int]) -> Iterator[tuple[int, l
 
 
 def _distinct(batches: Sequence[AcceptedBatch]) -> Iterator[Sequence[AcceptedBatch]]:
-    """Divide batches so that no part has two values for one step of a metric: Postgres refuses such a statement.
+    """Divide batches so that no part has two values for a step of a metric: Postgres refuses such a statement.
 
     The values of a step keep their order. Usually there is one part.
     """

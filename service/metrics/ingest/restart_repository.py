@@ -50,14 +50,15 @@ class RestartRepository:
         self._transaction = transaction
 
     def restart(self, batch: AcceptedBatch, keys: Mapping[str, int], now: int) -> list[PointRow]:
-        """Delete what the restarts of a batch make void, add an event, and return the last point of each curve, if any.
+        """Delete the points that the restarts of a batch make void, add an event, and return the last point of each
+        curve, if any.
 
         Args:
             keys: The number of each metric.
             now: Time in microseconds.
         """
         job_pk, execution = batch.job.pk, batch.execution
-        # It also waits for a run of the downsampler that writes, and makes one fail that has read the points.
+        # It also waits for a run of the downsampler that writes, and makes a run fail that has read the points.
         update = (
             "UPDATE downsample_states SET revision = revision + 1 WHERE job_pk = ? RETURNING sequence, spacing_bits"
         )
@@ -75,7 +76,7 @@ class RestartRepository:
         return last
 
     def _sample_again(self, series: tuple[int, int, int], sequence: int, spacing_bits: int) -> None:
-        """Replace the samples of a series by those of its points up to a number of the job's sequence."""
+        """Sample a series again, from its points up to a number of the job's sequence."""
         self._transaction.execute(_DELETE_SAMPLES, series)
         points = [Sample(*row) for row in self._transaction.execute(_REMAINING, (*series, sequence)).fetchall()]
         job_pk, key, execution = series

@@ -1,4 +1,4 @@
-"""Storing of groups of batches: one transaction a group, and each batch whole or not at all."""
+"""Storing of groups of batches: one transaction per group, and each batch whole or not at all."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -42,7 +42,7 @@ class WriterCache:
 
 
 class PointWriter:
-    """Writes groups of batches to one database. Only one thread at a time may use it."""
+    """Writes groups of batches to a database. Only one thread at a time may use it."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class PointWriter:
 
 
 def store_batch(database: Database, attempt_id: str, batch: MetricsBatch, now: datetime, *, late: bool = False) -> int:
-    """Store one batch without the queue, such as one from a spool; return how many points are new or replace another.
+    """Store a batch without the queue, such as from a spool; return how many points are new or replace another point.
 
     Args:
         late: Whether the attempt may have ended.
@@ -168,7 +168,7 @@ class GroupWriter:
         return restarts
 
     def _begin_again(self, batch: AcceptedBatch, last: Sequence[PointRow]) -> None:
-        """Replace the latest values of the curves that begin again by those of the points that they still have."""
+        """Take the latest values of the curves that begin again from the points that they still have."""
         if batch.is_newest:
             for name in batch.restarts:
                 batch.job.latest.pop(name, None)
@@ -207,7 +207,7 @@ class GroupWriter:
         return True
 
     def _lowest_resume_step(self, attempt: AttemptState, batch: PointBatch) -> int:
-        """Record the execution and the lowest step that its batches give; return that step as far as it is known."""
+        """Record the execution and the lowest step that its batches give; return the lowest step known so far."""
         entry = (attempt.attempt_id, batch.execution)
         lowest = self._cache.executions.get(entry)
         if lowest is None or batch.resumed_from_step < lowest:
@@ -216,7 +216,7 @@ class GroupWriter:
         return lowest
 
     def _is_newest(self, attempt: AttemptState, batch: PointBatch) -> bool:
-        """Record the execution; return whether no later one has reported, and the job has no other attempt."""
+        """Record the execution; return whether no later execution has reported, and the job has no other attempt."""
         lowest = self._lowest_resume_step(attempt, batch)
         if batch.execution < (attempt.reported_execution or 0):
             return False
@@ -228,7 +228,7 @@ class GroupWriter:
         return attempt.job.current_attempt == attempt.attempt_id
 
     def _set_progress(self, job: JobState, batch: PointBatch, progress: dict[str, Any]) -> None:
-        """Take the progress of a batch, unless that of a later record arrived before."""
+        """Take the progress of a batch, unless the progress of a later record arrived before."""
         execution, _, position = job.latest_points.get("", (0, 0, None))
         if execution != batch.execution or not is_later(position, batch.position):
             job.latest_points[""] = (batch.execution, 0, batch.position)

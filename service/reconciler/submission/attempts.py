@@ -34,7 +34,7 @@ def new_attempt(
     """Make the next attempt of a job, which the caller adds to the session.
 
     Args:
-        avoided: The nodes that all jobs avoid, in the partitions of this one.
+        avoided: The nodes of this attempt's partitions that all jobs avoid.
     """
     restarts = max(0, spec.restart.max_retries - job.retries_used)
     attempt_id = new_attempt_id()

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 _FIRST_DELAY = timedelta(seconds=15)
 _MAX_DELAY = timedelta(minutes=4)
 _MAX_DEFERRED = 5
-"""Deferred attempts of one group after which its further jobs are not submitted."""
+"""After this many deferred attempts of a group, its further jobs are not submitted."""
 _REPETITIONS_PER_MINUTE = 5
 """Per group. A site that refuses hundreds of jobs of a user is called at most ten times a minute."""
 
@@ -27,7 +27,7 @@ class SubmitBackoff:
     """
 
     _deferred: dict[str, _Deferral] = field(default_factory=dict)
-    """By attempt id."""
+    """Deferrals by attempt id."""
     _repetitions: dict[str, deque[datetime]] = field(default_factory=lambda: defaultdict(deque))
     """The times of the last repetitions, oldest first, by group."""
 
@@ -66,7 +66,7 @@ class SubmitBackoff:
             self._repetitions.pop(deferral.group, None)
 
     def reopen(self, accepted: str, now: datetime) -> None:
-        """Let the attempts of a group be submitted at once, because the scheduler has accepted one that had waited."""
+        """Let the attempts of a group be submitted at once, because the scheduler has accepted a deferred attempt."""
         group = self._deferred[accepted].group if accepted in self._deferred else None
         for attempt_id, deferral in self._deferred.items():
             if deferral.group == group:

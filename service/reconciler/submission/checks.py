@@ -47,7 +47,7 @@ class CheckedJob:
     problems: Sequence[Problem] = ()
     """Why the job can never run here."""
     hint: str = ""
-    """What the user can do about the problems."""
+    """How the user can solve the problems."""
 
 
 _UNKNOWN_ACCOUNT_WAIT = timedelta(minutes=10)
@@ -83,7 +83,7 @@ class SubmissionChecks:
     accounts: Accounts | None = None
     """Set where jobs run as their owners."""
     _unknown_since: dict[int, datetime] = field(default_factory=dict)
-    """By uid, when the name service first did not know the account."""
+    """When the name service first did not know an account, by uid."""
 
     def check(self, job_pk: int) -> CheckedJob:
         """Load and check a queued job. Not to be called in a database session: it may read the model's folder.
@@ -121,7 +121,7 @@ class SubmissionChecks:
         try:
             problem = account_problem(job.unix_uid, self.accounts)
         except UnknownAccountError as error:
-            # A name service that does not answer looks like one without the account.
+            # A name service that does not answer looks like a name service without the account.
             since = self._unknown_since.setdefault(error.uid, now)
             if timedelta(0) <= now - since < _UNKNOWN_ACCOUNT_WAIT:
                 return CheckedJob(job, accepted, waiting=Condition("not_checked", {"cause": str(error)}))
@@ -131,7 +131,7 @@ class SubmissionChecks:
         return None if problem is None else CheckedJob(job, accepted, problems=[Problem(param="", message=problem)])
 
     def _wait(self, jobs: JobRepository, job: Job, now: datetime) -> Condition | None:
-        """Return what a job that has run waits for; a retry by a user ends the wait."""
+        """Return the condition of a job that has run and must wait; a retry by a user ends the wait."""
         attempts = jobs.list_attempts(job)
         ended, retry = attempts[-1].ended_at, jobs.last_event(job, RETRY, since=None)
         if ended is None or (retry is not None and retry.created_at >= ended):

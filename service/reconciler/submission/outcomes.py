@@ -27,13 +27,13 @@ _CANCELLED_UNANSWERED = (
 
 
 def settle(outcome: Outcome, job: Job, attempt: Attempt, attempts: Sequence[Attempt]) -> Outcome:
-    """Return what an answer of the scheduler means to the job: a refusal ends only one that it has never accepted.
+    """Return the consequence of a scheduler's answer for the job: a refusal only ends a job that was never accepted.
 
     The site has changed since it accepted the job, and may change again; its user can change the request.
     A refusal that the exclusion of nodes may explain is left to the recorder, which lifts the exclusion.
 
     Args:
-        attempt: The one that the answer is about.
+        attempt: The attempt that the answer is about.
         attempts: All attempts of the job.
     """
     was_accepted = job.started_at is not None or any(one.scheduler_id is not None for one in attempts)
@@ -132,7 +132,7 @@ class OutcomeRecorder:
                 if job.status == "submitting":
                     jobs.transition(job, "pending", "Waiting for the scheduler to start the job.")
             case Rejected(message, _) if excluded := _excluded(attempt):
-                # Without these nodes, the request may exceed what the cluster can ever provide.
+                # Without these nodes, the request may exceed the size of the cluster.
                 names = ", ".join(excluded)
                 attempt.excluded_nodes, attempt.cluster_exclusions, attempt.last_submit_at = [], [], None
                 text = f"exclusion of {names} lifted, because the scheduler rejected the job: {message}"
@@ -162,10 +162,10 @@ class OutcomeRecorder:
             self.failpoint("not-asked.before-commit")
 
     def count_search(self, attempt_id: str, scheduler_ids: Sequence[str], policy: LookupPolicy) -> bool:
-        """Record a search for an attempt that has ended; return whether it was the last one.
+        """Record a search for an attempt that has ended; return whether it was the last search.
 
         Args:
-            scheduler_ids: What was found in the scheduler's queue and cancelled.
+            scheduler_ids: The entries that were found in the scheduler's queue and cancelled.
         """
         with self.lease.write() as session:
             now = self.clock()

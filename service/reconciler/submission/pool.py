@@ -45,7 +45,7 @@ class SubmitPool:
     """The submissions in flight. The threads write nothing to the database: the tick collects and records the results.
 
     The threads are daemons. If the process ends first, the scheduler's command goes on in a child process, and the
-    next start of the service finds out what became of it.
+    service finds its outcome after the next start.
     """
 
     threads: int = 0
@@ -59,7 +59,7 @@ class SubmitPool:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def has_room(self, uid: int | None = None) -> bool:
-        """Return whether one more submission can begin.
+        """Return whether another submission can begin.
 
         Args:
             uid: The account as which it is made, if not the service's. An account can delay its own submissions, which
@@ -84,7 +84,7 @@ class SubmitPool:
         return attempt_id in self._in_flight
 
     def begin(self, job_pk: int, attempt_id: str, call: Callable[[], Outcome], uid: int | None = None) -> None:
-        """Begin one submission. The caller must have checked `has_room`."""
+        """Begin a submission. The caller must have checked `has_room`."""
         if self.threads == 0:
             self._results.append(SubmitResult(job_pk, attempt_id, call()))
             return
@@ -102,7 +102,7 @@ class SubmitPool:
                 self._results.append(SubmitResult(job_pk, attempt_id, NotSubmitted(str(error))))
 
     def collect(self) -> Iterator[SubmitResult]:
-        """Yield the results so far. A result is removed when the next one is requested, so one that could not be
+        """Yield the results so far. A result is removed when the next is requested, so a result that could not be
         recorded is yielded again."""
         while self._results:
             result = self._results[0]

@@ -1,4 +1,4 @@
-"""Preparation of an attempt: what must be durable before the scheduler is called.
+"""Preparation of an attempt: the rows and files that must be durable before the scheduler is called.
 
 The deadline of the call and the hash of the worker's token are committed, and the files of the attempt are written.
 """

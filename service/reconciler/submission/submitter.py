@@ -80,12 +80,12 @@ class Submitter:
     may_have_withdrawn: bool = True
     """Whether attempts may have ended without an answer of the scheduler, which may have received them."""
     paused: bool = False
-    """Whether nothing may be submitted now; what is in flight is recorded, and searches continue."""
+    """Whether nothing may be submitted now; results of calls in flight are recorded, and searches continue."""
 
     def __post_init__(self) -> None:
         self._backoff = SubmitBackoff()
         self._last_lookup: dict[str, datetime] = {}
-        """By attempt id. Empty after a restart, so that lookups begin at once."""
+        """Last lookup by attempt id. Empty after a restart, so that lookups begin at once."""
         self._recorder = OutcomeRecorder(self.lease, self.clock, self.failpoint)
         self._checks = SubmissionChecks(
             self.database,
@@ -151,7 +151,7 @@ class Submitter:
         self._begin(job, attempt, checked.accepted)
 
     def resolve(self, job: Job, attempt: Attempt, unconfirmed: Sequence[str] = ()) -> None:
-        """Find out what became of a submission without an answer.
+        """Find the outcome of a submission without an answer.
 
         Args:
             unconfirmed: The tags of all such submissions.
@@ -201,7 +201,7 @@ class Submitter:
         return not self.pool.is_in_flight(attempt.id) or not timedelta(0) <= self.clock() - called < _CANCEL_WAIT
 
     def search_withdrawn(self) -> None:
-        """Remove from the scheduler's queue what it received of attempts that ended without its answer.
+        """Remove attempts from the scheduler's queue that ended before it answered their submission.
 
         Raises:
             SchedulerUnavailableError: A lookup failed.
@@ -221,7 +221,7 @@ class Submitter:
             self._last_lookup[attempt.id] = now
             folder = self._folder(job, attempt)
             scheduler_ids = self.scheduler.find(attempt.tag, folder.root, tags, job.unix_uid)
-            # Also the one whose worker has claimed the attempt in its folder: the job is over.
+            # This includes the entry whose worker has claimed the attempt in its folder: the job is over.
             for scheduler_id in scheduler_ids:
                 self.scheduler.cancel(SubmittedJob(attempt.tag, scheduler_id, folder.root, job.unix_uid))
             if self._recorder.count_search(attempt.id, scheduler_ids, policy):
@@ -317,7 +317,7 @@ class Submitter:
             self._begin(job, attempt)
 
     def _confirmed_absent(self, job: Job, attempt: Attempt, policy: LookupPolicy, now: datetime) -> bool:
-        """Count one more lookup that found nothing. Return whether the attempt is to be submitted again."""
+        """Count another lookup that found nothing. Return whether the attempt is to be submitted again."""
         with self.lease.write() as session:
             jobs = JobRepository(session, now)
             fresh = jobs.get_attempt(attempt.id)

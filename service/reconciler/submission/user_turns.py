@@ -9,22 +9,22 @@ from typing import TypeVar
 T = TypeVar("T")
 
 TICK_SECONDS = 2.0
-"""Time that the checks of one user's queued jobs take of a tick. The check that exceeds it is the last one."""
+"""Time per tick for the checks of a user's queued jobs. The check that exceeds it is the last check."""
 
 
 class UserTurns:
-    """Takes the queued jobs of users in turns, so that the jobs of one do not hold up those of others."""
+    """Takes the queued jobs of users in turns, so that no user's jobs hold up the jobs of other users."""
 
     def __init__(self, seconds: float = TICK_SECONDS, clock: Callable[[], float] = time.monotonic):
         """
         Args:
-            seconds: Time of one user in a tick.
+            seconds: Time of each user per tick.
         """
         self._seconds = seconds
         self._clock = clock
         self._used: defaultdict[str, float] = defaultdict(float)
         self._last_served: dict[str, int] = {}
-        """By user, the number of the last turn."""
+        """The number of the last turn, by user."""
         self._turns = 0
 
     def start_tick(self) -> None:
@@ -34,8 +34,8 @@ class UserTurns:
     def sort(self, jobs: Iterable[T], user_of: Callable[[T], str]) -> list[T]:
         """Return the first job of each user, then the second of each, and so on.
 
-        Of users with equal numbers, the one that was served longest ago comes first. The jobs of one user keep their
-        order.
+        Among users with equal numbers, the user who was served longest ago comes first. The jobs of a user stay in
+        their order.
         """
         counts: Counter[str] = Counter()
         keys: list[tuple[int, int, int]] = []
@@ -52,7 +52,7 @@ class UserTurns:
 
     @contextmanager
     def measure(self, user: str) -> Iterator[None]:
-        """Count what is done as a turn of the user, and its time as the user's."""
+        """Count the block as a turn of the user, and its time as the user's."""
         self._turns += 1
         self._last_served[user] = self._turns
         started = self._clock()

@@ -10,7 +10,7 @@ from service.scheduler.base import Observation
 from service.scheduler.local.queue import Entry, Gpu
 
 MAX_STARTING = 4
-"""Starts of one owner at once."""
+"""Maximum number of starts in progress per owner."""
 _GPU_NAMES = tuple(map(re.compile, (r"\d+", r"GPU-[\w-]+", r"MIG-[\w/-]+")))
 """Numbers, UUIDs of GPUs, and UUIDs of MIG instances, in both of their forms."""
 
@@ -19,7 +19,7 @@ def startable(entries: Sequence[Entry], slots: int) -> list[Entry]:
     """The waiting entries that start now: strictly in order, as long as their ranks fit into the free slots.
 
     An entry that needs more slots than exist, because the service was restarted with fewer, does not block the others.
-    Nor do those of an owner who has several starts in progress: the owner can delay them.
+    Nor do the entries of an owner who has several starts in progress: the owner can delay them.
     """
     starting = Counter(entry.uid for entry in entries if not entry.waiting and entry.pid is None)
     free = slots - slots_in_use(entries)
@@ -84,7 +84,7 @@ def free_gpus(entries: Sequence[Entry], gpus: Sequence[Gpu]) -> list[Gpu]:
 
 
 def visible_gpus(environ: Mapping[str, str], devices: Sequence[str]) -> tuple[Gpu, ...]:
-    """The GPUs that the service may use: those in CUDA_VISIBLE_DEVICES, otherwise every `nvidia<n>` in /dev.
+    """The GPUs that the service may use: the GPUs in CUDA_VISIBLE_DEVICES, otherwise every `nvidia<n>` in /dev.
 
     CUDA ignores an entry of another kind than the first and all that follow it, and a list with the same entry twice.
     """
@@ -103,7 +103,7 @@ def _waiting(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _describe_ahead(first: str, running: int, waiting: int) -> str:
-    """The first entry ahead by its tag, and the number of further ones."""
+    """The first entry ahead by its tag, and the number of the other entries ahead."""
     shown, waiting = (f"{first} (running)", waiting) if running else (f"{first} (queued)", waiting - 1)
     more = [f"{running - 1} more running"] if running > 1 else []
     more += [f"{waiting} more queued"] if waiting else []

@@ -46,7 +46,7 @@ def env_tag_of(process: psutil.Process) -> str | None:
 
 
 def tagged_processes(env_tag: str, uid: int) -> list[psutil.Process]:
-    """Every live process of an account with the env tag; other accounts may have set the same one."""
+    """Every live process of an account with the env tag; other accounts may have set the same tag."""
     return [process for process in psutil.process_iter() if _is_live(process, uid) and env_tag_of(process) == env_tag]
 
 
@@ -62,7 +62,7 @@ def controller_among(processes: Iterable[psutil.Process]) -> psutil.Process | No
 
 
 def terminate(pid: int) -> None:
-    """Send SIGTERM to submitit's controller, which forwards it to its one task, the launcher."""
+    """Send SIGTERM to submitit's controller, which forwards it to its only task, the launcher."""
     _signal(pid, signal.SIGTERM)
 
 

@@ -20,7 +20,7 @@ _LOCK_SECONDS = 45.0
 
 
 Gpu = int | str
-"""A GPU in CUDA_VISIBLE_DEVICES: its number, or its UUID or that of a MIG instance."""
+"""A GPU in CUDA_VISIBLE_DEVICES: its number, its UUID, or the UUID of a MIG instance."""
 
 
 class Entry(BaseModel):
@@ -38,7 +38,7 @@ class Entry(BaseModel):
     ranks: int
     environment: dict[str, str]
     uid: int | None = None
-    """The Unix account as which it runs; None: that of the service."""
+    """The Unix account as which it runs; None: the service's account."""
     time_limit_minutes: int | None = None
     """For display; the worker enforces it."""
     sequence: int

@@ -53,7 +53,8 @@ _SUBMITTER_SECONDS = 35.0
 
 
 class LocalScheduler:
-    """Each call reaps ended entries, kills cancelled ones after the grace period, and starts those that fit."""
+    """Each call reaps ended entries, kills cancelled entries after the grace period, and starts the entries that
+    fit."""
 
     name: Literal["local", "slurm"] = "local"
 
@@ -70,7 +71,7 @@ class LocalScheduler:
         """Create the scheduler.
 
         Args:
-            gpus: If given, each rank gets one of them, and there are at most as many slots.
+            gpus: If given, each rank gets a GPU of this list, and there are at most as many slots.
             owners: Set where jobs run as their owners; the service is then root.
         """
         self._queue = Queue(state_dir / "local")
@@ -173,7 +174,7 @@ class LocalScheduler:
             self._start(entry, lock)
 
     def _update(self, entry: Entry) -> None:
-        """Bring one started entry in line with the process table."""
+        """Bring a started entry in line with the process table."""
         if entry.pid is None:
             if (handle := self._queue.lock_start(entry.tag)) is not None:
                 try:
@@ -188,7 +189,8 @@ class LocalScheduler:
             self._queue.end(entry, self._clock())
 
     def _recover(self, entry: Entry) -> None:
-        """Resolve a start whose outcome was not recorded: adopt what runs, and restart only what never ran."""
+        """Resolve a start whose outcome was not recorded: adopt running processes, and restart only if none ever
+        ran."""
         controller = processes.controller_among(processes.tagged_processes(entry.env_tag, entry.account))
         if controller:
             self._record(entry, controller.pid)

@@ -1,4 +1,4 @@
-"""The submitter: a short-lived child process that starts one queue entry with submitit's local executor.
+"""The submitter: a short-lived child process that starts a queue entry with submitit's local executor.
 
 It is a separate process in its own session because submitit copies its caller's environment into the job and starts
 the job in its caller's session, where a Ctrl-C would reach it. It prints `{"pid": <submitit's controller>}`.

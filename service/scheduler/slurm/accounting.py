@@ -38,7 +38,7 @@ class _Association(NamedTuple):
 
 @dataclass(frozen=True)
 class AccountingRules:
-    """Whether the cluster has accounting, and what the accounting enforces."""
+    """Whether the cluster has accounting, and which limits the accounting enforces."""
 
     cluster: str
     present: bool
@@ -123,7 +123,7 @@ class SlurmAccounts:
     def require_all_jobs(self) -> None:
         """Check, every ten minutes, that the jobs of all users are listed for the account of the service.
 
-        A job that is hidden would look like one that has ended, and would be submitted a second time.
+        A hidden job would look like an ended job, and would be submitted a second time.
 
         Raises:
             SchedulerUnavailableError: they are not, or Slurm does not answer.
@@ -140,7 +140,7 @@ class SlurmAccounts:
         self._sees_all_jobs_at = now
 
     def _is_operator(self, rules: AccountingRules) -> bool:
-        """Return whether the service is an operator. What it was stays, while the accounting does not answer."""
+        """Return whether the service is an operator. The last result counts while the accounting does not answer."""
         try:
             return rules.present and is_operator(self._associations())
         except SchedulerUnavailableError:
@@ -173,7 +173,7 @@ class SlurmAccounts:
         return snapshot.model_copy(update={"accounts": parse_accounts(text, rules.cluster), "enforced": enforced})
 
     def _associations(self) -> str:
-        """Return the output of sacctmgr; if it is slow, that of its last call."""
+        """Return the output of sacctmgr; if it is slow, its last output."""
         user = _user()
         query = partial(self._commands.associations, user, COLUMNS)
         try:

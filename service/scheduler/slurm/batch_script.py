@@ -28,7 +28,7 @@ def is_plain_path(path: Path) -> bool:
 
 
 def batch_script(document: LaunchDocument, plan: LaunchPlan, *, dialect: Dialect | None = None) -> str:
-    """The batch script of one attempt, exactly as it is submitted.
+    """The exact batch script that is submitted for an attempt.
 
     Args:
         dialect: How the site wants requests to be made; None: as a Slurm without rules of its own.
@@ -92,7 +92,7 @@ def _signal_option(document: LaunchDocument) -> str:
 
 
 def _further_options(resources: Resources, fixed: Mapping[str, str | bool]) -> dict[str, str | bool]:
-    """The options of the spec and those of the administrator, which take precedence over the spec's.
+    """The options of the spec and of the administrator, which take precedence over the spec's.
 
     Raises:
         ValueError: a value may not appear in a batch script.

@@ -20,9 +20,9 @@ from trainyard.contract.wire.cluster import ClusterSnapshot
 _SECONDS = 20.0
 """Slurm's commands time out after ten seconds by default."""
 _ENDED_JOB = ("Invalid job id specified", "already completing or completed")
-"""What scancel states about a job that has ended or was forgotten: nothing is left to cancel."""
+"""scancel's messages about a job that has ended or was forgotten: nothing is left to cancel."""
 _NOT_PENDING = (*_ENDED_JOB, "no longer pending execution")
-"""What scontrol states about a job that has started or ended: it is too late to change its nodes."""
+"""scontrol's messages about a job that has started or ended: it is too late to change its nodes."""
 _NO_ACCOUNTING = "accounting storage is disabled"
 _UNKNOWN_COLUMN = "invalid"
 _MAX_REASON = 200
@@ -144,7 +144,7 @@ class SlurmCommands:
         return self._run(["sacctmgr", "--noheader", "--parsable2", "show", "qos", f"format={','.join(columns)}"])
 
     def associations(self, user: str, columns: Sequence[str]) -> str:
-        """The user's associations in the accounting, one per line with the given columns."""
+        """The user's associations in the accounting, each on a line with the given columns."""
         query = ["show", "user", "where", f"name={user}", "withassoc"]
         return self._run(["sacctmgr", "--noheader", "--parsable2", *query, f"format={','.join(columns)}"])
 
@@ -152,7 +152,7 @@ class SlurmCommands:
         """Cancel the job if it has this name. Slurm compares the name, so a reused id is never cancelled.
 
         Args:
-            uid: The Unix account that submitted the job; None: that of the service.
+            uid: The Unix account that submitted the job; None: the service's account.
         """
         command = ["scancel", f"--name={name}", job]
         try:
@@ -164,7 +164,7 @@ class SlurmCommands:
             self._run([command[0], f"--user={uid}", *command[1:]], harmless=_ENDED_JOB)
 
     def exclude(self, jobs: Sequence[str], nodes: Sequence[str], uid: int | None = None) -> None:
-        """Replace the excluded nodes of pending jobs of one Unix account."""
+        """Replace the excluded nodes of pending jobs of a Unix account."""
         command = ["scontrol", "update", f"jobid={','.join(jobs)}", f"excnodelist={','.join(nodes)}"]
         try:
             self._run_as(uid, command, _NOT_PENDING)
@@ -172,7 +172,7 @@ class SlurmCommands:
             raise SchedulerUnavailableError(str(error)) from None
 
     def _run_as(self, uid: int | None, command: list[str], harmless: Sequence[str]) -> None:
-        """Run a command as a Unix account; None: that of the service.
+        """Run a command as a Unix account; None: the service's account.
 
         Raises:
             AccountError: nobody can act as the account.
@@ -198,11 +198,11 @@ class SlurmCommands:
         return done.returncode, done.stderr.decode(errors="replace")
 
     def _run(self, command: list[str], *, harmless: Sequence[str] = ()) -> str:
-        """Return the output. An error whose text is among the harmless ones is none."""
+        """Return the output. An error whose text is among the harmless texts is ignored."""
         return self._text(command[0], self._call(command), harmless)
 
     def _text(self, program: str, done: "subprocess.CompletedProcess[bytes]", harmless: Sequence[str]) -> str:
-        """Return the output of a command. If it ends within a line, jobs that it lacks would look like ended ones."""
+        """Return the output of a command. If it ends within a line, jobs that it lacks would look like ended jobs."""
         if done.returncode == 0 and done.stdout and not done.stdout.endswith(b"\n"):
             self.count(program, "failed")
             raise SchedulerUnavailableError(f"{program}: its output ends within a line, after {len(done.stdout)} bytes")
@@ -248,7 +248,7 @@ def parse_queue(output: str, marker: str, uid: int, *, runs: str | None = None) 
     """The output of squeue as the jobs of this service and the others.
 
     Args:
-        runs: If given, jobs of other accounts with the name of an attempt, or a folder below this one, are included.
+        runs: If given, jobs of other accounts are included that have the name of an attempt, or a folder below `runs`.
     """
     mine, others = [], []
     for line in output.splitlines():

@@ -21,7 +21,7 @@ class Dialect:
     memory: MemoryOption = "mem"
     gpus: GpuOption = "gres"
     propagate: str = "NONE"
-    """The limits of the submitting process that jobs get. Empty: what slurm.conf states."""
+    """The limits of the submitting process that jobs get. Empty: the limits in slurm.conf."""
     srun_options: Mapping[str, str | bool] = field(default_factory=dict)
     sbatch_options: Mapping[str, str | bool] = field(default_factory=dict)
     """The administrator's options of every job."""
@@ -40,7 +40,7 @@ class Dialect:
         """Return the sbatch options that request memory and generic resources, for one task on each node.
 
         Args:
-            ranks: The ranks on each node, each with one GPU if they use any.
+            ranks: The ranks on each node, each with its own GPU if they use any.
         """
         gpus = self._gpus(resources.gpu_type, nodes, ranks) if uses_gpus else {}
         generic = [gpus.pop("gres", None), resources.options.get("gres")]
@@ -56,7 +56,7 @@ class Dialect:
             return {"gres": f"gpu:{count(ranks)}"}
         if self.gpus == "gpus-per-node":
             return {"gpus-per-node": count(ranks)}
-        # Of a total alone, Slurm may give three GPUs to one node and one to the other.
+        # If only the total is given, Slurm may give three GPUs to a node and one to another.
         each = {"gpus-per-task": count(ranks)} if nodes > 1 else {}
         return {"gpus": count(nodes * ranks), **each}
 
@@ -72,7 +72,7 @@ class Dialect:
         return {"mem": f"{ranks * size}G"}
 
     def srun_arguments(self) -> list[str]:
-        """Return the arguments of srun beside those that the service needs itself."""
+        """Return the arguments of srun in addition to the arguments that the service needs itself."""
         # srun would give the limits of the first node's shell to the tasks on all nodes.
         limits = [f"--propagate={self.propagate}"] if self.propagate else []
         return limits + [

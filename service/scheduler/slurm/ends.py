@@ -1,4 +1,4 @@
-"""What Slurm knows about the end of a job beyond its state: who cancelled it, and what became of its nodes."""
+"""Slurm's records of a job's end beyond its state: who cancelled it, and why its nodes are out of service."""
 
 import re
 import time
@@ -15,10 +15,9 @@ from service.scheduler.slurm.late_answers import LateAnswers
 log = structlog.get_logger("slurm")
 
 _MAX_NODE_LISTS, _MAX_REASONS = 4, 4
-"""Node lists whose reasons one poll queries, and reasons in one message."""
+"""Maximum number of node lists whose reasons a poll queries, and of reasons in a message."""
 _PATIENCE_SECONDS = 30.0
-"""How long an unclear end waits for what the accounting and sinfo know of it. slurmdbd gets a record a few
-seconds late."""
+"""How long an unclear end waits for the accounting and sinfo. slurmdbd gets a record a few seconds late."""
 _BY = re.compile(r"CANCELLED by (\d+)")
 _OF_NODES = ("node_failure", "launch_failed")
 _CONSEQUENCES = ("kill task failed", "epilog")
@@ -33,17 +32,18 @@ class EndEvidence:
         self._accounts = accounts
         self._answers: LateAnswers[dict[str, list[NodeReason]]] = LateAnswers("sinfo")
         self._since: dict[str, float] = {}
-        """By tag, since when a job that is over waits for its evidence."""
+        """Since when an ended job waits for its evidence, by tag."""
 
     def collect(
         self, observed: Mapping[str, Observation], states: Mapping[str, str], unrecorded: Collection[str]
     ) -> dict[str, Observation | None]:
-        """Return the observations with the evidence of their ends; None for those that wait for it.
+        """Return the observations with the evidence of their ends; None for jobs that wait for it.
 
         Args:
-            observed: By tag, without the jobs that the service itself has cancelled.
-            states: By tag, the states of ended jobs in the accounting.
-            unrecorded: The tags of jobs with an unclear end that the accounting, if there is one, has not recorded yet.
+            observed: Observations by tag, without the jobs that the service itself has cancelled.
+            states: The states of ended jobs in the accounting, by tag.
+            unrecorded: The tags of jobs with an unclear end that the accounting, if the cluster has it, has not
+                recorded yet.
         """
         reasons = self._reasons(observed)
         explained: dict[str, Observation | None] = {}
@@ -65,7 +65,8 @@ class EndEvidence:
         return observation
 
     def _reasons(self, observed: Mapping[str, Observation]) -> dict[str, list[NodeReason]]:
-        """Return why nodes are out of service, by list of nodes; what sinfo has not answered yet is left out."""
+        """Return why nodes are out of service, by list of nodes; lists for which sinfo has not answered yet are left
+        out."""
         lists = sorted({each.nodes[0] for each in observed.values() if _may_be_of_nodes(each)})[:_MAX_NODE_LISTS]
         if not lists:
             return {}
@@ -85,7 +86,7 @@ def _may_be_of_nodes(observation: Observation) -> bool:
 
 def _with_reasons(observation: Observation, reasons: Sequence[NodeReason]) -> Observation:
     if observation.ended_as not in _OF_NODES:
-        # The end says nothing about what its nodes had before, nor about what it has left there.
+        # Faults that the nodes had before, and faults that the end has caused there, do not explain it.
         reasons = [each for each in reasons if _explains(each, observation)]
     if not reasons:
         return observation

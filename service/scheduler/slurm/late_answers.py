@@ -12,7 +12,7 @@ from service.scheduler.base import SchedulerUnavailableError
 T = TypeVar("T")
 
 _BRIEF_SECONDS = 2.0
-"""How long callers wait for one call, all together: the tick serves all jobs, and carries out cancellations."""
+"""How long callers wait for a call, all together: the tick serves all jobs, and carries out cancellations."""
 _SLOW_SECONDS, _SPARED_SECONDS = 5.0, 60.0
 """A program that takes this long to fail is not called again for this long."""
 
@@ -23,11 +23,11 @@ class NoAnswerYetError(SchedulerUnavailableError):
 
 @dataclass(frozen=True)
 class Answer(Generic[T]):
-    """What a command has returned."""
+    """The result of a command."""
 
     value: T
     question: frozenset[str]
-    """What it was asked about."""
+    """The ids or names that the question is about."""
     started: float
     """When the command was started, in seconds of `time.monotonic`."""
 
@@ -40,7 +40,7 @@ class _Call(Generic[T]):
 
 
 class LateAnswers(Generic[T]):
-    """Calls of one program, at most one at a time for each purpose."""
+    """Calls of one program; for each purpose, at most one call runs at a time."""
 
     def __init__(self, program: str) -> None:
         """
@@ -52,11 +52,11 @@ class LateAnswers(Generic[T]):
         self._due_at = float("-inf")
 
     def ask(self, purpose: str, question: frozenset[str], call: Callable[[], T]) -> Answer[T]:
-        """Return the answer to a question, or to an earlier one of the same purpose that was not answered before.
+        """Return the answer to a question, or to an earlier question of the same purpose that was not answered before.
 
         Args:
             purpose: Calls of different purposes do not take each other's answers.
-            question: What the answer is about, such as ids.
+            question: The ids or names that the answer is about.
             call: Makes the call, in another thread.
 
         Raises:

@@ -21,7 +21,7 @@ _ROUNDING = (
 
 
 def needs_other_jobs(rows: Sequence[Row]) -> bool:
-    """Whether the jobs of other accounts are needed to count the jobs ahead of one of ours."""
+    """Whether the jobs of other accounts are needed to count the jobs ahead of our jobs."""
     return any(_waits_for_priority(row) for row in rows)
 
 

@@ -35,7 +35,7 @@ _NO_ANSWER = re.compile(
 """Errors of the communication with the controller, by name or of the operating system."""
 _POLICY_ADVICE = "A policy of the site refuses it: change what it names, or ask an administrator of the cluster."
 _POLICY = "unspecified error"
-"""What the controller returns if a script of the site, such as `job_submit.lua`, refuses; the script's own words are in
+"""The controller's message if a script of the site, such as `job_submit.lua`, refuses; the script's own words are in
 lines before."""
 _MAX_ERROR = 1000
 _SUBMIT_LIMIT = re.compile(r"\b(?:Assoc|QOS)(?:Max|Grp)SubmitJobs?\w*Limit\b")
@@ -129,7 +129,7 @@ _REFUSALS = {
     # Scripts of the site that sbatch runs before it sends the request.
     "cli_filter plugin terminated with error": _POLICY_ADVICE,
     _POLICY: _POLICY_ADVICE,
-    # What sbatch itself refuses has not been sent to the controller. Older releases do not know every option.
+    # A request that sbatch itself refuses has not been sent to the controller. Older releases do not know every option.
     "unrecognized option": _OPTION,
     "doesn't allow an argument": _OPTION,
     "requires an argument": _OPTION,
@@ -189,7 +189,7 @@ def _submit_limit(returncode: int, stderr: str) -> str | None:
 
 
 def _refusal(returncode: int, stderr: str) -> tuple[str, str] | None:
-    """The message and the remedy if sbatch refused the job for what it requests, otherwise None."""
+    """The message and the remedy if sbatch refused the job because of its request, otherwise None."""
     remedy = next((hint for refusal, hint in _REFUSALS.items() if refusal in stderr.lower()), None)
     if returncode == 0 or remedy is None:
         return None
@@ -201,6 +201,6 @@ def _unknown_outcome_message(returncode: int, stderr: str) -> str:
 
 
 def _errors(stderr: str) -> str:
-    """The lines of sbatch in one, limited in length: the last ones have its own error."""
+    """The lines of sbatch's output in one text, limited in length: the last lines have its own error."""
     text = "; ".join(line.removeprefix("sbatch: ").removeprefix("error: ") for line in stderr.splitlines() if line)
     return text if len(text) <= _MAX_ERROR else f"... {text[-_MAX_ERROR:]}"

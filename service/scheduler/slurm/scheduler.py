@@ -57,7 +57,7 @@ from trainyard.contract.wire.cluster import ClusterSnapshot
 
 @dataclass(frozen=True)
 class CachedObservation:
-    """The last observation of an attempt, for one scheduler id; another job may claim the attempt later."""
+    """The last observation of an attempt, for a scheduler id; another job may claim the attempt later."""
 
     scheduler_id: str
     """Empty: valid for every id."""
@@ -76,9 +76,9 @@ _SUBMISSION_RETENTION_SECONDS = 3600.0
 _QUEUE_MAX_AGE_SECONDS = 60.0
 """How old the queue may be from which `own_entries` returns."""
 _MAX_NAMES = 500
-"""Names in one accounting query, whose length is limited."""
+"""Maximum number of names in an accounting query, whose length is limited."""
 _MAX_IDS = 10_000
-"""Ids in one accounting query: 90,000 bytes as an argument, of which Linux allows 128 KiB."""
+"""Maximum number of ids in an accounting query: 90,000 bytes as an argument, of which Linux allows 128 KiB."""
 _SUBMITTED = Observation("pending", "Submitted to Slurm.")
 _ABSENT = Observation("absent", "Slurm: not listed")
 _ABSENT_ONCE = replace(_ABSENT, confirmed=False)
@@ -109,7 +109,7 @@ class SlurmScheduler:
             target: The function that the job runs, as `module:function`.
             owners: Set where jobs run as their owners.
             runs: The folder of the runs; needed with `owners`.
-            commands: Slurm's commands; by default those of this machine.
+            commands: Slurm's commands; by default the commands of this machine.
         """
         self._submit_seconds = submit_seconds
         self._poll_seconds = poll_seconds
@@ -123,7 +123,7 @@ class SlurmScheduler:
         self._submitters = Submitters()
         self._queue: list[Row] = []
         self._other_jobs: list[Row] = []
-        """Jobs of other accounts, queried only while one of ours waits for priority."""
+        """Jobs of other accounts, queried only while a job of this service waits for priority."""
         self._queue_queried_at = float("-inf")
         """When the query for `_queue` was started."""
         self._records: list[Row] = []
@@ -132,7 +132,7 @@ class SlurmScheduler:
         self._records_queried_at = float("-inf")
         self._answers: LateAnswers[list[Row] | None] = LateAnswers("sacct")
         self._last_queried_job = (0, "")
-        """The last job of the previous accounting query, if there were too many for one query."""
+        """The last job of the previous accounting query, if there were too many for a single query."""
         self._polled_at = float("-inf")
         self._observed: dict[str, CachedObservation] | SchedulerUnavailableError = {}
         self._submission_times: dict[str, float] = {}
@@ -192,13 +192,13 @@ class SlurmScheduler:
             self._polled_at = time.monotonic()
         if isinstance(self._observed, SchedulerUnavailableError):
             raise self._observed
-        # The last poll does not include what was submitted since.
+        # The last poll does not include later submissions.
         new = CachedObservation("", _SUBMITTED)
         observations = {job.tag: self._observed.get(job.tag, new).for_job(job) for job in jobs}
         return {tag: observation for tag, observation in observations.items() if observation is not None}
 
     def _poll(self, jobs: Sequence[SubmittedJob]) -> dict[str, CachedObservation]:
-        """One squeue, and one sacct for the jobs that the queue lacks or whose end it does not explain."""
+        """Call squeue once, and sacct once for the jobs that the queue lacks or whose end it does not explain."""
         self._query_queue()
         observed = self._matching(jobs, self._queue)
         missing = self._next_batch([job for job in jobs if job.tag not in observed])
@@ -211,7 +211,7 @@ class SlurmScheduler:
         except SchedulerUnavailableError as error:
             # The queue's answer is enough for the jobs in it; the others wait for the accounting.
             log.warning("accounting unavailable", error=str(error))
-            # What the service has cancelled can no longer start, and its worker leaves an exit record.
+            # A job that the service has cancelled can no longer start, and its worker leaves an exit record.
             slow = isinstance(error, NoAnswerYetError)
             gone = [job for job in missing if job.is_stopping or (slow and self._was_absent(job))]
             observed = {job.tag: self._absence(job) for job in gone} | observed
@@ -244,7 +244,7 @@ class SlurmScheduler:
         answer = self._answers.ask(purpose, frozenset(ids), partial(self._commands.sacct, ids=ids))
         if answer.value is None:
             return None, answer.question
-        # Only the controller knows what runs: an unfinished record that it does not list is outdated.
+        # Only the controller knows the running jobs: an unfinished record that it does not list is outdated.
         rows = _rows_of(jobs, answer.value)
         return {tag: row for tag, row in rows.items() if interpret_state(row.state)[0] == "ended"}, answer.question
 
@@ -253,7 +253,7 @@ class SlurmScheduler:
         return {tag: self._ends.with_canceller(_observation(row, {}, now), row.state) for tag, row in rows.items()}
 
     def _next_batch(self, missing: Sequence[SubmittedJob]) -> Sequence[SubmittedJob]:
-        """As many jobs as one accounting query can hold; further ones in the next queries."""
+        """As many jobs as an accounting query can hold; the next queries hold further jobs."""
         if len(missing) <= _MAX_IDS:
             return missing
         ordered = sorted(missing, key=_numeric_id)
@@ -274,13 +274,13 @@ class SlurmScheduler:
             }
 
     def _matching(self, jobs: Sequence[SubmittedJob], rows: Sequence[Row]) -> dict[str, Observation]:
-        """The observations of those of the jobs that the rows contain."""
+        """The observations of the jobs that the rows contain."""
         ahead_by_id = count_ahead(self._queue, self._other_jobs) if needs_other_jobs(rows) else {}
         now = self._clock()
         return {tag: _observation(row, ahead_by_id, now) for tag, row in _rows_of(jobs, rows).items()}
 
     def find(self, tag: str, folder: Path, next_tags: Sequence[str] = (), uid: int | None = None) -> list[str]:
-        # A query serves all tags that were submitted before it, within one poll interval.
+        # A query serves all tags that were submitted before it, within a poll interval.
         since = max(time.monotonic() - self._poll_seconds, self._submission_times.get(tag, float("-inf")))
         if self._queue_queried_at <= since:
             self._query_queue()
@@ -296,7 +296,7 @@ class SlurmScheduler:
         return sorted(ids, key=lambda job_id: (job_id != claimant, job_id in ended, int(job_id)))
 
     def _accounting_records(self, tag: str, next_tags: Sequence[str], since: float) -> list[Row]:
-        """The accounting's records of a tag, queried together with those of the other tags."""
+        """The accounting's records of a tag, queried together with the records of the other tags."""
         answered = self._record_names if self._records_queried_at > since else frozenset()
         if tag not in answered:
             others = (other for other in next_tags if other not in answered)
@@ -340,7 +340,7 @@ class SlurmScheduler:
 
     def cluster(self) -> ClusterSnapshot:
         snapshot = self._commands.sinfo()
-        # The accounts of the service's own account are not those of the owners of jobs.
+        # The accounts of the service's own user are not the accounts of the owners of jobs.
         return snapshot if self._owners else self._accounts.add_to(snapshot)
 
 
@@ -362,7 +362,7 @@ def _by_id(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _rows_of(jobs: Sequence[SubmittedJob], rows: Sequence[Row]) -> dict[str, Row]:
-    """The newest row of each of the jobs that has one, by tag."""
+    """The newest row of each job that has rows, by tag."""
     by_id = _by_id(rows)
     return {job.tag: row for job in jobs if (row := _row_of(job, by_id)) is not None}
 

@@ -30,12 +30,12 @@ SHORT_FORMAT = "--format=%P|%a|%l|%N|%T|%s|%g|%G|%L"
 _FREE_STATES = frozenset({"idle", "mixed", "allocated", "completing", "planned"})
 """States in which a node runs jobs, or will when it has room."""
 _GPU = re.compile(r"gpu(?::(?!no_consume:)([^:()]+))?(?::no_consume)?:(\d+)(?:\(.*)?")
-"""A type may begin with a digit, as those of MIG slices do (`gpu:1g.10gb:2`)."""
+"""A type may begin with a digit, as in MIG slices (`gpu:1g.10gb:2`)."""
 
 
 @dataclass(frozen=True)
 class NodeLine:
-    """One node in one partition."""
+    """A node in a partition."""
 
     partition: str
     default: bool
@@ -49,7 +49,7 @@ class NodeLine:
     gpus: Mapping[str, int]
     default_time_minutes: int | None = None
     used_gpus: Mapping[str, int] | None = field(default=None)
-    """By type, as `gpus`. None: unknown."""
+    """Used GPUs by type, like `gpus`. None: unknown."""
 
 
 def parse_wide(text: str) -> list[NodeLine]:
@@ -165,7 +165,7 @@ def _gpus(lines: Iterable[NodeLine]) -> list[GpuCount]:
 
 
 def _free(line: NodeLine, type_: str) -> int | None:
-    """The free GPUs of a type on one node; None if the type of the used ones is unknown."""
+    """The free GPUs of a type on a node; None if the type of the used GPUs is unknown."""
     if not line.takes_jobs:
         return 0
     if line.used_gpus is None:

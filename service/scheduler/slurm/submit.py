@@ -1,4 +1,4 @@
-"""The submitter: a short-lived process that submits one attempt through submitit and reports sbatch's output.
+"""The submitter: a short-lived process that submits an attempt through submitit and reports sbatch's output.
 
 It is a process of its own because sbatch copies its caller's environment into the job, may take minutes, and must be
 killed at its time limit. It returns `{"returncode", "stdout", "stderr"}`; the caller interprets them.
@@ -92,7 +92,7 @@ def submit_request(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def planned_executor(request: Mapping[str, Any]) -> PlannedExecutor:
-    """The executor of one request."""
+    """The executor of a request."""
     folder = AttemptLayout(Path(request["folder"])).submitit
     return PlannedExecutor(folder, request["script"], request["nodes"], request["limit_seconds"], request["submission"])
 

@@ -38,7 +38,7 @@ def main(channel: socket.socket) -> None:
 
 
 def _run_submitter(channel: socket.socket, connection: int, log: int) -> None:
-    """Serve one request in a forked process, and end it."""
+    """Serve a request in a forked process, and end it."""
     status = 1
     try:
         channel.close()

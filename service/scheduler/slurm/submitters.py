@@ -21,7 +21,7 @@ _MODULE = "service.scheduler.slurm.submit_server"
 _START_SECONDS = 30.0
 """Time for a submitter to begin, the start of the server included; a server that takes longer is replaced."""
 _MAX_REQUESTS = 1000
-"""After these a new server is started, so that what it may have leaked does not accumulate."""
+"""After this many requests a new server is started, so that leaks do not accumulate."""
 
 
 @dataclass(eq=False)
@@ -58,7 +58,8 @@ class _Server:
 
 
 class Submitters:
-    """Runs submitters, which are forked from a server that starts with the first one and ends with the service."""
+    """Runs submitters, which are forked from a server that starts with the first submission and ends with the
+    service."""
 
     def __init__(self) -> None:
         self._server: _Server | None = None
@@ -66,7 +67,7 @@ class Submitters:
         """Guards `_server`, since submissions run in several threads."""
 
     def run(self, request: Mapping[str, Any], log: BinaryIO, seconds: float) -> bytes:
-        """Run one submitter to its end and return its result.
+        """Run a submitter to its end and return its result.
 
         Args:
             log: Standard output and error of the submitter.
@@ -117,7 +118,7 @@ class Submitters:
             raise
 
     def _acquire(self) -> _Server:
-        """Return the server; a new one if there is none, or if it has served its number of requests."""
+        """Return the server; a new server if there is none, or after its maximum number of requests."""
         with self._lock:
             if self._server is not None and self._server.requests >= _MAX_REQUESTS:
                 self._server.end()

@@ -1,4 +1,4 @@
-"""What a search does next, from the state of all its trials. Pure functions: no clock, database or sampling.
+"""The next moves of a search, from the state of all its trials. Pure functions: no clock, database or sampling.
 
 `asha` and `hyperband` are the asynchronous successive halving of Li et al. 2020 (A System for Massively Parallel
 Hyperparameter Tuning, algorithm 2): whenever a place is free, the best trial that is paused at a rung continues if it
@@ -27,7 +27,7 @@ class Trial:
     values: Mapping[str, object]
     bracket: int = 0
     status: str | None = None
-    """Of its job; None: the job was deleted, or the proposal was rejected."""
+    """Status of its job; None: the job was deleted, or the proposal was rejected."""
     reason: str | None = None
     rejected: bool = False
     error: str = ""
@@ -43,7 +43,7 @@ class Trial:
 
     @property
     def is_active(self) -> bool:
-        """Whether it holds one of the places of `max_parallel`."""
+        """Whether it counts in `max_parallel`."""
         return self.status in ACTIVE or (self.status in ("queued", "paused") and self.desired == "run")
 
     @property
@@ -54,13 +54,13 @@ class Trial:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the fault is that of its values: an infrastructure failure says nothing about them."""
+        """Whether its values are at fault; an infrastructure failure does not depend on them."""
         return self.rejected or (self.status == "failed" and self.reason in ("error", "out_of_memory"))
 
 
 @dataclass(frozen=True)
 class NextMoves:
-    """What follows from the state of a search."""
+    """The moves that follow from the state of a search."""
 
     record: Mapping[int, int] = field(default_factory=dict)
     """The rung of each trial that has reached it and whose value is to be recorded."""
@@ -80,7 +80,7 @@ class NextMoves:
 
 
 def next_moves(plan: SearchPlan, trials: Sequence[Trial], gpu_seconds: float) -> NextMoves:
-    """Return what follows. Results that are to be recorded count in the same call."""
+    """Return the next moves. Results that are to be recorded count in the same call."""
     record = {t.number: at for t in trials if (at := t.paused_at) is not None and at not in t.results}
     known = [_with_result(trial, record.get(trial.number)) for trial in trials]
     free = plan.max_parallel - sum(trial.is_active for trial in known)
@@ -125,7 +125,7 @@ def promotable(plan: SearchPlan, trials: Sequence[Trial]) -> list[Trial]:
 
 
 def ranked_at(plan: SearchPlan, trials: Sequence[Trial], rung: int) -> list[Trial]:
-    """Return the trials with a value at a rung, the best one first; of equal values, the older trial."""
+    """Return the trials with a value at a rung, the best trial first; among equal values, the older trial first."""
     scored = [
         (plan.sign * value, trial.number, trial) for trial in trials if (value := trial.results.get(rung)) is not None
     ]

@@ -1,4 +1,4 @@
-"""What is fixed about a search when it is submitted: its metric, its rungs and its limits. Pure functions."""
+"""The fixed parts of a search from its submission: its metric, its rungs and its limits. Pure functions."""
 
 import hashlib
 import math
@@ -14,7 +14,7 @@ from trainyard.contract.wire.search import MAX_RUNGS, RUNG_ALGORITHMS, Search
 _RUNG_FRACTION = 27
 """The first rung is at this part of the steps, unless `min_steps` names another."""
 _FIXED_FIELDS = ("steps", "epochs", "evaluation", "resume_from")
-"""Fields that decide where rungs are, or what a trial starts from."""
+"""Fields that decide where rungs are, or from which checkpoint a trial starts."""
 
 
 class SearchPlan(BaseModel):
@@ -27,11 +27,11 @@ class SearchPlan(BaseModel):
     mode: Literal["min", "max"]
     max_parallel: int
     rung_steps: tuple[int, ...] = ()
-    """Of `asha` and `hyperband`: the steps at which trials are paused, ascending, all before the last step."""
+    """For `asha` and `hyperband`: the steps at which trials are paused, ascending, all before the last step."""
 
     @property
     def sign(self) -> float:
-        """What values are multiplied by so that a smaller one is better."""
+        """The factor that makes smaller values better."""
         return -1.0 if self.mode == "max" else 1.0
 
     @property

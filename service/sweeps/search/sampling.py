@@ -51,7 +51,7 @@ def propose(plan: SearchPlan, trials: Sequence[Trial]) -> dict[str, Any]:
 
 
 def importance(plan: SearchPlan, trials: Sequence[Trial]) -> dict[str, float]:
-    """Return each field's share of what separates the best tenth of the trials from all; empty for few results.
+    """Return each field's share of the difference between the best tenth of the trials and all; empty for few results.
 
     PED-ANOVA (Watanabe et al. 2023) needs NumPy alone; Optuna's fANOVA needs scikit-learn and fits forests.
     """
@@ -93,7 +93,7 @@ def _study(plan: SearchPlan, trials: Sequence[Trial], sampler: "optuna.samplers.
 
 
 def _frozen(plan: SearchPlan, trial: Trial, worst: float | None) -> "optuna.trial.FrozenTrial":
-    """Return a trial for Optuna. One whose values made it fail counts as the worst; one that was lost does not."""
+    """Return a trial for Optuna. A trial whose values made it fail counts as the worst; a lost trial does not."""
     from optuna.trial import create_trial
 
     states = _states()

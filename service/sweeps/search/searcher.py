@@ -3,7 +3,7 @@
 A proposal is drawn and checked before the transaction that stores the trial and its job. That transaction holds the
 leader lease and finds the same number of trials as the proposal was drawn from, or stores nothing; the primary key of
 trials ensures the same in the database. A service that is killed before the commit proposes the same values again, for
-the same number; one that is killed after it finds the trial.
+the same number; a service that is killed after it finds the trial.
 """
 
 from collections.abc import Callable
@@ -75,7 +75,7 @@ class SweepSearcher:
     """The number of results for which this process last tried to compute the importance of fields."""
 
     def run_once(self) -> bool:
-        """Advance every search by one step; return whether any may go on at once.
+        """Advance every search by a step; return whether any may go on at once.
 
         Raises:
             LeaseLostError: another service has become the leader.
@@ -94,7 +94,7 @@ class SweepSearcher:
             except TooManyRequestsError:
                 log.info("the processes for proposals are busy", sweep=sweep_id)
             except Exception:
-                # The other searches must survive a bug in one.
+                # The other searches must survive a bug in one of them.
                 log.exception("a search cannot be advanced", sweep=sweep_id)
         if changed:
             self.on_change()
@@ -113,7 +113,7 @@ class SweepSearcher:
         return moves.changes or proposed
 
     def _apply(self, sweep_id: str) -> None:
-        """Decide again from rows that no other writer changes, and write what follows."""
+        """Decide again from rows that no other writer changes, and write the moves."""
         with self.lease.write() as session:
             now = self.clock()
             sweep = SweepRepository(session).get_for_update(sweep_id)
@@ -129,7 +129,7 @@ class SweepSearcher:
         self.failpoint("search.after-moves")
 
     def _propose(self, state: SearchState) -> bool:
-        """Store one more trial; return whether it was stored."""
+        """Store another trial; return whether it was stored."""
         sweep = state.sweep
         try:
             values = self.run_in_process(_OWNER, propose, state.plan, state.trials)

@@ -22,9 +22,9 @@ class SearchState:
     plan: SearchPlan
     trials: Sequence[Trial]
     rows: Mapping[int, SweepTrial]
-    """By number."""
+    """Trials by number."""
     jobs: Mapping[int, Job]
-    """By number; without those that were deleted."""
+    """Jobs by number, without deleted jobs."""
     gpu_seconds: float
 
 

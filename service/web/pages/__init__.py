@@ -1,1 +1,1 @@
-"""The routes of the pages, one module for each section of the dashboard."""
+"""The routes of the pages, a module for each section of the dashboard."""

@@ -34,7 +34,7 @@ After = Annotated[str | None, Query(max_length=64)]
 def show_tokens(
     app_state: AppStateDep, pages: PagesDep, visitor: VisitorDep, now: NowDep, after: After = None
 ) -> HTMLResponse:
-    """Return the list of tokens, with a form to create one."""
+    """Return the list of tokens, with a form to create a token."""
     if visitor.user.role != "admin":
         return _administrators_only(pages, visitor)
     page = tokens.list_all(app_state, visitor.user, PageRequest(limit=_PAGE_SIZE, after=after, descending=True))

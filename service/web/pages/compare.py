@@ -1,4 +1,4 @@
-"""The page that compares runs: selected ones, or the members of a sweep."""
+"""The page that compares runs: selected runs, or the members of a sweep."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -86,7 +86,7 @@ def members_address(sweep: SweepDetail) -> str:
 
 
 def named_runs(app_state: AppState, now: datetime, ids: list[str]) -> tuple[list[JobResource], list[str]]:
-    """Return the jobs that exist, and the ids of those that do not."""
+    """Return the existing jobs, and the ids of the jobs that do not exist."""
     runs, missing = [], []
     for job_id in ids:
         try:
@@ -130,7 +130,7 @@ def comparison(jobs: Sequence[JobResource]) -> dict[str, Any]:
 
 
 def metric_keys(jobs: Iterable[JobResource]) -> list[str]:
-    """Return the metrics of all jobs: first those of the model, then those of the machine."""
+    """Return the metrics of all jobs: first the metrics of the model, then the metrics of the machine."""
     return sorted({key for job in jobs for key in job.metrics}, key=lambda key: (key.startswith(_MACHINE_METRICS), key))
 
 

@@ -1,4 +1,4 @@
-"""The page of data files: the list, and the upload of a new one."""
+"""The page of data files: the list, and the upload of a new file."""
 
 from typing import Annotated
 
@@ -23,7 +23,7 @@ def show_files(
     visitor: VisitorDep,
     after: Annotated[str | None, Query(max_length=40)] = None,
 ) -> HTMLResponse:
-    """Return the list of data files, newest first, with a form to upload one."""
+    """Return the list of data files, newest first, with a form to upload a file."""
     rows, has_more = app_state.files.list_page(PageRequest(limit=_PAGE_SIZE, after=after), None)
     files = [file_resource(row) for row in rows]
     return pages.render(

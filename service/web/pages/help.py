@@ -30,7 +30,7 @@ def show_help(
 
 @router.get("/help/{name:path}")
 def show_help_text(name: str, pages: PagesDep, visitor: VisitorDep) -> HTMLResponse:
-    """Show one file.
+    """Show a file.
 
     Raises:
         NotFoundError: There is none of that name.

@@ -1,4 +1,4 @@
-"""The table of jobs, and the page of one job."""
+"""The table of jobs, and the page of a job."""
 
 import re
 from typing import Annotated, Any, Literal
@@ -56,8 +56,8 @@ _ROW_SPEC_FIELDS = ("gpus", "strategy", "precision", "lora_rank")
 def row_fields(job: JobResource) -> dict[str, Any]:
     """Return the fields of a job that the table shows, so that a page of 50 jobs is small.
 
-    They are as in the API's answer, but that the loss has one name for all jobs, and that of other metrics only that
-    of the evaluation is there.
+    Same as in the API, except that the loss has the same key for all jobs, and the only other metric is the evaluation
+    metric.
     """
     fields = job.model_dump(mode="json", include={*_ROW_FIELDS, "metrics", "loss_metric", "evaluation_metric"})
     metrics, evaluation = fields["metrics"], job.evaluation_metric
@@ -89,7 +89,7 @@ def requested_table(
     group: Annotated[str, Query(max_length=MAX_KEY)] = "",
     archived: Annotated[Literal["no", "only", "all"], Query()] = "no",
 ) -> TableRequest:
-    """Return what the address asks for. Its filters are those of the API."""
+    """Return the request in the page's address. It has the filters of the API."""
     keys = dict.fromkeys([*(columns or ()), *group_keys(group)])
     return TableRequest(
         where=where,
@@ -121,7 +121,7 @@ def show_jobs(
     window: Annotated[PageRequest, Depends(first_rows)],
     table: Annotated[TableRequest, Depends(requested_table)],
 ) -> HTMLResponse:
-    """Return the table of jobs. What it shows is stored in the address."""
+    """Return the table of jobs. Its state is stored in the address."""
     page, error = Page[JobResource](data=[]), None
     try:
         page = list_table(app_state.database, window, table, app_state.settings.runs, now)
@@ -151,7 +151,7 @@ def show_jobs(
 
 @router.get("/jobs/{job_id}")
 def show_job(app_state: AppStateDep, pages: PagesDep, visitor: VisitorDep, now: NowDep, job_id: str) -> HTMLResponse:
-    """Return the page of one job, with the curve of its loss for the first view."""
+    """Return the page of a job, with the curve of its loss for the first view."""
     job = read_job(app_state.database, job_id, app_state.settings.runs, now)
     preview = CurveQuery((PREVIEW_METRIC,), max_points=PREVIEW_POINTS)
     curves = read_curves(app_state.database, job_id, preview, now)

@@ -1,4 +1,4 @@
-"""The pages of registered models: their table, and the versions of one."""
+"""The pages of registered models: their table, and the versions of a model."""
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse

@@ -1,8 +1,8 @@
 """Signing in with a code of `trainyard open`, which the browser has from the fragment of its address.
 
-A visit never uses a code up, so that previews of links and prefetching do not. Nor does a code alone sign anybody in:
-a stranger could send the address of a code of their own, and receive what the visitor then does under their name. So
-the visitor is shown whose code it is, and confirms.
+A visit never uses a code up, so that previews of links and prefetching do not. Nor does a code alone sign anybody in: a
+stranger could send the address of a code of their own, and receive everything that the visitor then does under their
+name. So the visitor is shown whose code it is, and confirms.
 """
 
 from datetime import timedelta
@@ -32,7 +32,7 @@ _PROBLEM = (
 
 
 async def get_present_caller(request: Request) -> Caller | None:
-    """Return the session that the browser has already; None without one."""
+    """Return the session that the browser has already; None without a session."""
     caller: Caller | None = getattr(request.state, "caller", None)
     return caller if caller is not None and caller.secret is not None else None
 

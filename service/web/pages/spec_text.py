@@ -26,7 +26,7 @@ _Dumper.add_representer(
 
 
 def spec_yaml(document: Mapping[str, Any]) -> str:
-    """Return a spec as YAML, one line for each section, as in the presets.
+    """Return a spec as YAML, a line for each section, as in the presets.
 
     Environment variables are in quotes, so that another number in place of theirs is a string too.
     """

@@ -102,7 +102,7 @@ def origin_spec(
 
 
 def copied_spec(job: JobResource, name: str) -> dict[str, Any]:
-    """Return the spec of a job for a new one, which has another name and records where it comes from."""
+    """Return the spec of a job for a new job, which has another name and records where it comes from."""
     document = brief_spec(job.spec)
     for field in ("resume_from", "after"):
         document.pop(field, None)
@@ -113,7 +113,8 @@ def copied_spec(job: JobResource, name: str) -> dict[str, Any]:
 
 
 def doubled(document: dict[str, Any], reason: str) -> dict[str, Any] | None:
-    """Double the length of a run in its spec, and return the field with both values and a comment; None without one."""
+    """Double the length of a run in its spec, and return the field with both values and a comment; None without a
+    length."""
     before = dict(document)
     if not (field := longer(document)):
         return None
