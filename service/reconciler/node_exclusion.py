@@ -119,3 +119,30 @@ def next_excluded(excluded: Sequence[str], node: str | None) -> list[str]:
     if node is None:
         return list(excluded)
     return [*(name for name in excluded if name != node), node][-MAX_EXCLUDED:]
+
+
+def affordable(
+    names: Sequence[str], fixed: Sequence[str], partitions: Sequence[Sequence[str]], count: int
+) -> list[str]:
+    """Return the nodes, as many as possible from the beginning, whose exclusion leaves enough nodes for a job.
+
+    Slurm does not refuse a pending job that excludes too many nodes, but holds it.
+
+    Args:
+        names: The nodes to be excluded, the most important first.
+        fixed: Nodes and node lists that the job excludes in any case.
+        partitions: The nodes of each partition where the job may run. Without any, all names are returned.
+        count: The number of nodes that the job needs.
+    """
+    plain = {part for part in fixed if _NODE.fullmatch(part)}
+    lists = [part for part in fixed if part not in plain]
+    left = [
+        {node for node in nodes if node not in plain and not any(is_listed(node, part) for part in lists)}
+        for nodes in partitions
+        if nodes
+    ]
+    chosen: list[str] = []
+    for name in names:
+        if not left or any(len(nodes - {*chosen, name}) >= count for nodes in left):
+            chosen.append(name)
+    return chosen

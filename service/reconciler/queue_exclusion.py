@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -17,12 +17,12 @@ from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
 from service.reconciler.repository import jobs_of_attempts, pending_attempt_ids
-from service.reconciler.submission.attempts import explain_avoided, fitting
+from service.reconciler.submission.attempts import NodeChoice, explain_avoided, spec_exclusions
 from service.scheduler.base import QueueEditor, Scheduler, SchedulerUnavailableError, SubmittedJob
 from service.specs.site import partition_names
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.stored_spec import parse_stored_spec
-from trainyard.contract.spec.training_spec import NODE_TEST
+from trainyard.contract.spec.training_spec import NODE_TEST, TrainingSpec
 
 log = structlog.get_logger("queue-exclusion")
 
@@ -98,14 +98,15 @@ class QueueExclusion:
         ids = sorted(pending - self._examined)[:_MAX_JOBS]
         if not ids:
             return []
-        cluster = ClusterRepository(session).resource(backend, now)
+        clusters = ClusterRepository(session)
+        cluster, members = clusters.resource(backend, now), clusters.members(backend)
         changes = []
         for job, attempt in jobs_of_attempts(session, ids):
-            resources = parse_stored_spec(job.spec).resources
-            is_test = NODE_TEST in job.labels
-            avoided = [] if is_test else excluded.within(partition_names(resources, cluster))
-            fixed = (*([resources.exclude] if resources.exclude else []), *attempt.excluded_nodes)
-            if (change := _change(job, attempt, avoided, fixed)) is not None:
+            spec = parse_stored_spec(job.spec)
+            names = partition_names(spec.resources, cluster)
+            avoided = () if NODE_TEST in job.labels else tuple(excluded.within(names))
+            choice = NodeChoice(avoided, tuple(members.get(name, ()) for name in sorted(names)))
+            if (change := _change(job, attempt, spec, choice)) is not None:
                 changes.append(change)
             else:
                 self._examined.add(attempt.id)
@@ -131,11 +132,13 @@ def _places(excluded: Exclusions) -> set[tuple[str, tuple[str, ...]]]:
     return {(node.name, node.partitions) for node in excluded.nodes}
 
 
-def _change(job: Job, attempt: Attempt, avoided: Sequence[ExcludedNode], fixed: tuple[str, ...]) -> _Change | None:
+def _change(job: Job, attempt: Attempt, spec: TrainingSpec, choice: NodeChoice) -> _Change | None:
     """Return the necessary change, if any. An attempt that was made after the exclusion has had it from its beginning,
     unless the scheduler refused it."""
-    names = {node.name for node in avoided}
-    stays = [name for name in attempt.cluster_exclusions if name in names]
-    new = [node for node in avoided if node.since > attempt.created_at and node.name not in (*stays, *fixed)]
-    expected = fitting([*stays, *(node.name for node in new)])
+    fixed = (*spec_exclusions(spec), *attempt.excluded_nodes)
+    stays = [node for node in choice.avoided if node.name in attempt.cluster_exclusions]
+    new = [node for node in choice.avoided if node.since > attempt.created_at and node.name not in fixed]
+    new = [node for node in new if node not in stays]
+    expected = replace(choice, avoided=(*stays, *new)).shared(spec, attempt.excluded_nodes)
+    new = [node for node in new if node.name in expected]
     return _Change(job, attempt, expected, new, fixed) if expected != attempt.cluster_exclusions else None

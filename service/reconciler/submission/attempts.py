@@ -1,6 +1,7 @@
 """The next attempt of a job."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import accumulate
 
@@ -11,7 +12,8 @@ from service.cluster.repository import ClusterRepository, NodeFaultRepository
 from service.core.ids import new_attempt_id, scheduler_tag
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
-from service.reconciler.node_exclusion import next_excluded
+from service.reconciler.node_exclusion import affordable, next_excluded
+from service.scheduler.launch_document import ranks_per_node
 from service.specs.site import partition_names
 from trainyard.contract.layout import attempt_folder_name
 from trainyard.contract.spec.training_spec import NODE_TEST, TrainingSpec
@@ -29,16 +31,15 @@ def new_attempt(
     instance: str,
     scheduler: str,
     now: datetime,
-    avoided: Sequence[ExcludedNode] = (),
+    choice: "NodeChoice | None" = None,
 ) -> Attempt:
-    """Make the next attempt of a job, which the caller adds to the session.
-
-    Args:
-        avoided: The nodes of this attempt's partitions that all jobs avoid.
-    """
+    """Make the next attempt of a job, which the caller adds to the session."""
+    choice = choice or NodeChoice()
     restarts = max(0, spec.restart.max_retries - job.retries_used)
     attempt_id = new_attempt_id()
     previous = jobs.get_attempt(job.attempt_id) if job.attempt_id else None
+    failed_on = next_excluded(previous.excluded_nodes, previous.failed_node) if previous else []
+    own = choice.own(spec, failed_on)
     attempt = Attempt(
         id=attempt_id,
         job_pk=job.pk,
@@ -53,24 +54,32 @@ def new_attempt(
         nodes=[],
         absence_checks=0,
         checkpoint_step=newest_step(job),
-        excluded_nodes=next_excluded(previous.excluded_nodes, previous.failed_node) if previous else [],
-        cluster_exclusions=fitting([node.name for node in avoided]),
+        excluded_nodes=own,
+        cluster_exclusions=choice.shared(spec, own),
     )
-    if previous is not None and previous.failed_node in attempt.excluded_nodes:
-        jobs.add_event(
-            job,
-            "node_excluded",
-            f"node {previous.failed_node} is excluded from the next attempt, because it probably caused the "
-            f"failure of attempt {previous.number}",
-            level="warning",
-            data={"node": previous.failed_node, "attempt": previous.number},
-        )
+    if previous is not None and previous.failed_node is not None:
+        _explain_failed(jobs, job, previous, is_excluded=previous.failed_node in own)
     if attempt.cluster_exclusions:
-        explain_avoided(jobs, job, attempt, avoided)
+        explain_avoided(jobs, job, attempt, choice.avoided)
     job.attempts += 1
     job.next_execution += restarts + 1
     job.attempt_id = attempt_id
     return attempt
+
+
+def _explain_failed(jobs: JobRepository, job: Job, previous: Attempt, *, is_excluded: bool) -> None:
+    """Add an event about the node that made the attempt before fail."""
+    cause = f"it probably caused the failure of attempt {previous.number}"
+    if is_excluded:
+        message = f"node {previous.failed_node} is excluded from the next attempt, because {cause}"
+    else:
+        message = (
+            f"node {previous.failed_node} is used again, although {cause}: too few other nodes are left for the job"
+        )
+    data = {"node": previous.failed_node, "attempt": previous.number}
+    jobs.add_event(
+        job, "node_excluded" if is_excluded else "node_exclusion_lifted", message, level="warning", data=data
+    )
 
 
 def explain_avoided(jobs: JobRepository, job: Job, attempt: Attempt, avoided: Sequence[ExcludedNode]) -> None:
@@ -82,14 +91,43 @@ def explain_avoided(jobs: JobRepository, job: Job, attempt: Attempt, avoided: Se
     jobs.add_event(job, "node_excluded", message, level="warning", data=data)
 
 
-def nodes_to_avoid(session: Session, spec: TrainingSpec, backend: str, now: datetime) -> list[ExcludedNode]:
-    """Return the nodes that all jobs avoid but tests of nodes, in the partitions where a job may run."""
-    if NODE_TEST in spec.metadata:
-        return []
-    excluded = NodeFaultRepository(session, now).exclusions(backend)
-    if not excluded.nodes:
-        return []
-    return excluded.within(partition_names(spec.resources, ClusterRepository(session).resource(backend, now)))
+@dataclass(frozen=True)
+class NodeChoice:
+    """The nodes where a job may run, and the nodes that it should avoid."""
+
+    avoided: tuple[ExcludedNode, ...] = ()
+    """The nodes of the job's partitions that all jobs avoid."""
+    partitions: tuple[Sequence[str], ...] = ()
+    """The nodes of each partition of the job, as far as they are known."""
+
+    @classmethod
+    def load(cls, session: Session, spec: TrainingSpec, backend: str, now: datetime) -> "NodeChoice":
+        """Return the choice of a job. Tests of nodes avoid none."""
+        cluster = ClusterRepository(session)
+        names, members = partition_names(spec.resources, cluster.resource(backend, now)), cluster.members(backend)
+        excluded = NodeFaultRepository(session, now).exclusions(backend)
+        avoided = () if NODE_TEST in spec.metadata else tuple(excluded.within(names))
+        return cls(avoided, tuple(members.get(name, ()) for name in sorted(names)))
+
+    def own(self, spec: TrainingSpec, names: Sequence[str]) -> list[str]:
+        """Return the nodes, oldest first, that the job excludes because its attempts failed there."""
+        newest_first = affordable(names[::-1], spec_exclusions(spec), self.partitions, node_count(spec))
+        return newest_first[::-1]
+
+    def shared(self, spec: TrainingSpec, fixed: Sequence[str]) -> list[str]:
+        """Return the nodes that all jobs avoid and this job can avoid, beside the nodes that it excludes itself."""
+        names = [node.name for node in self.avoided]
+        return fitting(affordable(names, [*spec_exclusions(spec), *fixed], self.partitions, node_count(spec)))
+
+
+def spec_exclusions(spec: TrainingSpec) -> list[str]:
+    """Return the node lists that the spec excludes."""
+    return [spec.resources.exclude] if spec.resources.exclude else []
+
+
+def node_count(spec: TrainingSpec) -> int:
+    """Return the number of nodes that a job needs."""
+    return spec.gpus // ranks_per_node(spec)
 
 
 def fitting(names: Sequence[str]) -> list[str]:

@@ -27,7 +27,7 @@ from service.jobs.repository import JobRepository
 from service.planner.service import Planner
 from service.reconciler.repository import withdrawn_attempts
 from service.reconciler.run_dir import read_claimant
-from service.reconciler.submission.attempts import new_attempt, nodes_to_avoid
+from service.reconciler.submission.attempts import NodeChoice, new_attempt
 from service.reconciler.submission.backoff import SubmitBackoff
 from service.reconciler.submission.checks import CheckedJob, SubmissionChecks
 from service.reconciler.submission.outcomes import OutcomeRecorder, refusal_group, settle
@@ -141,9 +141,9 @@ class Submitter:
                 self.metrics.submission("refused")
                 return
             now, spec, scheduler = self.clock(), checked.accepted.spec, self.scheduler.name
-            avoided = nodes_to_avoid(session, spec, scheduler, now)
+            choice = NodeChoice.load(session, spec, scheduler, now)
             instance = self.settings.instance
-            attempt = new_attempt(jobs, job, spec, instance=instance, scheduler=scheduler, now=now, avoided=avoided)
+            attempt = new_attempt(jobs, job, spec, instance=instance, scheduler=scheduler, now=now, choice=choice)
             session.add(attempt)
             jobs.transition(job, "submitting", f"Submitting to the scheduler ({self.scheduler.name}).")
             self.failpoint("submit.before-intent")

@@ -306,6 +306,50 @@ def test_exclusions_of_the_cluster_do_not_become_those_of_the_job(world: World) 
     assert list(world.launch_document(job).excluded_nodes) == ["n3"]
 
 
+def two_nodes(world: World) -> None:
+    """Let the partition have two nodes."""
+    world.scheduler.nodes = ClusterReport(
+        partitions=[PartitionResource(name="gpu", default=True, nodes={"idle": 2})], members={"gpu": ["n1", "n2"]}
+    )
+    world.clock.advance(61)  # the cluster is queried once a minute
+    world.tick()
+
+
+def test_pending_attempts_keep_a_node_of_their_partition(world: World, queue: EditingScheduler) -> None:
+    """Slurm does not refuse a pending job that excludes all nodes, but holds it."""
+    two_nodes(world)
+    waits = world.submit()
+    failed = fail_to_start(world, "n1")
+    world.tick(60)
+    assert [world.launch_document(job).excluded_nodes for job in failed] == [("n1",)] * 2
+    queue.edits.clear()
+    world.clock.advance(60)
+    fail_to_start(world, "n2")
+    world.tick(2)
+    assert excluded(world) == ["n2"], "the newest faults win"
+    changed = {tag: nodes for tags, nodes in queue.edits for tag in tags}
+    assert changed[world.launch_document(waits).tag] == ["n2"]
+    assert [changed[world.launch_document(job).tag] for job in failed] == [["n1"]] * 2
+
+
+def test_an_attempt_excludes_no_more_nodes_than_it_can_do_without(world: World) -> None:
+    two_nodes(world)
+    job = world.submit()
+    world.tick()
+    for node in ("n1", "n2"):
+        end(world, job, node)
+        world.tick(60)
+        assert world.launch_document(job).excluded_nodes == (node,)
+    both = world.submit(gpus=2, resources={"gpus_per_node": 1})
+    world.tick()
+    end(world, both, "n1")
+    world.tick(60)
+    assert world.launch_document(both).excluded_nodes == ()
+    (event,) = [event for event in events(world, both) if event["data"]["node"] == "n1"]
+    assert event["type"] == "node_exclusion_lifted"
+    assert "is used again, although it probably caused the failure of attempt 1" in event["message"]
+
+
 def test_faults_are_stored_for_a_day(world: World) -> None:
     fail_to_start(world, "n2")
     world.clock.advance(86_401)

@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from service.reconciler.evidence import Evidence
-from service.reconciler.node_exclusion import MAX_EXCLUDED, Fault, failed_node, is_listed, next_excluded, node_fault
+from service.reconciler.node_exclusion import (
+    MAX_EXCLUDED,
+    Fault,
+    affordable,
+    failed_node,
+    is_listed,
+    next_excluded,
+    node_fault,
+)
 from service.reconciler.run_dir import UnclaimedAttempt
 from service.scheduler.base import Observation
 from trainyard.contract.wire.reports import NODE_NOT_READY, Failure, FinishRecord
@@ -172,3 +180,24 @@ def test_the_node_of_a_stalled_rank_counts_when_it_is_named_again() -> None:
     assert _failed_node(stalled("n2"), ended(ended_as="completed"), stalled_before={"n1", "n2"}) == "n2"
     assert _failed_node(stalled("n2; rm"), ended(ended_as="completed"), stalled_before={"n2; rm"}) is None
     assert _failed_node(stalled(None), ended(ended_as="completed"), stalled_before={"n2"}) is None
+
+
+@pytest.mark.parametrize(
+    ("names", "fixed", "partitions", "count", "expected"),
+    [
+        (["a", "b"], [], [], 1, ["a", "b"]),
+        (["a", "b"], [], [()], 1, ["a", "b"]),
+        (["a", "b"], [], [("a", "b")], 1, ["a"]),
+        (["a", "b"], ["b"], [("a", "b")], 1, ["b"]),
+        (["n1", "n2"], ["n[3-4]"], [("n1", "n2", "n3", "n4")], 1, ["n1"]),
+        (["n1"], ["n2,n[3-4]"], [("n1", "n2", "n3", "n4")], 1, []),
+        (["a"], [], [("a", "b")], 2, []),
+        (["a"], [], [("a", "b"), ("b", "c")], 2, ["a"]),
+        (["a", "b", "c"], [], [("a", "b"), ("c",)], 1, ["a", "b"]),
+        (["elsewhere"], [], [("a",)], 1, ["elsewhere"]),
+    ],
+)
+def test_excluded_nodes_leave_enough_for_the_job(
+    names: list[str], fixed: list[str], partitions: list[tuple[str, ...]], count: int, expected: list[str]
+) -> None:
+    assert affordable(names, fixed, partitions, count) == expected
