@@ -19,8 +19,9 @@ SHARED_PARTS = ("model", "low_halves", "optimizer", "ema")
 class OverlappedStager(AsyncStager):
     """Copies in a thread, on CUDA in a separate stream. Its buffers are reused, so only the first save allocates.
 
-    The state must not change before `synchronize_staging` returns. The captured tensors change only in an update
-    (decision 73), so the copy takes place beside the forward and backward of the next step.
+    The state must not change before `synchronize_staging` returns. The captured tensors change only in an update, so
+    the copy takes place beside the forward and backward of the next step. Whatever changes at another time is captured
+    as a copy.
     """
 
     _synchronize_after_execute = False

@@ -27,7 +27,7 @@ class Point(Base):
     """One value of a metric. `special` encodes values that SQLite cannot store: 1 NaN, 2 infinity, 3 minus infinity.
 
     Without foreign keys, whose checks cost more than the INSERT. Writers lock the job's row, and the deletion of a job
-    deletes its points (docs/decisions/0043).
+    deletes its points (docs/decisions/0023).
     """
 
     __tablename__ = "points"

@@ -233,7 +233,7 @@ class TestTrainerOfTransformers:
             return {"input_ids": tokens, "labels": tokens, "attention_mask": [1] * len(tokens)}
 
         halves = {"per_device_train_batch_size": BATCH // 2, "gradient_accumulation_steps": 2}
-        # Without a warm-up, which begins one step later in transformers (decision 64).
+        # Without a warm-up, which begins one step later in transformers.
         schedule = {"lr_scheduler_type": "cosine", "weight_decay": 0.1}
         return {
             "model": cases.model(),
