@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 ENGINE_LOSS = "train/loss"
 TRAIN_LOSS = "train loss"
-"""What the training loss is called in tables, on pages and in `watch`, whichever metric it is."""
+"""Name of the training loss in tables, on pages and in `watch`, whichever metric it is."""
 _PREFERRED = (
     *(ENGINE_LOSS, "loss", "train_loss", "Loss/train", "loss/train", "training_loss", "train/train_loss"),
     *("training/loss", "train.loss", "trainer/loss"),
@@ -18,9 +18,10 @@ _SYSTEM = ("system/", "perf/", "memory/", "comm/")
 def choose_loss(names: Iterable[str]) -> str | None:
     """Return the metric that is the training loss; None if there is none.
 
-    It is the first that is there of `train/loss`, `loss`, `train_loss`, `Loss/train`, `loss/train`, `training_loss`,
-    `train/train_loss`, `training/loss`, `train.loss` and `trainer/loss`, or else the shortest name that ends in `loss`
-    and has no word of an evaluation, such as `eval`, `val` or `test`; of equally short ones the first by the alphabet.
+    It is the first existing metric among `train/loss`, `loss`, `train_loss`, `Loss/train`, `loss/train`,
+    `training_loss`, `train/train_loss`, `training/loss`, `train.loss` and `trainer/loss`, or else the shortest name
+    that ends in `loss` and has no word of an evaluation, such as `eval`, `val` or `test`; ties are resolved
+    alphabetically.
     """
     known = set(names)
     chosen = next((name for name in _PREFERRED if name in known), None)

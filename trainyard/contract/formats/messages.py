@@ -14,13 +14,13 @@ _OTHER_NAMES = {
     **dict.fromkeys(("function", "observation", "ipython"), "tool"),
     **{name.title(): name for name in ROLES},
 }
-"""Roles of other tools and what they are here. They are refused, since a chat template may know them."""
+"""Roles of other tools and their names here. The roles are refused, since a chat template may know them."""
 _NO_FIELDS = {*MARKS, DETAILS}
-"""What messages say to a trainer, and chat templates do not get."""
+"""Fields that messages address to a trainer; chat templates do not get them."""
 
 
 class InvalidMessageError(BadRecordError):
-    """An item of a list of messages is not a message. The error names the item and what it lacks."""
+    """An item of a list of messages is not a message. The error names the item and its problem."""
 
 
 def parse_messages(messages: Sequence[Any], field: str) -> list[dict[str, Any]]:
@@ -31,8 +31,8 @@ def parse_messages(messages: Sequence[Any], field: str) -> list[dict[str, Any]]:
         field: The record's field that holds them, for errors.
 
     Raises:
-        InvalidMessageError: A message lacks what every message has.
-        BadRecordError: A message has what cannot be trained.
+        InvalidMessageError: A message lacks a required field.
+        BadRecordError: A message has content that cannot be trained.
     """
     of_list = "" if field == "messages" else f" of `{field}`"
     return [
@@ -112,7 +112,7 @@ def parse_tools(value: Any) -> list[Any] | None:
     """Return the functions that a model may call; None without any.
 
     Raises:
-        BadRecordError: They are no list of objects, nor JSON text of one.
+        BadRecordError: The value is neither a list of objects nor JSON text of such a list.
     """
     if value is None or value == "":
         return None

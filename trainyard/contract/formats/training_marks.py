@@ -20,7 +20,7 @@ def training_mark(message: Mapping[str, Any], role: str, name: str) -> bool | No
         name: Its position in words, such as `message 2`.
 
     Raises:
-        BadRecordError: The fields have other values, contradict each other, or ask for what is not supported.
+        BadRecordError: The fields have other values, contradict each other, or request something unsupported.
     """
     stated: dict[str, bool] = {}
     for field, values in MARKS.items():

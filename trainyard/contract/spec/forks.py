@@ -52,7 +52,7 @@ def fixed_differences(source: TrainingSpec, fork: TrainingSpec) -> list[str]:
 
 
 def adjusted_differences(source: TrainingSpec, fork: TrainingSpec) -> list[str]:
-    """Return the differing fields because of which the fork's updates differ from those that the source would make."""
+    """Return the differing fields that make the fork's updates differ from the updates that the source would make."""
     names = [name for name in ADJUSTABLE if _value(source, name) != _value(fork, name)]
     if fork.schedule.name != "constant" or fork.schedule.warmup_ratio:
         # The learning rate at a step depends on the number of steps.

@@ -212,8 +212,8 @@ def _patience(steps: int, evaluation: Evaluation, patience: int) -> Iterator[tup
 
 
 def _decay(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
-    """Yield the problem of a decay of `wsd` that lasts longer than the warm-up leaves, or that never lowers the rate:
-    its first step has the full one."""
+    """Yield the problem of a decay of `wsd` that lasts longer than the warm-up leaves, or never lowers the rate: the
+    first step of a decay has the full rate."""
     schedule = spec.schedule
     if schedule.name != "wsd":
         return

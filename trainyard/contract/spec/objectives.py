@@ -23,7 +23,7 @@ Prompt = Annotated[str, StringConstraints(min_length=1, max_length=MAX_PROMPT_LE
 
 
 class Preference(Strict):
-    """Parameters of the objectives that learn from preferences; those of the same names in TRL."""
+    """Parameters of the objectives that learn from preferences, named as in TRL."""
 
     beta: PositiveFloat | None = None
     """Scale of the rewards, and for `orpo` the weight of the odds ratio. Absent: 0.1; for `simpo` 2."""
@@ -45,7 +45,7 @@ class Samples(Strict):
     page and in `trainyard samples`."""
 
     prompts: Annotated[tuple[Prompt, ...], Field(min_length=1, max_length=MAX_PROMPTS)]
-    """What the model continues."""
+    """The text that the model continues."""
     chat: bool = False
     """Each prompt is a user's message that the model answers, written with its chat template; `hf` models only."""
     max_new_tokens: Annotated[PositiveInt, Field(le=MAX_NEW_TOKENS)] = 64

@@ -33,7 +33,7 @@ class HfModel(Strict):
 
     source: Literal["hf"] = "hf"
     path: Path
-    """The folder; it must be under one of the service's allowed roots."""
+    """The folder; it must be under an allowed root of the service."""
 
 
 class ConvnetModel(Strict):
@@ -88,9 +88,9 @@ class BuiltinData(Strict):
 
     source: Literal["builtin"] = "builtin"
     name: Literal["digits", "stdlib", "parity"]
-    """`digits`: scikit-learn's 1,797 images of 8 x 8 pixels. `stdlib`: Python's standard library as bytes, or
-    for an objective of pairs 1,000 passages, each with its continuation as it is and in upper case. `parity`: a
-    synthetic regression."""
+    """`digits`: scikit-learn's 1,797 images of 8 x 8 pixels. `stdlib`: Python's standard library as bytes, or for an
+    objective of pairs 1,000 passages, each with its continuation unchanged and in upper case. `parity`: a synthetic
+    regression."""
     eval_fraction: Annotated[Float, Field(ge=0, lt=1)] = 0.2
     """Fraction of the examples held out for evaluation; 0 disables evaluation."""
     examples: PositiveInt = 120
@@ -106,9 +106,10 @@ class Batch(Strict):
     """The batch size. The global batch does not depend on the number of ranks."""
 
     size: PositiveInt = 32
-    """Examples of one step, over all ranks."""
+    """Examples of a step, over all ranks."""
     micro_size: Annotated[PositiveInt | Literal["auto"], one_of("a positive whole number or `auto`")] = "auto"
-    """Examples of one forward pass on one rank; gradients are accumulated to `size`. `auto`: the largest that fits."""
+    """Examples of a forward pass on a rank; gradients are accumulated to `size`. `auto`: the largest number that
+    fits."""
     last: Literal["keep", "drop", "pad"] = "keep"
     """Incomplete last batch of an epoch: use it (`keep`), skip it (`drop`), or fill it from its start (`pad`)."""
     loaders: Annotated[NonNegativeInt, Field(le=64)] = 0
@@ -127,8 +128,8 @@ class Fsdp(Strict):
     """Sharded data parallelism; for the strategies `zero1`, `zero2`, `fsdp` and `hsdp`."""
 
     wrap: Literal["naive", "layer", "size"] = "layer"
-    """Parameters that form one unit and are gathered together: all (`naive`), those of a layer, or those of a module
-    with at least `min_params` parameters (`size`)."""
+    """Parameters that form a unit and are gathered together: all (`naive`), a layer (`layer`), or a module with at
+    least `min_params` parameters (`size`)."""
     min_params: PositiveInt | None = None
     """Minimum number of parameters of a unit; required with wrap `size`."""
     reduce_dtype: Literal["fp32", "bf16"] = "fp32"
@@ -138,7 +139,7 @@ class Fsdp(Strict):
     replicas: PositiveInt = 1
     """`hsdp` only: number of replicas of the model, each sharded over an equal part of the ranks."""
     prefetch: NonNegativeInt = 0
-    """Number of units gathered ahead of the one being computed. 0: the default of PyTorch, which is one."""
+    """Number of units gathered ahead of the current unit. 0: the default of PyTorch, which is 1."""
 
 
 class Ddp(Strict):
@@ -215,7 +216,7 @@ class Evaluation(Strict):
     first: bool = False
     """Also evaluate before the first step, for example to know the loss of a pretrained model."""
     limit: PositiveInt | None = None
-    """Number of held-out examples of each set to use, from the first one on. Absent: all."""
+    """Number of held-out examples to use of each set, from its beginning. Absent: all."""
     micro_size: PositiveInt | None = None
     """Examples that a rank evaluates at once. Absent: as many as in training."""
     samples: Samples | None = None
@@ -283,7 +284,7 @@ class Resources(Strict):
     memory_gb_per_gpu: PositiveInt | None = None
     """Host memory in GiB for each rank."""
     time_limit_minutes: PositiveInt | None = None
-    """Time limit of one attempt in minutes; see `restart.on_time_limit`. Absent: the partition's limit."""
+    """Time limit of an attempt in minutes; see `restart.on_time_limit`. Absent: the partition's limit."""
     account: SchedulerName | None = None
     """Account to charge. Absent: the default account."""
     qos: SchedulerName | None = None
@@ -326,8 +327,8 @@ class Launch(Strict):
     per: Literal["rank", "node", "job"] = "rank"
     """One process for each GPU, for each node, or in all. A process has all GPUs that the job has on its node."""
     distributed: bool | None = None
-    """Whether the processes get torchrun's variables, such as `RANK`, `WORLD_SIZE` and `MASTER_ADDR`. Absent: a Python
-    program does, and a command of which more than one starts."""
+    """Whether the processes get torchrun's variables, such as `RANK`, `WORLD_SIZE` and `MASTER_ADDR`. Absent: yes for a
+    Python program, and for a command that starts more than once."""
 
 
 class Restart(Strict):

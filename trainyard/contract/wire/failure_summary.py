@@ -1,4 +1,4 @@
-"""What a person looks at first after a failure."""
+"""The summary of a failure, which a person reads first."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ class FailureSummary(Resource):
     is_traceback: bool = False
     """Whether `error.traceback` has a traceback; otherwise it is the end of the log."""
     last_lines: list[str] = Field(default_factory=list)
-    """The last lines that the failed rank wrote which are no part of a traceback."""
+    """The last lines that the failed rank wrote, without tracebacks."""
     fixes: list[Fix] = Field(default_factory=list)
     """The most likely to help first."""
     repeats: bool = False

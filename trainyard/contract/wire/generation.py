@@ -1,4 +1,4 @@
-"""What the command `generate` and the process that runs the model send each other, one JSON document a line."""
+"""Messages between the command `generate` and the process that runs the model, a JSON document per line."""
 
 from typing import Annotated, Literal
 
@@ -17,9 +17,9 @@ class GenerationSettings(Resource):
     temperature: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] = 0.0
     """0: always the most likely token."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-    """Of the samples, with a temperature."""
+    """Seed of the sampling; used if `temperature` is not 0."""
     chat: bool = False
-    """Whether the prompt is what a user says, to be formatted by the tokenizer's chat template."""
+    """Whether the prompt is a user's message, to be formatted by the tokenizer's chat template."""
 
 
 class GenerationRequest(Resource):
@@ -43,4 +43,4 @@ class GenerationUpdate(Resource):
     finish: Finish | None = None
     """`stop`: the model ended the text. `length`: the limit of tokens was reached. Set when it is done."""
     message: str = ""
-    """What failed."""
+    """The error."""

@@ -40,14 +40,14 @@ class CurrentAttempt(Document):
     attempt_id: Identifier
     attempt: PositiveInt
     execution: PositiveInt
-    """The attempt's first execution. Of two attempts, the one with the higher number is the later one."""
+    """The attempt's first execution. A later attempt has a higher number."""
 
 
 class LaunchDocument(Document):
     """Written by the service to the attempt's folder before submission; read by every launcher and rank."""
 
     protocol: PositiveInt = PROTOCOL
-    """A launcher that knows only a lower one does not start."""
+    """A launcher that knows only lower protocols does not start."""
     job_id: Identifier
     attempt_id: Identifier
     attempt: PositiveInt
@@ -69,7 +69,7 @@ class LaunchDocument(Document):
     """Step of the run's newest checkpoint, as far as the service knows. If no valid checkpoint is left, the run is
     refused: it does not start again from the beginning by itself."""
     pause_at_step: PositiveInt | None = None
-    """The step after which the ranks save a checkpoint and end, if it is before the last one. The run continues from
+    """The step after which the ranks save a checkpoint and end, if it is before the last step. The run continues from
     there in a later attempt."""
     nodes: PositiveInt = 1
     ranks_per_node: PositiveInt
@@ -86,7 +86,7 @@ class LaunchDocument(Document):
     roots: AllowedRoots = UNRESTRICTED_ROOTS
     """Where the models and data of the spec may be."""
     container_runtime: ContainerRuntime | None = None
-    """What starts the container of the spec."""
+    """The program that starts the container of the spec."""
     site_setup: Annotated[str, StringConstraints(max_length=4096)] = ""
     """A file of the administrator that each node sources before the ranks start. Empty: none."""
     modules_init: Annotated[str, StringConstraints(max_length=4096)] = ""
@@ -94,7 +94,7 @@ class LaunchDocument(Document):
     umask: Annotated[int, Field(ge=0, le=0o777)] = 0o077
     """The permissions that files and folders of the run do not get."""
     log_bytes: PositiveInt = 1024**3
-    """Maximum disk use of one rank's log; older output is dropped."""
+    """Maximum disk use of a rank's log; older output is dropped."""
     time_limit_minutes: PositiveInt | None = None
     """The requested time limit."""
     partition_limit_minutes: PositiveInt | None = None
@@ -125,8 +125,8 @@ class LaunchDocument(Document):
 
     @property
     def processes_per_node(self) -> int:
-        """Number of processes that torchrun starts on each node: one for each rank, but one for `dp`, and for a program
-        that is started once per node or job."""
+        """Number of processes that torchrun starts on each node: 1 for `dp` and for a program that is started once per
+        node or job, else the number of ranks on the node."""
         return 1 if self.spec.has_one_process_per_node else self.ranks_per_node
 
     @property
