@@ -53,7 +53,8 @@ def generate(
     chat: Annotated[bool, typer.Option("--chat", help="Ask as a user, in the format of the chat template.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Continue a text with a trained model, and print it as it is made. Needs torch and transformers on this machine.
+    """Continue a text with a trained model, and print it while it is generated. Needs torch and transformers on this
+    machine.
 
     Example: trainyard generate my-run "def main(" --max-new-tokens 80
     """
@@ -97,7 +98,7 @@ def run_model(request: GenerationRequest, on_text: Callable[[str], None]) -> Gen
         GenerationError: It failed.
     """
     debug = os.environ.get("TRAINYARD_DEBUG") == "1"
-    # In a session of its own: Ctrl-C interrupts this process, which ends the other one. With -P, files in the current
+    # In a session of its own: Ctrl-C interrupts this process, which ends the child. With -P, files in the current
     # folder do not replace modules.
     with subprocess.Popen(
         [sys.executable, "-P", "-m", "trainyard.loading"],

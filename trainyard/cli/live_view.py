@@ -34,7 +34,7 @@ def wrap_lines(parts: Sequence[str], width: int) -> list[str]:
 
 
 class _Values(ProgressColumn):
-    """The values beside the bar: those that fit into its line, and all of them after the end of the run."""
+    """The values beside the bar: as many as fit into its line, and all of them after the end of the run."""
 
     def __init__(self, width: Callable[[str], int]) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ _NOT_FINITE = "x"
 
 
 def sparkline(values: Sequence[float], width: int = 32) -> str:
-    """Return one line with eight levels from the smallest to the largest value; `x` for a non-finite value."""
+    """Return a line with eight levels from the smallest to the largest value; `x` for a non-finite value."""
     points = downsample(values, width)
     low, high = finite_range(points)
     return "".join(_LEVELS[round(_fraction(v, low, high) * 7)] if math.isfinite(v) else _NOT_FINITE for v in points)
