@@ -226,7 +226,7 @@ def _require_absent(path: Path, overwrite: bool) -> None:
 
 
 def _hidden_path(path: Path, suffix: str) -> Path:
-    """Return a path beside a file, with a shorter name if the filesystem could not store the longer one."""
+    """Return a path beside a file, with a shorter name if the filesystem could not store the long name."""
     name = path.name
     if len(os.fsencode(name)) > _MAX_NAME:
         name = hashlib.sha256(os.fsencode(name)).hexdigest()

@@ -1,4 +1,4 @@
-"""Programs that start another program, such as `uv run` and `nohup`: where the other one begins in a command line."""
+"""Programs that start another program, such as `uv run` and `nohup`: finds the inner program in a command line."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ class _Wrapper:
     """How a wrapper is called."""
 
     arguments: int = 0
-    """Number of arguments before the program that are no options: a subcommand, a duration."""
+    """Number of arguments before the program that are not options: a subcommand, a duration."""
     valued: frozenset[str] = frozenset()
     """The options whose value is the next argument."""
     all_valued: bool = False
-    """Whether every option without `=` has one."""
+    """Whether every option without `=` has such a value."""
 
 
 _UV_OPTIONS = """
