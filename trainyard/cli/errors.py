@@ -47,7 +47,7 @@ class CommandGroup(TyperGroup):
     codes."""
 
     def __init__(self, **settings: Any) -> None:
-        """Add a command for each line of the table, which has all that the help and the completion of names show."""
+        """Add a command for each line of the table, which has all texts of the help and of the completion of names."""
         super().__init__(**settings)
         for panel, commands in COMMANDS.items():
             for name, (_, summary) in commands.items():

@@ -53,8 +53,7 @@ def generate(
     chat: Annotated[bool, typer.Option("--chat", help="Ask as a user, in the format of the chat template.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Continue a text with a trained model, and print it while it is generated. Needs torch and transformers on this
-    machine.
+    """Continue a text with a trained model, and print it as it is made. Needs torch and transformers on this machine.
 
     Example: trainyard generate my-run "def main(" --max-new-tokens 80
     """

@@ -20,7 +20,7 @@ _WIDE = 100
 
 
 def fit_line(parts: Sequence[str], width: int) -> str:
-    """Join as many of the first parts as fit into a line; a part is never cut, since half a number would mislead."""
+    """Join the first parts that fit into a line; a part is never cut, since half a number would mislead."""
     return next((line for n in range(len(parts), 0, -1) if cell_len(line := SEPARATOR.join(parts[:n])) <= width), "")
 
 

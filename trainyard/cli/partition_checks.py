@@ -1,4 +1,4 @@
-"""`doctor --deep`: a short job on each partition, or on each node, which needs all that other jobs need.
+"""`doctor --deep`: a short job on each partition, or on each node, with all the requirements of other jobs.
 
 The job starts only if the node has the interpreter and the worker, and the folder of the run; it requests a GPU where
 the partition has GPUs; and it reports to the service, whose status message states if a worker cannot reach it.

@@ -38,7 +38,7 @@ def atomic_file(path: Path, *, overwrite: bool = False) -> Iterator[IO[bytes]]:
     """Open a temporary file that is renamed to `path` at the end of the block, or deleted on an error.
 
     Raises:
-        TargetExistsError: there is a file at the path, and `overwrite` is false.
+        TargetExistsError: a file exists at the path, and `overwrite` is false.
     """
     _require_absent(path, overwrite)
     path.parent.mkdir(parents=True, exist_ok=True)

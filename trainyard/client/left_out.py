@@ -59,7 +59,7 @@ def _is_result(name: str) -> bool:
 
 
 def missing_file_hint(message: str, folder: Path, uploaded: Collection[str]) -> str | None:
-    """Return why a file that a program did not find is not there, if the folder here has it; else None.
+    """Return why a file that a program did not find is missing there, if the local folder has it; else None.
 
     Args:
         message: The message of the error; it has the path in quotes.
@@ -85,7 +85,7 @@ def missing_file_hint(message: str, folder: Path, uploaded: Collection[str]) -> 
 
 
 def program_path(argv: Sequence[str], folder: Path) -> tuple[tuple[str, ...], str | None]:
-    """Return the program with a path relative to the folder, if it is inside of it, and a note if it is not.
+    """Return the program with a path relative to the folder, if it is inside, and otherwise a note.
 
     Raises:
         InvalidRequestError: a relative path leads out of the folder.

@@ -58,7 +58,7 @@ _WRAPPERS: Mapping[str, _Wrapper] = {
 
 
 def program_position(command: Sequence[str]) -> int:
-    """Return where the program begins that a wrapper starts: 0 if the command is none of a wrapper, and its length if
+    """Return the position of the program that a wrapper starts: 0 without a wrapper, and the command's length if
     nothing follows.
 
     `uv run -m pkg.train` and `uv run --script file` begin at the option.

@@ -55,8 +55,8 @@ Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValida
 
 
 def one_of(expected: str) -> WrapValidator:
-    """Return a validator for a union of simple types, which states all that it permits, instead of an error for each
-    type of which the first alone may be shown.
+    """Return a validator for a union of simple types. It reports a single error that states all permitted values,
+    instead of an error for each type.
 
     Args:
         expected: Completes the sentence "must be ...".

@@ -34,7 +34,7 @@ _FIXABLE = frozenset(
         "fsdp.cpu_offload",
     }
 )
-"""The fields of memory hints whose value is all that a fix needs. A hint comes from the job, so others are ignored."""
+"""The fields of memory hints whose value suffices as a fix. A hint comes from the job, so others are ignored."""
 
 
 def summarize_failure(failure: Failure, spec: Mapping[str, Any]) -> FailureSummary:

@@ -76,7 +76,7 @@ def describe_foreign(answer: httpx.Response) -> str:
 
 
 def describe_way(source: httpx.Response | Exception) -> str:
-    """Return by which proxy a request went and why the other way had failed, to be added to the URL; empty without a
+    """Return the proxy of a request, and why the other way had failed, to be added to the URL; empty without a
     proxy."""
     try:
         request = source.request if isinstance(source, httpx.Response | httpx.HTTPError) else None

@@ -91,7 +91,7 @@ class AttemptLayout:
 
     @property
     def output(self) -> Path:
-        """Which of the program's files came from an earlier attempt, as JSON; written once `code` is complete."""
+        """The program's files that came from an earlier attempt, as JSON; written once `code` is complete."""
         return self.root / "output.json"
 
     @property
@@ -232,7 +232,7 @@ class RunLayout:
 
     @property
     def damage(self) -> Path:
-        """Written when all checkpoints turned out to be damaged: the execution for which that was so."""
+        """Written when all checkpoints turned out to be damaged: the execution that found it."""
         return self.checkpoints / "damaged.json"
 
     @property
@@ -299,7 +299,7 @@ def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o666) -> None
     """Replace a file atomically, by fsync and rename: readers see the old or the new content.
 
     Args:
-        mode: Permissions of the file, of which the process's umask removes some.
+        mode: Permissions of the file, reduced by the process's umask.
     """
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -319,7 +319,7 @@ def create_exclusive(path: Path, content: str, *, mode: int = 0o666) -> bool:
     """Create a file with its whole content unless it exists; return whether this call created it.
 
     Args:
-        mode: Permissions of the file, of which the process's umask removes some.
+        mode: Permissions of the file, reduced by the process's umask.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{path.name}.{secrets.token_hex(6)}"

@@ -1,4 +1,4 @@
-"""Which metric of a job is its loss, in tables, on pages and in `watch`. Pure functions."""
+"""Selects the metric that is shown as a job's loss in tables, on pages and in `watch`. Pure functions."""
 
 import re
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ def choose_loss(names: Iterable[str]) -> str | None:
 
 
 def shown_name(metric: str, loss_metrics: Iterable[str | None]) -> str:
-    """Return `train loss` if the metric is the training loss of some of the jobs with these, else its own name."""
+    """Return `train loss` if the metric is among these training losses of jobs, else its own name."""
     return TRAIN_LOSS if metric == ENGINE_LOSS or metric in set(loss_metrics) else metric
 
 

@@ -86,8 +86,8 @@ def parse_filter(text: str, attributes: Sequence[str], kinds: Sequence[Kind]) ->
     """Return the conditions of a filter string.
 
     Args:
-        attributes: The attributes that the searched things have.
-        kinds: The other kinds of keys that they have.
+        attributes: The attributes of the searched entities.
+        kinds: The other kinds of keys of the searched entities.
 
     Raises:
         FilterError: The string is malformed, or compares an unsupported key.

@@ -87,7 +87,7 @@ class AsyncAccessCalls(AsyncTransport):
         return await self._send(_sign_in("nonces", NonceResource))
 
     async def sign_in_with_munge(self, nonce: str, credential: str) -> NewTokenResource:
-        """Create a token of the Unix account that made the credential with `munge`."""
+        """Create a token for the Unix account that made the credential with `munge`."""
         return await self._send(_sign_in("munge", NewTokenResource, nonce=nonce, credential=credential))
 
     async def create_sign_in_code(self) -> SignInCodeResource:

@@ -60,7 +60,7 @@ class AsyncDataFileCalls(AsyncFileCalls):
                 elif is_transient(error):
                     return await self._send(request)
                 else:
-                    # A refused upload is removed: a repeated request would only say that there is none.
+                    # A refused upload is removed: a repeated request would only report that it does not exist.
                     raise
 
     async def _find_upload(self, file: LocalFile, format: FileFormat | None) -> UploadResource:

@@ -40,7 +40,8 @@ class AsyncJobHandle:
     def _repr_html_(self) -> str:
         """Return the job as a table for notebooks, with sparklines.
 
-        They are of the metrics that `metrics` returned last; if it was not called, the synchronous client reads them.
+        The sparklines show the metrics that `metrics` returned last; if it was not called, the synchronous client reads
+        them.
         """
         return job_html(self.resource, self.url, self._curves or read_curves(self.resource, self._client.metrics))
 

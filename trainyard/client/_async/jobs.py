@@ -145,7 +145,7 @@ class AsyncJobCalls(AsyncTransport):
         return f"{self.address}/jobs/{quote(job_id)}"
 
     async def _whole(self, listed: JobResource) -> AsyncJobHandle:
-        """Return a job of a list with all that it reported, of which a list has only a part."""
+        """Return a job of a list with all reported values, of which a list has only a part."""
         return AsyncJobHandle(self, await self._send(Request("GET", job_path(listed.id), model(JobResource))))
 
     async def _referenced(self, reference: str) -> list[JobResource]:
@@ -363,7 +363,8 @@ class AsyncJobCalls(AsyncTransport):
         rank: int | str = 0,
         attempt: int | None = None,
     ) -> LogPosition:
-        """Return where a log was at a time, or when a step was done; of a step, in the newest attempt that did it."""
+        """Return the position in a log at a time, or at the end of a step; for a step, in the newest attempt that did
+        it."""
         at = None if time is None else format_time(time)
         params = without_none(time=at, step=step, rank=rank, attempt=attempt)
         return await self._send(Request("GET", job_path(job_id, "logs", "position"), model(LogPosition), params))
@@ -375,6 +376,6 @@ class AsyncJobCalls(AsyncTransport):
 
 
 def _changes(resources: Mapping[str, Any] | None, body: Mapping[str, Any] | None = None) -> bytes | None:
-    """Return the body of a request that may change resources; None if there is nothing in it."""
+    """Return the body of a request that may change resources; None if it is empty."""
     document = {**(body or {}), **({"resources": dict(resources)} if resources else {})}
     return json.dumps(document).encode() if document else None

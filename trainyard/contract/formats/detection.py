@@ -1,4 +1,4 @@
-"""Which format a record has."""
+"""Detects the format of a record."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -155,8 +155,8 @@ def _present(record: Any, columns: Mapping[str, str], formats: Sequence[str]) ->
 
 
 def _with_content(record: Any, columns: Mapping[str, str], present: Sequence[str]) -> list[str]:
-    """Return the formats of which something can be learned, if there are any: some writers of tables have an empty text
-    where others have null."""
+    """Return the formats whose learned field has content, or all formats if there are none: some writers of tables
+    write an empty text instead of null."""
     learned = {name: next(iter(_REQUIRED[name])) for name in present}
     return [name for name in present if record[columns.get(learned[name], learned[name])]] or list(present)
 

@@ -85,7 +85,7 @@ def _content(position: _Position, content: Any, *, optional: bool) -> str:
 
 
 def _tool_call(position: _Position, call: Any) -> dict[str, Any]:
-    """Return a call whose arguments are as they came, JSON text or an object: chat templates differ in their needs."""
+    """Return a call with unchanged arguments, JSON text or an object: chat templates differ in their needs."""
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise BadRecordError(f"has a call of a tool in {position.name} without `function.name`")

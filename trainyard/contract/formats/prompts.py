@@ -1,4 +1,4 @@
-"""Where a prompt ends and its answers begin, for texts and for conversations. Pure functions of plain data."""
+"""Separates prompts from their answers, for texts and for conversations. Pure functions of plain data."""
 
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -103,7 +103,7 @@ def _common_messages(answers: Sequence[Messages]) -> int:
     if len(answers) == 1:
         return sum(1 for _ in takewhile(lambda one: one["role"] != "assistant", first[:-1]))
     count = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first[:-1], last[:-1], strict=False)))
-    # One continues the other, or both are equal: the last common answer is theirs.
+    # If one conversation continues the other, or both are equal, the last common answer belongs to both.
     while count and first[count] == last[count] and first[count]["role"] != "assistant":
         count -= 1
     return count

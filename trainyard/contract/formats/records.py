@@ -29,7 +29,7 @@ NAMED = 10
 
 
 class BadRecordError(ValueError):
-    """A record that holds no example of its format. The message says why, and quotes nothing of it."""
+    """A record that holds no example of its format. The message states the reason, and quotes nothing of the record."""
 
     def __init__(self, problem: str, hint: str | None = None, *, expected: str | None = None, detail: str = "") -> None:
         text = f"{problem}{EXPECTED_OBJECT}{expected}" if expected else problem
@@ -126,7 +126,7 @@ def counted_text(count: int, read: int, unit: str, *, whole: bool) -> str:
 
 
 def json_list(value: Any) -> list[Any] | None:
-    """Return a list, which tables may hold as JSON text; None if it is none."""
+    """Return a list, which tables may hold as JSON text; None for other values."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

@@ -1,7 +1,7 @@
 """The container of a spec: its image, its mounts, and which of them a site allows. Pure functions.
 
 Images and mounts become arguments of a container runtime, so they must not contain characters that a runtime
-interprets: no blank, comma, colon inside of a path, dollar, quote or backslash.
+interprets: blank, comma, colon inside of a path, dollar, quote or backslash.
 """
 
 import re
@@ -32,7 +32,7 @@ _TRANSPORTS = frozenset(
         *("sif", "tarball"),
     }
 )
-"""Names that runtimes would take, before a colon, for another place than a registry."""
+"""Names before a colon that runtimes would read as a source other than a registry."""
 _SYSTEM_TARGETS = ("/dev", "/proc", "/sys")
 
 

@@ -50,8 +50,8 @@ class ImageFiles(Strict):
     max_bad_lines: PositiveInt = DEFAULT_BAD_IMAGES
     """With `skip`: bad files or rows of a source, and of `eval_path`, above which the run ends."""
     crop: Annotated[Float, Field(gt=0, le=1)] | None = None
-    """Train on a random part of each image, of another shape in each epoch, that has at least this fraction of its
-    area. Absent: on whole images, as the model's image processor makes them."""
+    """Train on a random part of each image, with a new shape in each epoch, that has at least this fraction of the
+    image's area. Absent: train on whole images, as the model's image processor makes them."""
     flip: bool = False
     """Mirror each training image with probability 0.5."""
     shuffle: bool = True
@@ -70,7 +70,7 @@ class ImageFiles(Strict):
 
     @property
     def evaluation_sources(self) -> dict[str, ImageSource]:
-        """The source of the images for evaluation by its field, without `eval_fraction`."""
+        """The source of the images for evaluation by its field; `eval_fraction` adds none."""
         if self.eval_path is None:
             return {}
         columns = self.sources[0].columns if self.sources else self.columns

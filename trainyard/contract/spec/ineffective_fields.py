@@ -191,8 +191,8 @@ def _early_stopping(spec: TrainingSpec, *, has_data: bool, advice: str) -> Itera
 
 
 def _patience(steps: int, evaluation: Evaluation, patience: int) -> Iterator[tuple[str, str]]:
-    """Yield the problem of a patience that the evaluations before the last step cannot exhaust. The first of them has
-    none to be compared with, so that it is the best."""
+    """Yield the problem of a patience that the evaluations before the last step cannot exhaust. The first evaluation
+    has no predecessor, so it counts as the best."""
     every = evaluation.every_steps or steps
     before = (steps - 1) // every + evaluation.first
     if patience < before:

@@ -23,7 +23,7 @@ class Prerequisite(NamedTuple):
 
     job_id: str
     any_end: bool
-    """Whether it may have ended in any way; else it must have succeeded."""
+    """Whether the job may have ended in any way; else it must have succeeded."""
 
 
 def prerequisites_of(after: Sequence[str]) -> list[Prerequisite]:

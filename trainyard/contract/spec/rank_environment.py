@@ -33,8 +33,8 @@ class Environment(Strict):
     """The environment of the ranks; see `docs/environments.md`."""
 
     python: NodePath | None = None
-    """Absolute path of the Python interpreter. Absent: the interpreter of the service, or the first on the path after
-    `modules` and `setup`. Requires the code role, as the next five fields do."""
+    """Absolute path of the Python interpreter. Absent: the service's interpreter, or an interpreter that `modules` or
+    `setup` put first on the path. Requires the code role, as the next five fields do."""
     venv: NodePath | None = None
     """Absolute path of the folder of a virtual environment, whose Python the ranks use."""
     conda: CondaName | None = None
@@ -47,11 +47,11 @@ class Environment(Strict):
     """Lines of bash to run once on each node before the ranks start, after the modules are loaded. The ranks get the
     variables that they export."""
     variables: dict[VariableName, ShortText] = Field(default_factory=dict, max_length=64)
-    """Environment variables to set. The code role is required, except for `APP_*` and the names in
+    """Environment variables to set. Names require the code role, except for `APP_*` and the names in
     `docs/security.md`."""
     secrets: Annotated[tuple[VariableName, ...], Field(max_length=MAX_SPEC_SECRETS)] = ()
-    """Names of your secrets (`trainyard secrets set NAME`) to set as environment variables. The code role is required,
-    except for names that end in `_TOKEN`, `_SECRET`, `_PASSWORD`, `_API_KEY`, `_ACCESS_KEY` or `_ACCESS_KEY_ID`,
+    """Names of your secrets (`trainyard secrets set NAME`) to set as environment variables. Names require the code
+    role, except for names that end in `_TOKEN`, `_SECRET`, `_PASSWORD`, `_API_KEY`, `_ACCESS_KEY` or `_ACCESS_KEY_ID`,
     `APP_*` and the names in `docs/security.md`."""
 
     @model_validator(mode="after")

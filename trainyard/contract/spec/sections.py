@@ -178,10 +178,10 @@ class Lora(Strict):
     targets: Targets = "auto"
     """Layers to adapt: names, last parts of names, or glob patterns of either. `auto`: all except the output layer."""
     base_dtype: Literal["fp32", "bf16", "int8", "nf4"] = "fp32"
-    """Type in which the frozen weights of linear layers are held; task `causal_lm` only. They are converted where they
-    are used; `precision` remains the type of the forward and backward pass. `int8` has a scale for each row, `nf4` has
-    4 bits and quantized scales for blocks of 64 values (QLoRA). With all but `fp32`, embeddings and the output layer
-    are held in bf16."""
+    """Type in which the frozen weights of linear layers are held; task `causal_lm` only. The weights are converted
+    where they are used; `precision` remains the type of the forward and backward pass. `int8` has a scale for each row,
+    `nf4` has 4 bits and quantized scales for blocks of 64 values (QLoRA). With any type except `fp32`, embeddings and
+    the output layer are held in bf16."""
     rslora: bool = False
     """Scale the adapters by `alpha` divided by the square root of `lora_rank` instead (rank-stabilized LoRA,
     arXiv:2312.03732)."""
@@ -200,8 +200,8 @@ class Lora(Strict):
     """Folder of an adapter in peft's format from which the training starts. It must have the rank, the targets and the
     other properties that this spec states. Absent: new adapters."""
     merge: bool = False
-    """Export the merged model instead of the adapters. The adapters are merged into the base as it was trained with,
-    and with a `base_dtype` other than `fp32` the merged model is in bf16."""
+    """Export the merged model instead of the adapters. The adapters are merged into the base in the form used for
+    training. With a `base_dtype` other than `fp32` the merged model is in bf16."""
 
     def __hash__(self) -> int:
         # Mappings have no hash; equality compares them.
@@ -224,15 +224,15 @@ class Evaluation(Strict):
 
 
 class EarlyStopping(Strict):
-    """End the run when its evaluations no longer improve. It then completes as after its last step, with the final
-    checkpoint and the export."""
+    """End the run when its evaluations no longer improve. The run then completes as usual, with the final checkpoint
+    and the export."""
 
     metric: ShortText = "eval/loss"
     """A metric of the evaluation."""
     patience: PositiveInt
     """Evaluations in a row without an improvement after which the run ends."""
     min_delta: NonNegativeFloat = 0.0
-    """An improvement is a difference of more than this from the best value so far."""
+    """Difference from the best value so far that an improvement must exceed."""
     mode: Literal["min", "max"] = "min"
     """Whether a smaller or a larger value is better."""
 
@@ -247,7 +247,7 @@ class KeepBest(Strict):
 
 
 class Checkpoint(Strict):
-    """When checkpoints are written, and which are kept. One is always written at the end."""
+    """When checkpoints are written, and which are kept. A checkpoint is always written at the end."""
 
     every_steps: PositiveInt | None = None
     """Steps between checkpoints. Absent: only at the end and on a stop request."""
@@ -306,8 +306,8 @@ class Resources(Strict):
 
 
 class WarningSignal(Strict):
-    """How a program of task `script` learns that it must save and end. If it ends after the warning, with any exit code
-    but not by an exception of its own, the job continues in a next attempt."""
+    """The signal by which a program of task `script` learns that it must save and end. If the program ends after the
+    warning, with any exit code but not by its own exception, the job continues in a next attempt."""
 
     name: Literal["SIGUSR1", "SIGUSR2", "SIGTERM", "SIGINT"] = "SIGUSR2"
     """The signal that every rank gets before a preemption, a pause, a cancellation or the time limit. `SIGINT` raises
@@ -325,7 +325,8 @@ class Launch(Strict):
     word is a program on the search path, on which the Python of the ranks comes first; with a slash, it is a file
     of the uploaded folder or an absolute path."""
     per: Literal["rank", "node", "job"] = "rank"
-    """One process for each GPU, for each node, or in all. A process has all GPUs that the job has on its node."""
+    """Number of processes: one for each GPU (`rank`), for each node (`node`), or for the whole job (`job`). A process
+    has all GPUs of the job on its node."""
     distributed: bool | None = None
     """Whether the processes get torchrun's variables, such as `RANK`, `WORLD_SIZE` and `MASTER_ADDR`. Absent: yes for a
     Python program, and for a command that starts more than once."""

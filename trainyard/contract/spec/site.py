@@ -24,7 +24,7 @@ class Site:
     runs: str | None = None
     """The runs directory, if it is a root. In a job's folder there, a spec may read only the results of the job."""
     excluded_roots: tuple[str, ...] = ()
-    """Files and folders below them that it may not read, such as the service's state folder."""
+    """Files and folders below the roots that a spec may not read, such as the service's state folder."""
     sbatch_options: frozenset[str] = frozenset(DEFAULT_OPTIONS)
     """Slurm only: the names that `resources.options` may have."""
     fixed_options: frozenset[str] = frozenset()

@@ -53,7 +53,7 @@ class TextData(Strict):
 
     @property
     def evaluation_sources(self) -> dict[str, TextSource]:
-        """The sources of the examples for evaluation by the fields that name them, without `eval_fraction`."""
+        """The sources of the examples for evaluation by the fields that name them; `eval_fraction` adds none."""
         raise NotImplementedError
 
     @property
@@ -63,7 +63,7 @@ class TextData(Strict):
 
     @property
     def described_sources(self) -> dict[str, TextSource]:
-        """The sources with a format and columns of their own, by their sections."""
+        """The sources with their own format and columns, by their sections."""
         return {field.rpartition(".")[0]: source for field, source in self.training_sources.items()}
 
     @property
@@ -80,9 +80,9 @@ class _EvaluationSets(TextData):
     eval_sets: Annotated[dict[EvaluationSetName, EvaluationSet], Field(max_length=MAX_EVALUATION_SETS)] = Field(
         default_factory=dict
     )
-    """Several sets of examples for evaluation, by name: paths, which are read as the training examples are, or a source
-    with a format of its own, such as `{source: file, id: file_...}`. Each set has metrics of its own, such as
-    `eval/loss/books` for the set `books`; `eval/loss` is the mean over all sets."""
+    """Several sets of examples for evaluation, by name: paths, which are read like the training examples, or a source
+    with its own format, such as `{source: file, id: file_...}`. Each set has its own metrics, such as `eval/loss/books`
+    for the set `books`; `eval/loss` is the mean over all sets."""
 
     @property
     def evaluation_sources(self) -> dict[str, TextSource]:
@@ -105,7 +105,7 @@ class _EvaluationSets(TextData):
         raise NotImplementedError
 
     def _read_alike(self, given: EvaluationSet) -> TextSource:
-        """Return a set as a source: paths are read as the first source of the training examples is."""
+        """Return a set as a source: paths are read like the first source of the training examples."""
         if isinstance(given, TextSource):
             return given
         first = next(iter(self.training_sources.values()), FileSource(path=given))
@@ -140,7 +140,7 @@ class UploadedFiles(_EvaluationSets, UploadedSource):
     """JSONL files that were uploaded (`trainyard files upload`, `POST /v1/files`)."""
 
     eval_id: FileId | None = None
-    """The file with the examples for evaluation, read as the training examples are. Absent: no evaluation, unless
+    """The file with the examples for evaluation, read like the training examples. Absent: no evaluation, unless
     `eval_sets` or `eval_fraction` is set."""
     eval_digest: FileDigest | None = None
     """SHA-256 of its content. Absent: set at submission."""
@@ -256,7 +256,7 @@ def uploads_of(data: TextData) -> Iterator[tuple[str, UploadedSource]]:
 
 
 def _fields_of(data: TextData) -> Iterator[tuple[str, TextSource]]:
-    """Yield every source with the field that says where its examples are."""
+    """Yield every source with the field that states the location of its examples."""
     described = data.described_sources
     for field, source in {**data.training_sources, **data.evaluation_sources}.items():
         name = "id" if isinstance(source, UploadedSource) else "path"

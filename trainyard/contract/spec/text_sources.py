@@ -84,7 +84,7 @@ class TextSource(Strict):
     `sequence_classification`: `labelled_text`: {text, label}; for `text_embedding`: `text_pair`: {anchor, positive,
     negative}. `docs/data.md` describes each."""
     columns: Annotated[dict[ColumnName, ColumnName], Field(max_length=16)] = Field(default_factory=dict)
-    """The names of the data's columns by the fields of the format, where they differ: `{prompt: question}`."""
+    """Maps fields of the format to columns of the data, where the names differ: `{prompt: question}`."""
 
 
 class FileSource(TextSource):

@@ -81,7 +81,7 @@ class ClusterSnapshot(Resource):
     accounts: list[AccountResource] | None = None
     """None: Slurm has no accounting, or it is not available."""
     enforced: list[Literal["account", "qos"]] = Field(default_factory=list)
-    """Which of the two Slurm enforces, rejecting values that are not in `accounts`."""
+    """The kinds of values that Slurm enforces: it rejects values that are not in `accounts`."""
     slots: SlotCount | None = None
     """Local backend only."""
 
@@ -108,7 +108,7 @@ class ExcludedNodeResource(Resource):
 
     node: str = Field(examples=["node2"])
     partitions: list[str] = Field(examples=[["gpu"]])
-    """Where it is excluded: at most a quarter of the nodes of a partition is."""
+    """Partitions in which it is excluded. At most a quarter of the nodes of a partition is excluded."""
     since: Timestamp
     until: Timestamp = Field(examples=[EXAMPLE_LATER])
     """Half an hour after the last fault."""

@@ -12,7 +12,7 @@ CurveAxis = Literal["step", "time", "tokens"]
 """The x axis of curves: steps, seconds of training, or tokens processed."""
 
 AXIS_COLUMNS: Mapping[CurveAxis, str] = MappingProxyType({"time": "seconds", "tokens": "tokens"})
-"""The column that an axis adds to a table, which always contains steps."""
+"""The column that each axis adds to a table, which always contains steps."""
 
 
 class Series(Resource):

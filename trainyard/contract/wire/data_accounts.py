@@ -52,7 +52,7 @@ _EXAMPLE: dict[str, Any] = {
 
 
 class TextPart(Resource):
-    """Consecutive tokens that are all learned, or all not; or a place where tokens are left out."""
+    """Consecutive tokens, either all learned or none; or a gap where tokens are left out."""
 
     text: str = Field(examples=["Hello"])
     learned: bool = False
@@ -100,15 +100,15 @@ class TemplateFacts(Resource):
     end_token: str = Field(default="", examples=["<|endoftext|>"])
     """The end token of the tokenizer."""
     system_prompt: str = ""
-    """The system message that it adds to conversations that have none."""
+    """The system message that the template adds to conversations that have none."""
     generation_start: str = Field(default="", examples=["<|im_start|>assistant\n"])
     """The generation prompt."""
     opens_thought: str = Field(default="", examples=["<think>"])
     """The text of the generation prompt after the header."""
     strips_reasoning: bool = False
-    """Whether it leaves the reasoning of earlier answers out."""
+    """Whether the template leaves out the reasoning of earlier answers."""
     arguments: Literal["object", "text", "unknown"] = "object"
-    """The form in which it takes the arguments of calls of tools."""
+    """The form in which the template takes the arguments of tool calls."""
     marks_answers: bool = False
     """Whether the template marks the learned parts itself, by `{% generation %}`."""
     learned_header: str = ""
@@ -163,9 +163,9 @@ class DataAccount(Resource):
     template: TemplateFacts | None = None
     """None: no chat template writes the examples."""
     summary: list[str] = Field(default_factory=list, examples=[["1,200 records read"]])
-    """The same as sentences."""
+    """The account as sentences."""
     shown: list[ExampleShown] = Field(default_factory=list)
-    """The first, the middle and the last example."""
+    """The first, a middle and the last example."""
 
 
 class DataAccounts(Resource):
@@ -190,11 +190,11 @@ class DataRequest(Resource):
     records: PositiveInt = PLANNED_RECORDS
     """Maximum number of records of each source."""
     seconds: float = Field(default=PLANNED_SECONDS, gt=0, le=MAX_PLANNED_SECONDS)
-    """How long to read, at most."""
+    """Maximum time to read."""
     roots: AllowedRoots = UNRESTRICTED_ROOTS
     """Where the files may be."""
     memory_bytes: PositiveInt | None = None
-    """How much memory to use, at most; None: no limit."""
+    """Maximum memory to use; None: no limit."""
     runs: str | None = None
     """The folder of all runs, with the uploaded files; None: unknown."""
 
@@ -207,5 +207,5 @@ class DataUpdate(Resource):
     result: DataAccounts | None = None
     """The last line."""
     failure: str | None = None
-    """Instead of a result: why there is none."""
+    """Why there is no result."""
     hint: str | None = None

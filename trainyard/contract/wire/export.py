@@ -10,13 +10,13 @@ ExportKind = Literal["model", "adapter", "trained"]
 
 
 def needs_classes(spec: Mapping[str, Any]) -> bool:
-    """Return whether a checkpoint of a job with this spec makes a model only with the names of the classes, which
-    manifests of former releases lack."""
+    """Return whether the export of a checkpoint of this spec needs the names of the classes, which manifests of former
+    releases lack."""
     return spec["task"] == "sequence_classification" or (spec.get("data") or {}).get("source") == "images"
 
 
 class ExportRequest(Resource):
-    """A checkpoint to convert, and where to."""
+    """A checkpoint to convert, and the target folder."""
 
     job_id: str
     step: Step

@@ -11,7 +11,7 @@ class Frame(Resource):
     """One frame of a traceback."""
 
     file: str
-    """Relative to the uploaded code, if it is part of it."""
+    """Path of the file; relative to the uploaded code, if it is part of it."""
     line: int
     function: str
     source: str = ""
@@ -36,6 +36,6 @@ class FailureSummary(Resource):
     last_lines: list[str] = Field(default_factory=list)
     """The last lines that the failed rank wrote, without tracebacks."""
     fixes: list[Fix] = Field(default_factory=list)
-    """The most likely to help first."""
+    """Fixes, most promising first."""
     repeats: bool = False
     """Whether a retry without a change would fail in the same way."""

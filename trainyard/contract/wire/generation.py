@@ -33,11 +33,11 @@ class GenerationRequest(Resource):
 
 
 class GenerationUpdate(Resource):
-    """A piece of the text, the result, or the error that ended the generation."""
+    """A chunk of the text, the result, or the error that ended the generation."""
 
     phase: Literal["text", "done", "failed"]
     text: str = ""
-    """The next piece; when it is done, the whole text."""
+    """The next chunk; when the generation is done, the whole text."""
     prompt_tokens: NonNegativeInt = 0
     new_tokens: NonNegativeInt = 0
     finish: Finish | None = None

@@ -96,7 +96,7 @@ class CommandEnd(Strict):
 
 
 def format_output(node: str, stream: Literal["stdout", "stderr"], data: bytes) -> Iterator[bytes]:
-    """Yield the lines that carry a piece of output."""
+    """Yield the lines that carry a chunk of output."""
     for start in range(0, len(data), _CHUNK):
         text = base64.b64encode(data[start : start + _CHUNK]).decode()
         yield _line({"node": node[:_MAX_SHOWN_NODE], "stream": stream, "data": text})
@@ -113,7 +113,7 @@ def _line(record: dict[str, object]) -> bytes:
 
 
 def parse_record(line: bytes) -> tuple[CommandOutput, bytes] | CommandEnd | None:
-    """Return a record, a piece of output with its bytes; None if the line is none."""
+    """Return the record in a line, for output with its bytes; None for other lines."""
     try:
         document = json.loads(line)
         if not isinstance(document, dict) or "exit_code" in document:

@@ -185,7 +185,7 @@ class JobResource(Resource):
     status_message: str = Field(examples=["runs on node1, node2"])
     """One sentence that explains the status."""
     condition: JobCondition | None = None
-    """The same for programs; None if there is nothing to wait for and nothing unusual."""
+    """The status message for programs; None if the job neither waits nor is unusual."""
     desired: Desired
     created_by: str
     created_at: Timestamp
@@ -225,7 +225,7 @@ class JobResource(Resource):
     notes: str | None = None
     """Notes of a user or the program, in Markdown; bounded in the same way."""
     archived: bool = False
-    """Whether lists leave the job out unless they are asked for it."""
+    """Whether lists leave out the job unless archived jobs are requested."""
     spec: dict[str, Any] = Field(examples=[{"gpus": 2, "steps": 400, "task": "image_classification"}])
     """The resolved spec."""
     run_directory: str = Field(examples=["/shared/runs/job_01kdvdna00az9cxjnszk8v8abh"])
@@ -234,7 +234,7 @@ class JobResource(Resource):
     sweep_id: str | None = None
     """The sweep that the job belongs to."""
     values: dict[str, bool | int | float | str | None] | None = None
-    """In a list with `columns`: the value of each."""
+    """In a list with `columns`: the value of each column."""
 
 
 class ProfileRequest(Strict):

@@ -11,7 +11,7 @@ from trainyard.contract.spec.stored_spec import unused_fields, without_fields
 from trainyard.contract.spec.training_spec import TrainingSpec
 
 PROTOCOL = 1
-"""Raised by a change of these documents, or of the reports, that an older launcher must not ignore."""
+"""Increased by a change of these documents, or of the reports, that an older launcher must not ignore."""
 
 _UPDATE = "it is older than the service; install the release of the service on the nodes"
 
@@ -27,11 +27,11 @@ class Origin(Document):
     """Whether the run continues after that step, with the optimizer's state and the position in the data. Else it loads
     only the weights and starts at its first step."""
     differs: Annotated[tuple[Identifier, ...], Field(max_length=256)] = ()
-    """The fields that differ and change the updates. Without any, a run that continues makes the updates that the
-    source would make."""
+    """The differing fields that change the updates. If empty, a run that continues makes the same updates as the source
+    would."""
     layout_differs: Annotated[tuple[Identifier, ...], Field(max_length=256)] = ()
-    """The fields that differ, if it continues with another layout, such as `gpus`. Ranks and micro-batches are
-    then added in another order, so that its numbers agree with the source's to rounding, not to the last digit."""
+    """The differing fields of the layout, such as `gpus`, if the run continues. Ranks and micro-batches are then added
+    in another order, so that its numbers agree with the source's up to rounding, not to the last digit."""
 
 
 class CurrentAttempt(Document):
@@ -92,7 +92,7 @@ class LaunchDocument(Document):
     modules_init: Annotated[str, StringConstraints(max_length=4096)] = ""
     """The file that defines the command `module` in bash. Empty: the node searches for it."""
     umask: Annotated[int, Field(ge=0, le=0o777)] = 0o077
-    """The permissions that files and folders of the run do not get."""
+    """The umask of files and folders of the run."""
     log_bytes: PositiveInt = 1024**3
     """Maximum disk use of a rank's log; older output is dropped."""
     time_limit_minutes: PositiveInt | None = None
@@ -100,7 +100,7 @@ class LaunchDocument(Document):
     partition_limit_minutes: PositiveInt | None = None
     """The partition's default time limit, if known."""
     lead_seconds: PositiveInt = 180
-    """Seconds before the time limit at which the ranks are requested to save, if the limit is long enough."""
+    """Seconds between the request to save and the time limit, if the limit is long enough."""
     excluded_nodes: Annotated[tuple[Identifier, ...], Field(max_length=1000)] = ()
     """Nodes on which earlier attempts of this job, or of several jobs, failed; they are excluded from this attempt."""
     spec: TrainingSpec

@@ -36,7 +36,7 @@ class LogLines(Resource):
 
 
 class LogPosition(Resource):
-    """Where a log was at a time."""
+    """The position in a log at a point in time."""
 
     object: Literal["log_position"] = "log_position"
     attempt: int
@@ -44,4 +44,4 @@ class LogPosition(Resource):
     offset: int = Field(examples=[8192])
     """Offset of the first line that was received at this time or later; the end of the log if there is none."""
     time: Timestamp
-    """The requested time; of a step, when it was done."""
+    """The requested time; for a step, the time when it was done."""

@@ -182,7 +182,7 @@ class Progress(Document):
     step: Step
     """Completed steps."""
     total_steps: Step | None
-    """The length of the run; None: a program has not said it."""
+    """The length of the run; None: the program has not reported it."""
     epoch: NonNegativeInt = 0
     seconds_per_step: AnyFloat | None = None
     """Average over about the last minute, evaluations and waits for checkpoints included."""
@@ -200,12 +200,13 @@ class Progress(Document):
 
 
 IDLE_GPUS = "idle_gpus"
-"""Last part of the name of a node's number of GPUs that were below `IDLE_GPU_PERCENT` for `IDLE_GPU_SECONDS`."""
+"""Last part of the name of the metric that counts the GPUs of a node below `IDLE_GPU_PERCENT` for
+`IDLE_GPU_SECONDS`."""
 IDLE_GPU_PERCENT = 5.0
 IDLE_GPU_SECONDS = 300.0
 
 UNKNOWN_STEP = 2**53
-"""The step that an execution resumed from, as a writer sends it that does not know it: it hides no point."""
+"""The step that a writer sends if it does not know the step from which the execution resumed. It hides no point."""
 
 
 MAX_SPOOL = 2**17 - 1
@@ -214,7 +215,7 @@ MAX_RECORD = 2**36 - 1
 
 
 class SpoolRecords(Document):
-    """The records of a spool from which the points of a batch are."""
+    """The records of a spool that contain the points of a batch."""
 
     model_config = example(records=[[7, 1]])
 
@@ -312,7 +313,7 @@ class CheckpointReport(Document):
     metrics: dict[MetricKey, AnyFloat] = Field(default_factory=dict, max_length=MAX_CHECKPOINT_METRICS)
     time: Timestamp
     seconds: Annotated[NonNegativeFloat, Field(le=1e9)] | None = None
-    """From the begin of the save until the manifest was on disk. None: an older worker."""
+    """Time from the start of the save until the manifest was on disk. None: an older worker."""
     removed_steps: Annotated[tuple[Step, ...], Field(max_length=10_000)] = ()
     """Steps of the checkpoints that retention has deleted."""
 
@@ -379,7 +380,7 @@ class FinishRecord(Document):
     restarts: NonNegativeInt = 0
     """In-place restarts of torchrun within the attempt; each used a retry."""
     of_program: StrictBool = False
-    """Whether a program of the user's ran, whose number of steps nobody else knows."""
+    """Whether a user's program ran, which alone knows its number of steps."""
     time: Timestamp = Field(examples=[EXAMPLE_LATER])
 
 

@@ -115,7 +115,7 @@ RANGE_FORMS = "log:LOW:HIGH, uniform:LOW:HIGH, int:LOW:HIGH, intlog:LOW:HIGH or 
 
 
 def typed_value(text: str) -> Any:
-    """Return the number, boolean or null that a text stands for, or the text itself: `1e-2` is a number."""
+    """Return the number, boolean or null that a text represents, or the text itself: `1e-2` is a number."""
     text = text.strip()
     if _NUMBER.fullmatch(text):
         number = float(text)
@@ -233,7 +233,7 @@ class Search(Strict):
     max_gpu_hours: PositiveFloat | None = None
     """GPU time after which no trial starts or continues; running trials finish. Absent: no limit."""
     seed: Annotated[int, Field(ge=0, le=2**32 - 1), BeforeValidator(reject_bool)] = 0
-    """Trials are drawn from it and from the results before them."""
+    """Seed. Trials depend only on it and on earlier results."""
     sampler: Literal["tpe", "random"] = "tpe"
     """For `asha` and `hyperband`: how values are proposed."""
     min_steps: PositiveInt | None = None

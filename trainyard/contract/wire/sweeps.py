@@ -23,7 +23,7 @@ from trainyard.contract.wire.search import CLOSED, FieldPath, Search, reject_dup
 
 MAX_AXES = 10
 DEFAULT_PARALLEL = 4
-"""Members of a search that run at once: more of them learn less from each other."""
+"""Default number of members of a search that run at once. With more members, each learns less from the others."""
 MAX_CHANGES = 64
 """Changed fields of a member."""
 
@@ -114,7 +114,7 @@ class SweepResource(Resource):
     state: SweepState = Field(default="finished", examples=["running"])
     """`running` while a search proposes or runs members; `finished` when all members have ended."""
     message: str = ""
-    """Why a search has ended, or the reason why it waits."""
+    """Why a search has ended or waits."""
 
 
 class SweepMember(Resource):

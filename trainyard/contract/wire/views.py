@@ -31,13 +31,13 @@ class JobChanges(Strict):
 
     name: DisplayName | None = None
     project: DisplayName | Literal[""] | None = None
-    """An empty text takes the job out of its project."""
+    """An empty text removes the job from its project."""
     tags: EditedTags | None = Field(default=None, examples=[{"baseline": ""}])
     """Tags to add, each with a text that may be empty, or with null to remove. Other tags stay."""
     notes: NotesText | None = Field(default=None, examples=["**Best.**"])
     """Notes in Markdown; an empty text removes them."""
     archived: StrictBool | None = None
-    """Whether lists leave the job out unless they are asked for it. Only jobs that have ended can be archived."""
+    """Whether lists leave out the job unless archived jobs are requested. Only jobs that have ended can be archived."""
 
 
 class JobKeyResource(Resource):
