@@ -212,7 +212,7 @@ def _row(job: JobResource, shown_id: str) -> tuple[str, ...]:
 
 def _cell(job: JobResource, key: str) -> str:
     """Return the displayed value of a column."""
-    if key == "runtime":  # the stored value is that of jobs that have ended
+    if key == "runtime":  # only jobs that have ended have a stored value
         runtime = runtime_seconds(job.started_at, job.finished_at, datetime.now(UTC))
         return "-" if runtime is None else format_duration(runtime)
     value = (job.values or {}).get(key)

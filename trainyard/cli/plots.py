@@ -56,7 +56,7 @@ def finite_range(values: Sequence[float]) -> tuple[float, float]:
 def _fraction(value: float, low: float, high: float) -> float:
     """Return the position of a value between `low` and `high`, from 0 to 1."""
     span = high - low
-    if math.isinf(span):  # The difference can overflow for a run that diverges; that of the halves cannot.
+    if math.isinf(span):  # The difference can overflow for a run that diverges; halves cannot.
         return _fraction(value / 2, low / 2, high / 2)
     return (value - low) / span if span else 0.0
 

@@ -1,4 +1,4 @@
-"""Programs that start another program, such as `uv run` and `nohup`: finds the inner program in a command line."""
+"""Finds the program in a command line that begins with a wrapper, such as `uv run` or `nohup`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -106,7 +106,7 @@ def load_sign_ins() -> SignIns:
     try:
         status = path.stat()
         if status.st_uid != os.geteuid():
-            return SignIns({})  # Of the user who runs this by sudo, for example.
+            return SignIns({})  # For example, the file of the user who runs this by sudo.
         if stat.S_IMODE(status.st_mode) & 0o077:
             raise SettingError(f"{path} contains tokens but is readable by others: chmod 600 {path}")
         content = json.loads(path.read_text())

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 MAX_SINGLE_UPLOAD_BYTES = 64 * 1024 * 1024
-"""Maximum size of a file that a single request uploads, and size of each part of a larger file."""
+"""Maximum size of a file that a single request uploads, and of each part of a larger file."""
 MAX_OPENAI_FILE_BYTES = 512 * 1024 * 1024
 """Maximum size of a file uploaded through OpenAI's API, same as at OpenAI: its client sends the file in one request."""
 MAX_LINE_BYTES = 4 * 1024 * 1024

@@ -18,7 +18,7 @@ def parse_note(content: bytes, where: str) -> ExportNote:
     """Parse the content of export.json.
 
     Raises:
-        LoadError: It is none of this release.
+        LoadError: The content is not from this release.
     """
     try:
         note = ExportNote.model_validate_json(content)

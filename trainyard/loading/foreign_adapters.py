@@ -1,4 +1,4 @@
-"""Loads adapters that no job has exported. Peft's files state the task and the head."""
+"""Loads adapters that no job has exported. The files of peft state the task and the head."""
 
 import json
 from pathlib import Path

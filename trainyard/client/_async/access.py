@@ -95,7 +95,7 @@ class AsyncAccessCalls(AsyncTransport):
         return await self._send(_create("/v1/sign-in/codes", SignInCodeResource))
 
     async def revoke_own_token(self) -> None:
-        """Revoke this client's own token, if it is of a sign-in by munge."""
+        """Revoke this client's own token, if it comes from a sign-in by munge."""
         await self._send(Request("DELETE", "/v1/tokens/self", no_result))
 
     async def link_unix_user(self, name: str) -> UnixUserResource:

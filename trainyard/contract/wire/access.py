@@ -66,7 +66,7 @@ class TokenResource(Resource):
     expires_at: Timestamp | None = None
     revoked_at: Timestamp | None = None
     unix_uid: int | None = None
-    """Uid of the Unix account, if the token is of a sign-in by munge."""
+    """Uid of the Unix account, if the token comes from a sign-in by munge."""
 
 
 class UnixUserResource(Resource):

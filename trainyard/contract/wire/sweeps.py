@@ -112,7 +112,8 @@ class SweepResource(Resource):
     algorithm: str = "grid"
     """How values are chosen; `members` if they were listed."""
     state: SweepState = Field(default="finished", examples=["running"])
-    """`running` while a search proposes or runs members; `finished` when all members have ended."""
+    """`running` while members are proposed or run, then `finished`. A search may also end as `cancelled` or
+    `failed`."""
     message: str = ""
     """Why a search has ended or waits."""
 
