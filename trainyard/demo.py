@@ -1,4 +1,4 @@
-"""The demo: start a service, submit one distributed job through the REST API, watch it and print its results."""
+"""The demo: start a service, submit a distributed job through the REST API, watch it and print its results."""
 
 import ctypes
 import fcntl
@@ -60,7 +60,7 @@ class FolderInUseError(Exception):
 
 
 class ServiceProcess:
-    """A service in a child process; its database, runs and log are in one folder."""
+    """A service in a child process; its database, runs and log are in the same folder."""
 
     def __init__(self, folder: Path, **settings: str) -> None:
         """Take settings of the service by name, without the prefix TRAINYARD_."""
@@ -92,7 +92,7 @@ class ServiceProcess:
         return [sys.executable, "-m", "service", "serve"]
 
     def client(self) -> Client:
-        """Wait until the service is ready, print at times what for, and return a client with its admin token.
+        """Wait until the service is ready, with occasional messages, and return a client with its admin token.
 
         Raises:
             DemoError: the service ended, or was not ready in time.
@@ -190,7 +190,7 @@ def demonstrate(service: ServiceProcess) -> int:
 
 
 def run(client: Client) -> JobResource:
-    """Submit one job, follow it to its end, and print its results.
+    """Submit a job, follow it to its end, and print its results.
 
     Raises:
         DemoError: the job did not succeed.

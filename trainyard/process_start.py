@@ -1,4 +1,4 @@
-"""What makes the start of a process take less time. Called before the process imports the rest."""
+"""Speeds up the start of a process. Called before the process imports the rest."""
 
 import gc
 import sys
@@ -9,10 +9,10 @@ YOUNG_OBJECTS = 50_000
 
 
 def speed_up_imports() -> None:
-    """Collect garbage less often, and leave out what httpx imports for a command line of its own.
+    """Collect garbage less often, and skip the modules that httpx imports for its own command line.
 
     Imported modules stay for good, and each collection scans them again: with torch that was a fifth of a rank's start.
     """
     gc.set_threshold(YOUNG_OBJECTS, 10, 10)
-    # httpx imports Rich, Pygments and Click, unless this module lacks what it asks for.
+    # httpx imports Rich, Pygments and Click, unless its import of `main` from this module fails.
     sys.modules.setdefault("httpx._main", ModuleType("httpx._main"))

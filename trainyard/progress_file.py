@@ -29,7 +29,7 @@ class ProgressRecord(BaseModel):
     rank: int
     execution: int
     marks: int
-    """Marks since the start of the execution; every rank makes the same ones in the same order."""
+    """Marks since the start of the execution; every rank makes the same marks in the same order."""
     step: int
     """The step that the rank works on."""
     phase: Phase
@@ -38,7 +38,7 @@ class ProgressRecord(BaseModel):
     in_torch: bool = False
     """Whether that line called torch, and so may wait for other ranks."""
     host: str = ""
-    """The node, by its name in the scheduler if it has one."""
+    """The node, by its name in the scheduler if any."""
     pid: int = 0
 
 
@@ -48,7 +48,7 @@ def interval(timeout_seconds: float) -> float:
 
 
 def read_progress(folder: Path, execution: int) -> dict[int, ProgressRecord]:
-    """Return the readable records of an execution, by rank. Those of earlier executions are ignored."""
+    """Return the readable records of an execution, by rank. Records of earlier executions are ignored."""
     records = {}
     for path in folder.glob("rank-*.json"):
         with contextlib.suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The names that `trainyard.script.report` is given. Like that module, this one needs the standard library alone."""
+"""Stored forms of the names that `trainyard.script.report` gets. Needs only the standard library, like that module."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SYSTEM_PREFIXES = ("system/node-", "system/rank-")
 
 
 class ReportedNames:
-    """Gives each name a stored one, which no other name of the program has, also in later executions."""
+    """Gives each name a stored name, which no other name of the program has, also in later executions."""
 
     def __init__(self, attempt: str | None) -> None:
         """
@@ -31,17 +31,17 @@ class ReportedNames:
         self._taken = set(self._stored.values())
 
     def stored(self, name: str) -> tuple[str, bool]:
-        """Return the stored name, and whether it is another one than the program expects."""
+        """Return the stored name, and whether it differs from the name that the program expects."""
         full = full_name(name)
         if name not in self._stored:
             stored = stored_name(full)
             if stored in self._taken:
-                # The program has both `loss` and `train/loss`. But for this, no name without a slash is stored.
+                # The program has both `loss` and `train/loss`. Only then a name without a slash is stored.
                 stored = stored_name(name) if name != full else _with_digest(full, full)
             self._stored[name] = stored
             self._taken.add(stored)
             if self._path is not None and full.startswith("train/"):
-                # Without the line, only a later execution that begins with the other name takes one for the other.
+                # If the write fails, a later execution confuses the two names only if it begins with the other name.
                 with contextlib.suppress(OSError), self._path.open("a") as file:
                     file.write(json.dumps([name, stored]) + "\n")
         return self._stored[name], self._stored[name] != full

@@ -56,9 +56,9 @@ def report(step: int, values: Mapping[str, SupportsFloat], *, total_steps: int |
         values: metric names and values; a name without a slash gets the prefix `train/`, if no other name has it.
         total_steps: the length of the whole run, for the progress and the ETA.
 
-    A report never ends a training. A name that cannot be printed, has more than 250 characters or is one of the
-    launcher's is stored in a form with a digest. What is no number is left out, and so is a report whose step is none.
-    The first correction of each kind is an event `report_adjusted` of the job, and a line on stderr.
+    A report never ends a training. A name that cannot be printed, has more than 250 characters or belongs to the
+    launcher is stored in a form with a digest. Values that are not numbers are left out, and so is a report whose step
+    is not a number. The first correction of each kind is an event `report_adjusted` of the job, and a line on stderr.
     """
     number = _whole_step(step, "step")
     length = None if total_steps is None else _whole_step(total_steps, "total_steps")
@@ -78,7 +78,7 @@ def report(step: int, values: Mapping[str, SupportsFloat], *, total_steps: int |
 def checkpoint_dir() -> Path:
     """Return the checkpoint folder of the job, which all its attempts share; create it if it is missing.
 
-    The program decides what it writes there. Write to a temporary name and rename it, so that a checkpoint is complete.
+    The program decides on the files there. Write to a temporary name and rename it, so that a checkpoint is complete.
     """
     folder = Path(os.environ[FOLDER]).parent.parent / "checkpoints" if FOLDER in os.environ else Path("checkpoints")
     folder.mkdir(parents=True, exist_ok=True)
@@ -291,7 +291,7 @@ class _Job:
 
 
 def _whole_step(step: Any, name: str) -> int | None:
-    """Return a number of steps as an integer, rounded down; None if it is no number from 0 to 2**53."""
+    """Return a number of steps as an integer, rounded down; None if it is not a number from 0 to 2**53."""
     number = None
     if not isinstance(step, (bool, str, bytes)):
         with contextlib.suppress(Exception):  # any object, such as a tensor with several elements
@@ -325,13 +325,13 @@ def _metrics(values: Mapping[str, SupportsFloat]) -> dict[str, float]:
             named[str(key)] = float(value)
         except Exception:  # any object, such as a tensor with several elements
             _state_once(f"the value of {ascii(key)[:80]} is no number; such values are left out", "value")
-    # Of `loss` and `train/loss` in one report, the second one is stored as it is.
+    # Names with a slash come first, so that `train/loss` keeps its name in a report that also has `loss`.
     stored = {name: _metric_name(name) for name in sorted(named, key=lambda name: "/" not in name)}
     return {stored[name]: value for name, value in named.items()}
 
 
 def _metric_name(name: str) -> str:
-    """Return the name of a metric in the spool; one that differs from the program's is stated once."""
+    """Return the name of a metric in the spool. The first changed name is stated."""
     stored, is_changed = _names().stored(name)
     if is_changed:
         _state_once(f"Metric name {name[:80]!a} is stored as {stored!a}; others are changed in the same way", "name")
@@ -383,7 +383,7 @@ def _rank() -> int:
 
 
 def _any_rank(flag: bool) -> bool:
-    """Return on every rank whether the flag is set on any rank of the process group, if there is one."""
+    """Return on every rank whether the flag is set on any rank of the process group, if any."""
     dist: Any = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return flag

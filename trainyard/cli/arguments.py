@@ -1,4 +1,4 @@
-"""What commands share: options, the client, and lookup of the referenced jobs and sweeps."""
+"""Shared parts of commands: options, the client, and lookup of the referenced jobs and sweeps."""
 
 import itertools
 import re

@@ -1,4 +1,4 @@
-"""`trainyard audit`: who changed what, when, and from where."""
+"""`trainyard audit`: changes with their author, time and address."""
 
 from typing import Annotated
 
@@ -53,13 +53,13 @@ def _row(entry: AuditResource) -> tuple[str, ...]:
 
 
 def _target(entry: AuditResource) -> str:
-    """Return what was changed, and whose it is if an administrator named another user."""
+    """Return the changed object, with its user if an administrator named another user."""
     parts = (entry.target, entry.detail.get("user"))
     return " of ".join(str(part) for part in parts if part) or "-"
 
 
 def _addresses(entry: AuditResource) -> str:
-    """Return the addresses of an entry; one that counts several requests may have several."""
+    """Return the addresses of an entry; an entry that counts several requests may have several."""
     return entry.address or ", ".join(entry.detail.get("addresses", ())) or "-"
 
 

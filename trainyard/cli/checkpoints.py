@@ -72,7 +72,7 @@ def checkpoints(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = F
 
 
 def _no_checkpoints_message(job: JobResource) -> str:
-    """Return the message for a job without checkpoints; an active job may still write one."""
+    """Return the message for a job without checkpoints; an active job may still write checkpoints."""
     return "no checkpoints" if job.status in TERMINAL else "no checkpoint yet"
 
 

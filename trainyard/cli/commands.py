@@ -101,7 +101,7 @@ the help of the group."""
 
 
 def load_command(name: str) -> Any:
-    """Import this command and return what Typer parses its arguments with; a Command of Click or of Typer's copy."""
+    """Import this command and return the object that parses its arguments: a Command of Click or of Typer's copy."""
     location, summary = next(commands[name] for commands in COMMANDS.values() if name in commands)
     module, _, attribute = location.partition(":")
     target = getattr(import_module(f"trainyard.cli.{module}"), attribute)
@@ -109,6 +109,6 @@ def load_command(name: str) -> Any:
     if isinstance(target, typer.Typer):
         app.add_typer(target, name=name, help=summary)
     else:
-        # What follows the program of `run` belongs to the program.
+        # Arguments after the program of `run` belong to the program.
         app.command(name, context_settings={"allow_interspersed_args": False} if name == "run" else None)(target)
     return typer.main.get_group(app).commands[name]

@@ -82,7 +82,7 @@ def compare(
 
 
 def default_metric(results: Sequence[MetricsResource], of_sweep: str = "") -> list[str]:
-    """Return the metric to show: that of the sweep if a job has it, else the evaluation loss, or the training loss if
+    """Return the metric to show: the sweep's metric if a job has it, else the evaluation loss, or the training loss if
     more jobs have it; [] without both."""
     counts = Counter(series.key for metrics in results for series in metrics.series if series.steps)
     if counts[of_sweep]:
@@ -126,7 +126,7 @@ def _differing_values(jobs: Sequence[JobResource], differing: Sequence[str]) -> 
 
 
 def _print_fields(jobs: Sequence[JobResource], fields: Sequence[Field]) -> None:
-    """Print one row per field and job, for fields that do not fit into the columns of the table of results."""
+    """Print a row per field and job, for fields that do not fit into the columns of the table of results."""
     ids = short_ids([job.id for job in jobs]).values()
     rows = [(path if at == 0 else "", id_, values[at]) for path, values in fields for at, id_ in enumerate(ids)]
     print_table(("FIELD", "JOB", "VALUE"), rows)

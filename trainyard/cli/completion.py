@@ -1,4 +1,4 @@
-"""Shell completion of ids, names, presets and statuses; without a service there are no suggestions."""
+"""Shell completion of ids, names, presets and statuses; without a service it suggests nothing."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +13,7 @@ from trainyard.contract.wire.jobs import JobStatus
 
 _LIMIT = 50
 _SHELL_SAFE = re.compile(r"\w[\w.:@+/-]*")
-"""A suggestion that needs no quotes: the shell inserts suggestions as they are, and would run `$(...)` in a name."""
+"""A suggestion that needs no quotes: the shell inserts suggestions unchanged, and would run `$(...)` in a name."""
 
 Items = Iterable[tuple[str, str]]
 """Suggestions, each with its description."""

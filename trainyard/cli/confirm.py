@@ -7,7 +7,7 @@ from trainyard.cli.output import print_error
 
 
 def confirm_deletion(question: str) -> bool:
-    """Ask for confirmation on the terminal; an empty answer is no.
+    """Ask for confirmation on the terminal; an empty answer means no.
 
     Raises:
         UsageError: standard input is closed.

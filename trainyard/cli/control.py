@@ -34,7 +34,7 @@ def cancel(
     wait: Annotated[bool, typer.Option("--wait", help="Return when the jobs have ended.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Cancel jobs. The exit code is that of the first failure.
+    """Cancel jobs. The first failure determines the exit code.
 
     Example: trainyard cancel last --wait
     """
@@ -184,7 +184,7 @@ def resolve(
 
 
 def _resolve_lost(ctx: typer.Context, action: str, *, as_json: bool) -> NoReturn:
-    """Settle all lost jobs, print what became of each, and exit; with 1 if a job could not be resolved."""
+    """Settle all lost jobs, print the outcome of each, and exit; with 1 if a job could not be resolved."""
     resolved, refused = 0, 0
     with make_client(ctx) as client:
         has_more = True

@@ -16,13 +16,13 @@ from trainyard.contract.wire.export import ExportRequest, ExportUpdate
 
 
 def convert(request: ExportRequest, *, quiet: bool) -> ExportUpdate:
-    """Run the conversion, show its progress unless `quiet`, and return its last update, which says what the export is.
+    """Run the conversion, show its progress unless `quiet`, and return its last update, which describes the export.
 
     Raises:
         ConversionError: It failed.
     """
     debug = os.environ.get("TRAINYARD_DEBUG") == "1"
-    # In a session of its own: Ctrl-C interrupts this process, which ends the other one. With -P, files in the current
+    # In a session of its own: Ctrl-C interrupts this process, which ends the child. With -P, files in the current
     # folder do not replace modules.
     with subprocess.Popen(
         [sys.executable, "-P", "-m", "worker.export"],

@@ -1,4 +1,4 @@
-"""`data`: what a job learns of its data; and how the accounts of data are printed."""
+"""`data`: shows how a job uses its data, and prints data accounts."""
 
 import os
 import sys
@@ -70,7 +70,8 @@ def uses_colours() -> bool:
 
 
 def rendered(parts: list[TextPart], *, coloured: bool) -> str:
-    """Return the text of an example with its learned parts marked, and with escapes for what a terminal hides."""
+    """Return the text of an example with its learned parts marked, and with escapes for characters that a terminal
+    hides."""
     return "".join(_marked(part, coloured=coloured) for part in parts)
 
 

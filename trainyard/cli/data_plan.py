@@ -29,8 +29,8 @@ _PACKAGES = ("torch", "numpy")
 _PACKAGES_OF_MODELS = ("transformers", "jinja2")
 _PACKAGES_OF_TABLES = ("pyarrow",)
 _START_SECONDS, _GRACE_SECONDS = 60.0, 15.0
-"""For what precedes the first record, such as imports, and for what follows the last one. The process sees to both,
-unless one call of a library takes longer."""
+"""Time allowed before the first record, such as for imports, and after the last record. The process ends in time by
+itself, unless a single call of a library takes longer."""
 _END_SECONDS = 2.0
 
 
@@ -42,7 +42,7 @@ def plan_data(
     Args:
         document: The spec as it would be submitted.
         resolved: The same with defaults, as the service has returned it.
-        records: Of each source, at most.
+        records: Maximum number of records of each source.
         seconds: How long to read, at most.
         quiet: Whether to show no progress.
 
@@ -94,7 +94,7 @@ def _read_here(request: DataRequest, *, quiet: bool) -> DataAccounts:
     shows_progress = not quiet and is_terminal(stderr=True)
     with tempfile.TemporaryDirectory(prefix="trainyard-data-", ignore_cleanup_errors=True) as folder:
         environment = {**os.environ, "TMPDIR": folder, "CUDA_VISIBLE_DEVICES": "", "TOKENIZERS_PARALLELISM": "false"}
-        # In a session of its own: Ctrl-C interrupts this process, which ends the other one.
+        # In a session of its own: Ctrl-C interrupts this process, which ends the child.
         with (
             subprocess.Popen(
                 [sys.executable, "-P", "-m", "worker.rank.data_plan"],

@@ -48,11 +48,11 @@ def doctor(
 ) -> None:
     """Check the installation; each finding has a fix. The exit code is 1 if there is an error.
 
-    With an administrator's token, the service also checks its database, folders, Slurm and GPUs. If no service
-    answers and TRAINYARD_URL is not set, the settings of this shell are checked instead, for example before the
-    first `trainyard serve`. `--deep` submits a job to each partition that is up, or with `--each-node` to each node,
-    compares the variables and limits of a job with those of a job by sbatch, and cancels what has not ended after the
-    timeout, or at Ctrl-C.
+    With an administrator's token, the service also checks its database, folders, Slurm and GPUs. If no service answers
+    and TRAINYARD_URL is not set, the settings of this shell are checked instead, for example before the first
+    `trainyard serve`. `--deep` submits a job to each partition that is up, or with `--each-node` to each node, compares
+    the variables and limits of a job with a job by sbatch, and cancels jobs that have not ended after the timeout, or
+    at Ctrl-C.
 
     Example: trainyard doctor
     """
@@ -163,7 +163,7 @@ def _check_with_token(client: Client) -> Iterator[Finding]:
 
 
 def _token_advice(client: Client) -> str:
-    """Return how to get a first token, which `trainyard tokens create` cannot give without one."""
+    """Return how to get a first token: `trainyard tokens create` itself requires a token."""
     if not client.local:
         return "set TRAINYARD_TOKEN to a token that an administrator made with: trainyard tokens create NAME"
     file = own_admin_token_file()

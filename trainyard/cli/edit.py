@@ -1,4 +1,4 @@
-"""`tag`, `note`, `rename`, `archive` and `views`: what jobs are called, and saved views of the runs table."""
+"""`tag`, `note`, `rename`, `archive` and `views`: names and tags of jobs, and saved views of the runs table."""
 
 import sys
 from collections.abc import Callable
@@ -115,7 +115,7 @@ def _archived(job: JobResource) -> str:
 
 
 def views(ctx: typer.Context, as_json: JsonOption = False) -> None:
-    """List saved views of the runs table: yours and shared ones. `trainyard list --view NAME` shows one.
+    """List saved views of the runs table: yours and shared ones. `trainyard list --view NAME` shows a view.
 
     Example: trainyard views
     """
@@ -146,7 +146,7 @@ def _each(
     *,
     as_json: bool,
 ) -> None:
-    """Change each job, once all are saved, and print what became of it."""
+    """Find all jobs, then change each and print the result."""
     with make_client(ctx) as client:
         for job in find_jobs(client, references):
             changed = change(client, job)

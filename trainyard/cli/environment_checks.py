@@ -1,4 +1,4 @@
-"""`doctor --deep`: what differs between a job of Trainyard and one that this account submits with sbatch by hand.
+"""`doctor --deep`: compares a job of Trainyard with a job that this account submits with sbatch by hand.
 
 Values of variables may be secrets, and everybody reads logs: the job of Trainyard prints digests alone.
 """
@@ -39,7 +39,7 @@ _SCRIPT = """\
 cat /proc/self/limits && printf '\\n--\\n' && cat /proc/self/environ && printf '\\n--\\n'
 """
 _OF_SHELLS = ("_", "PWD", "OLDPWD", "SHLVL", "HOSTNAME", "LC_CTYPE")
-"""What shells, and Python in the locale C, set themselves."""
+"""Variables that shells, and Python in the locale C, set themselves."""
 _TUNING = ("NCCL_*", "GLOO_*", "UCX_*", "FI_*", "PSM2_*", "PSM3_*", "CUDA_*", "HSA_*", "MPICH_*", "OMPI_*", "*_PROXY")
 """Variables of sites without which jobs are often slow, or do not start."""
 _LIMITS = ("Max open files", "Max processes", "Max locked memory", "Max stack size", "Max core file size")
@@ -56,7 +56,7 @@ _FIX_LIMITS = (
 
 @dataclass(frozen=True)
 class JobEnvironment:
-    """What a program has on a node."""
+    """The environment of a program on a node."""
 
     variables: Mapping[str, str]
     """Digests of the values."""
@@ -65,7 +65,7 @@ class JobEnvironment:
 
 
 def compare_with_sbatch(client: Client, seconds: float, now: Callable[[], float] = time.monotonic) -> Iterator[Finding]:
-    """Run a job of each kind on the default partition, and yield what differs; nothing where there is no Slurm.
+    """Run a job of each kind on the default partition, and yield the differences; nothing without Slurm.
 
     Args:
         seconds: How long to wait for both; both are cancelled after that, as after an interrupt.
@@ -97,7 +97,7 @@ def compare_with_sbatch(client: Client, seconds: float, now: Callable[[], float]
 
 
 def differences(ours: JobEnvironment, theirs: JobEnvironment) -> Iterator[Finding]:
-    """Yield what a job of Trainyard has, and has not, that one by sbatch has not, or has."""
+    """Yield the differences in variables and limits between a job of Trainyard and a job by sbatch."""
     lost = sorted(theirs.variables.keys() - ours.variables)
     changed = sorted(name for name in ours.variables.keys() & theirs.variables if not _agree(name, ours, theirs))
     parts = {
@@ -199,7 +199,7 @@ def _of_output(output: Path) -> JobEnvironment:
 
 
 def _compared(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables without those that differ between any two jobs."""
+    """Return the variables without names that differ between any two jobs."""
     return {name: value for name, value in variables.items() if name not in _OF_SHELLS and not is_set_for_ranks(name)}
 
 

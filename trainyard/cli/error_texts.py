@@ -54,7 +54,7 @@ _KINDS: tuple[tuple[type[TrainyardError], str], ...] = (
     (SettingError, "setting_error"),
     (TargetExistsError, "usage_error"),
 )
-"""The `type` of each error in JSON: the service's types, and those of the client."""
+"""The `type` of each error in JSON: the types of the service and of the client."""
 
 _SUGGESTIONS: dict[str | None, str] = {
     "job_not_found": "list them with: trainyard list",

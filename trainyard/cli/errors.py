@@ -47,7 +47,7 @@ class CommandGroup(TyperGroup):
     codes."""
 
     def __init__(self, **settings: Any) -> None:
-        """Add a command for each line of the table, which has all that the help and the completion of names show."""
+        """Add a command for each line of the table, which has all texts of the help and of the completion of names."""
         super().__init__(**settings)
         for panel, commands in COMMANDS.items():
             for name, (_, summary) in commands.items():
@@ -61,7 +61,7 @@ class CommandGroup(TyperGroup):
     def main(self, *args: Any, **kwargs: Any) -> Any:
         given = args[0] if args else kwargs.get("args")
         arguments = [*(sys.argv[1:] if given is None else given)]
-        # What follows -- belongs to another program.
+        # Arguments after -- belong to another program.
         _JSON_OUTPUT.set("--json" in arguments[: arguments.index("--")] if "--" in arguments else "--json" in arguments)
         try:
             code = super().main(*args, **{**kwargs, "standalone_mode": False})
@@ -116,7 +116,7 @@ def show_help(ctx: typer.Context) -> None:
 
 
 def use_json_output(as_json: bool) -> None:
-    """State whether this command was called with --json, where its own arguments and a program's are one list."""
+    """State whether this command was called with --json, if its own arguments and a program's share a list."""
     _JSON_OUTPUT.set(as_json)
 
 
@@ -127,7 +127,7 @@ def print_note(text: str, *, prefix: str = "note: ") -> None:
 
 
 def report_error(error: Exception) -> int:
-    """Print the error on stderr, as one line or with --json as one object, and return its exit code."""
+    """Print the error on stderr, as a single line or with --json as an object, and return its exit code."""
     from trainyard.cli.error_texts import print_problem  # It imports the client, whose errors it translates.
 
     return print_problem(error, as_json=_JSON_OUTPUT.get())

@@ -1,8 +1,9 @@
-"""TensorBoard's event files: records with a checksum around a message of protocol buffers. Pure but for the checksum.
+"""TensorBoard's event files: records with a checksum around a message of protocol buffers. Pure, except for the
+checksum.
 
 A record is the length (8 bytes), its checksum, the message, its checksum; all little-endian, checksums CRC-32C, masked.
-Of the message `Event` there are four fields: wall_time = 1, step = 2, file_version = 3 and summary = 5, whose
-`value` = 1 has tag = 1 and simple_value = 2.
+The message `Event` uses four fields: wall_time = 1, step = 2, file_version = 3 and summary = 5, whose `value` = 1 has
+tag = 1 and simple_value = 2.
 """
 
 import struct

@@ -97,7 +97,8 @@ def _print_export(target: Path, kind: ExportKind | None) -> None:
 
 
 def _find_job(client: Client, name: str) -> JobResource:
-    """Return the job as `find_job` does. Names may contain colons, so that one with an unknown checkpoint is a name."""
+    """Return the job as `find_job` does. Names may contain colons, so a name with an unknown checkpoint is read as a
+    whole."""
     try:
         return find_job(client, name)
     except NotFoundError as error:
@@ -129,7 +130,7 @@ def split_reference(text: str) -> tuple[str, str]:
 
 
 def _check_request(job: JobResource, *, merge: bool, base: Path | None) -> None:
-    """Check what can be checked before anything is downloaded."""
+    """Check the request as far as possible before anything is downloaded."""
     spec = job.spec
     if spec["task"] not in LOOP_TASKS:
         raise UsageError(f"a job of task `{spec['task']}` has no checkpoint of a model")
@@ -191,7 +192,8 @@ def _download(client: Client, job: JobResource, checkpoint: CheckpointResource, 
 
 
 def _publish(export_folder: Path, target: Path, replaced: Path) -> None:
-    """Rename the finished export to its final name. An earlier one is renamed to `replaced`, which is removed later."""
+    """Rename the finished export to its final name. An earlier export is renamed to `replaced`, which is removed
+    later."""
     # Libraries that write safetensors ignore the umask, which the folder's mode has followed.
     mode = stat.S_IMODE(export_folder.stat().st_mode) & 0o666
     for path in export_folder.iterdir():

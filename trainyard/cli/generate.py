@@ -97,7 +97,7 @@ def run_model(request: GenerationRequest, on_text: Callable[[str], None]) -> Gen
         GenerationError: It failed.
     """
     debug = os.environ.get("TRAINYARD_DEBUG") == "1"
-    # In a session of its own: Ctrl-C interrupts this process, which ends the other one. With -P, files in the current
+    # In a session of its own: Ctrl-C interrupts this process, which ends the child. With -P, files in the current
     # folder do not replace modules.
     with subprocess.Popen(
         [sys.executable, "-P", "-m", "trainyard.loading"],

@@ -137,7 +137,7 @@ def _check(status: list[str] | None, archived: str, forms: Sequence[bool]) -> No
 def _from_view(
     client: Client, name: str | None, where: str | None, sort: str | None, keys: list[str]
 ) -> tuple[str | None, str | None, list[str]]:
-    """Return query, order and columns: those that are given, else those of the view."""
+    """Return query, order and columns: the arguments where given, else the view's."""
     if name is None:
         return where, sort, keys
     view = client.view(name)
@@ -166,7 +166,7 @@ def _print_columns(rows: Sequence[JobResource], keys: Sequence[str]) -> None:
 
 
 def _print_default_columns(rows: Sequence[JobResource], sweep: SweepDetail | None) -> None:
-    """Print jobs with the values that the sweep changes, or without `sweep` with the sweeps of jobs, if any has one."""
+    """Print jobs with the values that the sweep changes, or without `sweep` with the sweeps of jobs, if any."""
     short = short_ids([job.id for job in rows])
     fields = sweep.fields if sweep else []
     values = {member.job_id: member.values for member in sweep.members} if sweep else {}
@@ -211,8 +211,8 @@ def _row(job: JobResource, shown_id: str) -> tuple[str, ...]:
 
 
 def _cell(job: JobResource, key: str) -> str:
-    """Return a value of a column as it is shown."""
-    if key == "runtime":  # the stored value is that of jobs that have ended
+    """Return the displayed value of a column."""
+    if key == "runtime":  # only jobs that have ended have a stored value
         runtime = runtime_seconds(job.started_at, job.finished_at, datetime.now(UTC))
         return "-" if runtime is None else format_duration(runtime)
     value = (job.values or {}).get(key)

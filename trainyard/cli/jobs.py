@@ -158,7 +158,7 @@ def profile(
 
 
 def comm_check_result(client: Client, job: JobResource) -> Mapping[str, Any] | None:
-    """Return the result of the newest communication check; None before one exists, and for jobs of other tasks."""
+    """Return the result of the newest communication check; None before the first, and for jobs of other tasks."""
     if job.spec.get("task") != "comm_check":
         return None
     result = [event.data for event in client.events(job.id) if event.type == f"{WORKER_PREFIX}comm_check"]
@@ -166,7 +166,7 @@ def comm_check_result(client: Client, job: JobResource) -> Mapping[str, Any] | N
 
 
 def print_comm_check(result: Mapping[str, Any]) -> None:
-    """Print the results for all ranks; the artifact also has those of groups and pairs."""
+    """Print the results for all ranks; the artifact also has results of groups and pairs."""
     rows = [row for row in result.get("operations", ()) if isinstance(row, dict)]
     print_table(("OPERATION", "MESSAGE", "TIME", "BUS BANDWIDTH"), [_operation_row(row) for row in rows])
     slow = result.get("slowest_pair")

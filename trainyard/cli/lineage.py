@@ -1,4 +1,4 @@
-"""`trainyard show --lineage`: where a job comes from, and what was made of it, as a tree of lines."""
+"""`trainyard show --lineage`: the origin of a job, and the jobs and versions made from it, as a tree of lines."""
 
 from collections.abc import Iterator
 

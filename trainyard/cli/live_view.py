@@ -20,7 +20,7 @@ _WIDE = 100
 
 
 def fit_line(parts: Sequence[str], width: int) -> str:
-    """Join as many of the first parts as fit into a line; a part is never cut, since half a number would mislead."""
+    """Join the first parts that fit into a line; a part is never cut, since half a number would mislead."""
     return next((line for n in range(len(parts), 0, -1) if cell_len(line := SEPARATOR.join(parts[:n])) <= width), "")
 
 
@@ -34,7 +34,7 @@ def wrap_lines(parts: Sequence[str], width: int) -> list[str]:
 
 
 class _Values(ProgressColumn):
-    """The values beside the bar: those that fit into its line, and all of them after the end of the run."""
+    """The values beside the bar: as many as fit into its line, and all of them after the end of the run."""
 
     def __init__(self, width: Callable[[str], int]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Parts of a log for `logs`: the lines that match, and those around a step, a time or the last error."""
+"""Parts of a log for `logs`: the lines that match, and the lines around a step, a time or the last error."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ class LineFilter:
 
 
 def ranks_of(job: JobResource, rank: str) -> Sequence[str]:
-    """Return the logs that `--rank` names: one, or those of all ranks and of the launcher."""
+    """Return the logs that `--rank` names: a single log, or the logs of all ranks and of the launcher."""
     if rank != ALL_RANKS:
         return [rank]
     return [*(str(number) for number in range(job.spec.get("gpus", 1))), "launch"]
@@ -80,7 +80,7 @@ def offset_around(
     """Return the attempt and the offset of a spot in a log: a step, a time, or `error` for the last error.
 
     Raises:
-        UsageError: The spot is none of them, or there is no error.
+        UsageError: The spot has another form, or the log has no error.
     """
     text = spot.strip().lower()
     if text == "error":
@@ -103,7 +103,7 @@ def offset_around(
 def lines_around(
     client: Client, job: JobResource, rank: str, attempt: int | None, offset: int, count: int
 ) -> Iterator[str]:
-    """Yield the lines before an offset, and those from it on, `count` of each."""
+    """Yield `count` lines before an offset, and `count` lines from it on."""
     before = client.logs(job.id, rank=rank, attempt=attempt, tail=count, before=offset)
     yield from before.text.splitlines()
     try:

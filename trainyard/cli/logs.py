@@ -201,7 +201,7 @@ class Follower:
         return True
 
     def _note_missing_log(self) -> None:
-        """Print once that there is no log yet, and the job's status."""
+        """Print once that the log does not exist yet, and the job's status."""
         if not self._noted and (self._position.attempt is None or self._missing is not None):
             print_note(f"waiting for the log; the job is {self._job.status}: {self._job.status_message}", prefix="")
             self._noted = True

@@ -73,7 +73,7 @@ def metrics(
 
 
 def _join_csv(jobs: Sequence[JobResource], texts: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of one CSV text for several jobs, whose first column is the job."""
+    """Yield the lines of a CSV text for several jobs, whose first column is the job."""
     yield f"job,{texts[0].splitlines()[0]}\n"
     for job, text in zip(jobs, texts, strict=True):
         for line in text.splitlines()[1:]:
@@ -94,7 +94,7 @@ def _report_unknown_keys(client: Client, jobs: Sequence[JobResource], keys: Sequ
 
 
 def print_metrics(curves: Sequence[MetricsResource]) -> None:
-    """Print a table with one row per metric and job."""
+    """Print a table with a row per metric and job."""
     several = len(curves) > 1
     axis = AXIS_COLUMNS.get(curves[0].axis, "").upper()
     rows = []
@@ -107,7 +107,7 @@ def print_metrics(curves: Sequence[MetricsResource]) -> None:
 
 
 def print_plots(curves: Sequence[MetricsResource]) -> None:
-    """Print one plot per metric and job."""
+    """Print a plot per metric and job."""
     for one, series in _by_metric(curves):
         suffix = f" of {one.job_id}" if len(curves) > 1 else ""
         print_line(f"{series.key}{suffix}: {format_number(series.values[-1])} at {format_position(series, one.axis)}")

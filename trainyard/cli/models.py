@@ -159,8 +159,8 @@ def _version_row(version: ModelVersionResource, metrics: Sequence[str]) -> tuple
 
 
 def _shown_metrics(versions: Sequence[ModelVersionResource]) -> list[str]:
-    """Return the metrics that are shown, the same for all versions so that they can be compared: the losses, then
-    others of evaluations, then those of the training."""
+    """Return the metrics to show, the same for all versions so that they can be compared: the losses, then further
+    metrics of evaluations, then of the training."""
     names = {key for version in versions for key in version.metrics}
 
     def order(name: str) -> tuple[bool, bool, bool, str]:
@@ -175,7 +175,7 @@ def _shown_metrics(versions: Sequence[ModelVersionResource]) -> list[str]:
 
 
 def data_text(data: Mapping[str, Any]) -> str:
-    """Return what the `data` of a spec names: paths, ids of uploaded files, or the name of a builtin data set."""
+    """Return the names in the `data` of a spec: paths, ids of uploaded files, or a builtin data set."""
     if isinstance(sources := data.get("sources"), list) and sources:
         return ", ".join(text for source in sources if isinstance(source, Mapping) and (text := data_text(source)))
     named = data.get("path") or data.get("id") or data.get("name") or ""

@@ -1,4 +1,5 @@
-"""What starts a program on the nodes of a running job, with Slurm or on this machine, and whether it can start here."""
+"""Commands that start a program on the nodes of a running job, with Slurm or on this machine, and the check whether it
+can start here."""
 
 import contextlib
 import os
@@ -21,7 +22,8 @@ from trainyard.contract.wire.job_access import AccessKind, AccessResource
 
 _PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "TERM", "COLORTERM", "LANG", "LC_ALL", "TZ")
 _OF_SLURM = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
-"""What srun itself reads. Others of an allocation in which this command runs would name another job."""
+"""Variables that srun itself reads. Further variables of an allocation in which this command runs would name another
+job."""
 _BACKSTOP_SECONDS = 30.0
 """The nodes end a command that takes too long themselves; after this time more, srun is ended."""
 _END_SECONDS = 15.0
@@ -44,7 +46,7 @@ def node_arguments(
 
 
 def _srun(access: AccessResource, kind: AccessKind, rank: int | None) -> list[str]:
-    """Return srun with its options: a step beside those of the job, with all that the job has on the nodes."""
+    """Return srun with its options: a step beside the job's own steps, with all resources of the job on the nodes."""
     nodes = len(access.nodes)
     options = ["srun", f"--jobid={access.scheduler_id}", "--overlap", f"--nodes={nodes}", f"--ntasks={nodes}"]
     options += ["--ntasks-per-node=1", *([] if rank is None else [f"--nodelist={access.nodes[0].name}"])]

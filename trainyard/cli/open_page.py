@@ -54,7 +54,7 @@ def open_page(
 
 
 def _has_display() -> bool:
-    """Return whether a browser can show a window; without one, `webbrowser` starts one in the terminal."""
+    """Return whether a browser can show a window; otherwise `webbrowser` starts a browser in the terminal."""
     return not sys.platform.startswith("linux") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
 
 

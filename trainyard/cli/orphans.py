@@ -1,4 +1,4 @@
-"""`trainyard orphans`: what runs or lies on disk although no job names it."""
+"""`trainyard orphans`: scheduler entries and run directories that no job names."""
 
 from typing import Annotated
 

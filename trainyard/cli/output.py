@@ -23,7 +23,8 @@ R = TypeVar("R", bound="BaseModel")
 
 _ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # Control sequences: colours, cursor moves.
-    # Titles, links and device strings. They exclude introducers: else each one would be matched up to the text's end.
+    # Titles, links and device strings. They exclude introducers: else each introducer would be matched up to the text's
+    # end.
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x1b\x07\x90\x98\x9c-\x9f]*(?:\x07|\x9c|\x1b\\)"
     r"|\x1b[ -/]*[0-~]"
 )
@@ -58,12 +59,12 @@ def escape_name(name: str) -> str:
 
 
 def print_line(text: str) -> None:
-    """Print one line on stdout."""
+    """Print a line on stdout."""
     print(one_line(text), flush=True)
 
 
 def print_error(text: str) -> None:
-    """Print one line on stderr."""
+    """Print a line on stderr."""
     print(one_line(text), file=sys.stderr, flush=True)
 
 
@@ -74,7 +75,7 @@ def print_text(text: str) -> None:
 
 
 def print_json(resource: BaseModel | dict[str, Any]) -> None:
-    """Print one JSON object on one line."""
+    """Print a JSON object on a single line."""
     plain = resource if isinstance(resource, dict) else resource.model_dump(mode="json", by_alias=True)
     print(json.dumps(plain), flush=True)
 
@@ -126,7 +127,7 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, optio
 
 
 def short_ids(ids: Sequence[str]) -> dict[str, str]:
-    """Return the ids as they are shown: on a terminal their ends, as long as these differ."""
+    """Return the displayed form of each id: on a terminal its end, long enough to be unique."""
     if not is_terminal():
         return {id_: id_ for id_ in ids}
     length = next((n for n in range(_SHORT_ID, 27) if len({id_[-n:] for id_ in ids}) == len(set(ids))), 30)

@@ -1,4 +1,4 @@
-"""`doctor --deep`: a short job on each partition, or on each node, which needs all that other jobs need.
+"""`doctor --deep`: a short job on each partition, or on each node, with all the requirements of other jobs.
 
 The job starts only if the node has the interpreter and the worker, and the folder of the run; it requests a GPU where
 the partition has GPUs; and it reports to the service, whose status message states if a worker cannot reach it.
@@ -76,7 +76,7 @@ def check_nodes(client: Client, seconds: float, now: Callable[[], float] = time.
 
 
 def nodes_of(listed: str, partitions: Mapping[str, PartitionResource]) -> dict[str, tuple[str, str]]:
-    """Return the partition in which to try each node, the default one if it has the node, and the state of the node.
+    """Return the partition in which to try each node, preferably the default partition, and the state of the node.
 
     Args:
         listed: A node, a partition and a state on each line, as sinfo prints them; a node may occur several times.
@@ -130,8 +130,8 @@ def _run_jobs(
 
 
 def cause_of_repetition(client: Client, job: JobHandle) -> str | None:
-    """Return why the first attempt ended, if another one follows: the service blames the node, or the site, and would
-    try for days. None: the job has, or needs, no other attempt."""
+    """Return why the first attempt ended, if another attempt follows: the service blames the node, or the site, and
+    would try for days. None: the job has, or needs, no other attempt."""
     attempt = job.resource.attempt
     if attempt is None or (attempt.number == 1 and (attempt.ended_at is None or job.status in TERMINAL)):
         return None

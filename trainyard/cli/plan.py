@@ -1,4 +1,4 @@
-"""`plan`: what a spec will need before it is submitted."""
+"""`plan`: shows the needs of a spec before it is submitted."""
 
 import time
 from collections.abc import Iterator

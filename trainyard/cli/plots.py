@@ -11,7 +11,7 @@ _NOT_FINITE = "x"
 
 
 def sparkline(values: Sequence[float], width: int = 32) -> str:
-    """Return one line with eight levels from the smallest to the largest value; `x` for a non-finite value."""
+    """Return a line with eight levels from the smallest to the largest value; `x` for a non-finite value."""
     points = downsample(values, width)
     low, high = finite_range(points)
     return "".join(_LEVELS[round(_fraction(v, low, high) * 7)] if math.isfinite(v) else _NOT_FINITE for v in points)
@@ -56,7 +56,7 @@ def finite_range(values: Sequence[float]) -> tuple[float, float]:
 def _fraction(value: float, low: float, high: float) -> float:
     """Return the position of a value between `low` and `high`, from 0 to 1."""
     span = high - low
-    if math.isinf(span):  # The difference can overflow for a run that diverges; that of the halves cannot.
+    if math.isinf(span):  # The difference can overflow for a run that diverges; halves cannot.
         return _fraction(value / 2, low / 2, high / 2)
     return (value - low) / span if span else 0.0
 

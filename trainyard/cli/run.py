@@ -1,4 +1,4 @@
-"""`run`: submits a program as it is, follows its log, and ends with its exit code."""
+"""`run`: submits an unchanged program, follows its log, and ends with its exit code."""
 
 import codecs
 from collections.abc import Mapping, Sequence
@@ -171,7 +171,7 @@ def follow_program(
     """Print the log of rank 0 until the job ends, and return the exit code of the program.
 
     Args:
-        program: What was submitted from `folder`, to explain an error about a file.
+        program: The program that was submitted from `folder`, to explain an error about a file.
     """
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     try:

@@ -29,7 +29,7 @@ class RunState:
     total: int | None = None
     eta_seconds: float | None = None
     phase: str | None = None
-    """What the run does beside training, such as `evaluating 120/800`."""
+    """Activity of the run beside training, such as `evaluating 120/800`."""
     metrics: dict[str, Any] = field(default_factory=dict)
 
     @classmethod

@@ -28,7 +28,7 @@ def set_secret(
 
     A spec lists the names that its ranks need: `environment.secrets: [HF_TOKEN]`. Without the code role it may list
     names that end in _TOKEN, _SECRET, _PASSWORD, _API_KEY, _ACCESS_KEY or _ACCESS_KEY_ID, names that begin with APP_,
-    and those that docs/security.md lists.
+    and the names that docs/security.md lists.
 
     Example: trainyard secrets set HF_TOKEN
     """

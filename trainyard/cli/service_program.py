@@ -1,4 +1,4 @@
-"""How the command line starts the service's program, which it does not import, and why it cannot."""
+"""Starts the service's program, which the command line does not import, or explains why it cannot start."""
 
 import re
 import sys

@@ -16,7 +16,7 @@ from trainyard.contract.wire.job_access import AccessResource, CommandEnd, Comma
 _MAX_NAME = 128
 _MAX_LINE = 64 * 1024
 _MAX_COLLECTED = 16 * 1024 * 1024
-"""Bytes of each stream of a node that one object of --json has."""
+"""Maximum bytes of each stream of a node in an object of --json."""
 
 
 def shell(
@@ -69,14 +69,14 @@ def execute(
 
 
 def _request(ctx: typer.Context, reference: str, rank: int | None, program: str | None) -> AccessResource:
-    """Return what the service answers; its audit gets the name of the program alone."""
+    """Request access from the service, whose audit gets only the name of the program."""
     with make_client(ctx) as client:
         name = None if program is None else program_name(program)
         return client.access(find_job(client, reference).id, name, rank=rank)
 
 
 def program_name(program: str) -> str:
-    """Return the last part of a program's path, as text on one line."""
+    """Return the last part of a program's path, as a line of text."""
     name = os.path.basename(program) or program
     return "".join(c if c.isprintable() else "?" for c in name)[:_MAX_NAME]
 
@@ -86,30 +86,30 @@ def _require_here(access: AccessResource, arguments: list[str]) -> None:
     reason = reason_here(access)
     if reason is not None:
         print_error(f"note: {reason}")
-        # Not as one sanitized line: what is printed must be what a shell reads.
+        # Not as a sanitized line: a shell must be able to read the printed line.
         sys.stdout.write(printed_line(arguments) + "\n")
         raise typer.Exit(ELSEWHERE)
 
 
 @dataclass
 class _Node:
-    """What one node has printed."""
+    """The output of a node."""
 
     pending: dict[str, bytearray] = field(default_factory=dict)
-    """With --json everything, else what follows the last line break."""
+    """With --json all output, else the output after the last line break."""
     truncated: bool = False
     end: CommandEnd | None = None
 
 
 @dataclass
 class NodeReport:
-    """Prints the output of each node as it arrives, in lines; with --json one object for each node."""
+    """Prints the output of each node as it arrives, in lines; with --json an object for each node."""
 
     as_json: bool = False
     _nodes: dict[str, _Node] = field(default_factory=dict)
 
     def receive(self, line: bytes) -> None:
-        """Handle one line of the nodes' records."""
+        """Handle a line of the nodes' records."""
         record = parse_record(line)
         if record is None:
             print_error(line.decode(errors="replace"))
@@ -119,11 +119,11 @@ class NodeReport:
             self._add(*record)
 
     def close(self, expected: list[str], status: int) -> int:
-        """Print what is missing, and return the exit code.
+        """Report the nodes whose end is missing, and return the exit code.
 
         Args:
             expected: The nodes of the command.
-            status: The exit status of what ran it on the nodes.
+            status: The exit status of the program that ran it on the nodes.
         """
         ends = [node.end for node in self._nodes.values() if node.end is not None]
         missing = [name for name in expected if not self._has_ended(name)]

@@ -81,14 +81,15 @@ def read_value(option: str, given: str, text: str, path: str) -> Any:
 
 
 def upload_code(client: Client, document: dict[str, Any], source: str, folder: Path | None) -> None:
-    """Upload the given folder, or the default one, without the spec file, and set the spec's `code`."""
+    """Upload the given folder, or the default folder, without the spec file, and set the spec's `code`."""
     if folder := folder or _find_code(document, source):
-        # With the spec in the archive, a changed spec, such as one with `resume_from`, would be other code.
+        # With the spec in the archive, a changed spec, such as a new `resume_from`, would count as other code.
         document["code"] = client.upload(folder, without=Path(source))
 
 
 def _find_code(document: dict[str, Any], source: str) -> Path | None:
-    """Return the default folder to upload: that of the spec file or of the presets, if it contains the program."""
+    """Return the default folder to upload: the folder of the spec file or of the presets, if it contains the
+    program."""
     expected = expected_code_files(document)
     if document.get("code") is not None:
         return None

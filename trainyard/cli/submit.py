@@ -119,6 +119,6 @@ def templates(
 
 
 def as_yaml(template: Template) -> str:
-    """Return a template as a YAML file for `trainyard submit`, with small sections on one line."""
+    """Return a template as a YAML file for `trainyard submit`, with each small section on a single line."""
     spec = yaml.safe_dump(template.spec, sort_keys=False, default_flow_style=None, allow_unicode=True, width=1000)
     return f"# {one_line(template.description)}\n{spec}"

@@ -1,4 +1,4 @@
-"""`sweep`, `sweeps` and `sweep-cancel`: one spec in several variants."""
+"""`sweep`, `sweeps` and `sweep-cancel`: several variants of a spec."""
 
 import itertools
 from typing import Annotated, Any

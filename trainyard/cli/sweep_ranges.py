@@ -14,7 +14,8 @@ _EMPTY = re.compile(r"(?:^|,)\s*(?:,|$)")
 
 
 def parse_grid(grid: list[str]) -> dict[str, list[Any]]:
-    """Parse `optimizer.lr=1e-4,3e-4` to {"optimizer.lr": [0.0001, 0.0003]}; values are YAML, and `[a, b]` is one value.
+    """Parse `optimizer.lr=1e-4,3e-4` to {"optimizer.lr": [0.0001, 0.0003]}; values are YAML, and `[a, b]` is a single
+    value.
 
     Raises:
         UsageError: an axis has another form, has an empty value, or repeats a field.
@@ -29,7 +30,7 @@ def parse_grid(grid: list[str]) -> dict[str, list[Any]]:
         if path in axes:
             raise UsageError(f"--grid names {path} twice; list all its values in one --grid")
         values = read_value("--grid", axis, f"[{text}]", path)
-        # YAML takes 1e-2, without a dot, as a text; in quotes, or for a field of text, it is meant to be one.
+        # YAML reads 1e-2, without a dot, as text, which is right only in quotes or for a field of text.
         is_meant = is_text(path) or _QUOTED.search(text)
         axes[path] = values if is_meant else [typed_value(one) if isinstance(one, str) else one for one in values]
     return axes

@@ -1,4 +1,4 @@
-"""What `sweep` and `sweeps` print: the ranking of a sweep, its progress and its winner."""
+"""The output of `sweep` and `sweeps`: the ranking of a sweep, its progress and its winner."""
 
 import time
 from typing import Any
@@ -30,7 +30,7 @@ def has_ended(detail: SweepDetail) -> bool:
 
 
 def ranked(detail: SweepDetail) -> list[SweepMember]:
-    """Return the members with the best one first, and those without a rank last."""
+    """Return the members, best first; members without a rank are last."""
     return sorted(detail.members, key=lambda member: (member.rank or _UNRANKED, member.number))
 
 

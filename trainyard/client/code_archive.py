@@ -39,14 +39,14 @@ class CodeArchive:
 def pack(
     folder: Path, *, without: Path | None = None, source: GitSource | None = None, limit: int = MAX_CODE_BYTES
 ) -> CodeArchive:
-    """Archive a folder, without caches and the like, and without what its `.trainyardignore` excludes.
+    """Archive a folder, without caches and the like, and without files that its `.trainyardignore` excludes.
 
-    That file has one pattern on each line: `*.csv` and `data` match a name at any depth, `runs/old` a path from the
+    That file has a pattern on each line: `*.csv` and `data` match a name at any depth, `runs/old` a path from the
     folder's root, and a trailing slash only folders; `#` starts a comment.
 
     Args:
-        without: A file to leave out, such as the spec: a change of the spec is no change of the code.
-        source: What git knows about the folder: only its files are archived, with the uncommitted changes as a file.
+        without: A file to leave out, such as the spec: a change of the spec does not change the code.
+        source: State of the git work tree: only its files are archived, with the uncommitted changes as a file.
 
     Raises:
         SpecError: it is not a folder, is larger than `limit` bytes, or contains a link that leads out of it.
@@ -109,7 +109,7 @@ def _files(root: Path, folder: Path, patterns: list[str], listed: frozenset[str]
 
 
 def _with_folders(files: frozenset[str]) -> frozenset[str]:
-    """Return the paths and those of all folders above them, so that no other folder is searched."""
+    """Return the paths and all folders above them, so that no other folder is searched."""
     return files | {parent.as_posix() for name in files for parent in PurePosixPath(name).parents}
 
 

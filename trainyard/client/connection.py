@@ -21,7 +21,7 @@ from trainyard.contract.local_paths import (
 
 @dataclass(frozen=True)
 class Connection:
-    """One service and one identity."""
+    """A service and an identity."""
 
     url: str
     token: str | None
@@ -38,7 +38,7 @@ def connection(url: str | None = None, token: str | None = None) -> Connection:
     the state folder of the service on this machine, which holds its URL while it runs, and its admin token.
 
     Raises:
-        SettingError: the URL is not one, or the token cannot be a header.
+        SettingError: the URL is invalid, or the token cannot be a header.
     """
     own_url = _read(service_url_file(_state_dir()))
     url = default_url(url)
@@ -69,7 +69,7 @@ def _is_loopback(url: str) -> bool:
     """Return whether the URL's host is a loopback address.
 
     Raises:
-        SettingError: the URL is not one.
+        SettingError: the URL is invalid.
     """
     try:
         parsed = httpx.URL(url)

@@ -38,7 +38,7 @@ def atomic_file(path: Path, *, overwrite: bool = False) -> Iterator[IO[bytes]]:
     """Open a temporary file that is renamed to `path` at the end of the block, or deleted on an error.
 
     Raises:
-        TargetExistsError: there is a file at the path, and `overwrite` is false.
+        TargetExistsError: a file exists at the path, and `overwrite` is false.
     """
     _require_absent(path, overwrite)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -226,7 +226,7 @@ def _require_absent(path: Path, overwrite: bool) -> None:
 
 
 def _hidden_path(path: Path, suffix: str) -> Path:
-    """Return a path beside a file, with a shorter name if the filesystem could not store the longer one."""
+    """Return a path beside a file, with a shorter name if the filesystem could not store the long name."""
     name = path.name
     if len(os.fsencode(name)) > _MAX_NAME:
         name = hashlib.sha256(os.fsencode(name)).hexdigest()

@@ -139,7 +139,7 @@ def require_own(response: httpx.Response) -> None:
 
 
 def unreadable(response: httpx.Response) -> TrainyardError:
-    """Return the error for a response whose body is not the expected one."""
+    """Return the error for a response with an unexpected body."""
     if has_api_header(response):
         message = "the service's answer cannot be read; are the client and the service of the same release?"
         return ServerError(message, status=response.status_code)

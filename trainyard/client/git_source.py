@@ -1,4 +1,4 @@
-"""What git knows about a folder of code: its files, the commit, and the uncommitted changes."""
+"""Reads the git state of a folder of code: its files, the commit, and the uncommitted changes."""
 
 import subprocess
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class GitSource:
     """The state of a git work tree."""
 
     files: frozenset[str]
-    """Paths relative to the folder of the files that git tracks or does not ignore, those of submodules included."""
+    """Files that git tracks or does not ignore, submodules included; paths are relative to the folder."""
     commit: str
     """Empty before the first commit."""
     branch: str
@@ -26,7 +26,7 @@ class GitSource:
     repository: str = ""
     """Name of the folder that has the repository."""
     ignored: tuple[str, ...] = ()
-    """What git ignores; a folder that it ignores as a whole ends in a slash."""
+    """Ignored files and folders; a folder that is ignored as a whole ends in a slash."""
 
     @property
     def labels(self) -> dict[str, str]:
@@ -37,7 +37,7 @@ class GitSource:
 
 
 def read_git(folder: Path) -> GitSource | None:
-    """Return what git knows about a folder; None outside of a work tree, or if git does not answer."""
+    """Return the git state of a folder; None outside of a work tree, or if git does not answer."""
     files = _files(folder)
     if not files:
         return None
@@ -57,8 +57,8 @@ def read_git(folder: Path) -> GitSource | None:
 
 
 def _files(folder: Path) -> set[str]:
-    """Return the files that git lists below a folder. What it lists as a folder is another work tree, of a submodule or
-    a clone inside of this one, and has its own list."""
+    """Return the files that git lists below a folder. A folder in git's list is another work tree, of a submodule or a
+    nested clone, and has its own list."""
     files: set[str] = set()
     for listed in (_git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard") or b"").split(b"\0"):
         name = listed.decode("utf-8", "surrogateescape").rstrip("/")

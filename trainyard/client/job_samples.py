@@ -1,4 +1,4 @@
-"""Which of a job's artifacts holds the samples of a step. Pure functions."""
+"""Finds the artifact of a job that holds the samples of a step. Pure functions."""
 
 import re
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ def samples_artifact(artifacts: Iterable[ArtifactResource], step: int | None = N
     """Return the file with the samples of a step, or of the last step that has some.
 
     Raises:
-        NotFoundError: there is none, or it is larger than samples are.
+        NotFoundError: no such file exists, or it is larger than samples are.
     """
     by_step = {int(match[1]): one for one in artifacts if (match := _FILE.fullmatch(one.path))}
     if not by_step:

@@ -10,9 +10,9 @@ _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def job_table(jobs: Sequence[JobResource], columns: Sequence[str]) -> dict[str, list[Any]]:
-    """Return the jobs as columns of one length: the id, name and status, and those of the list.
+    """Return the jobs as columns of equal length: the id, name and status, and the given columns.
 
-    Without columns of the list, who submitted a job and when are included.
+    Without given columns, the submitter and the time of submission are included.
     """
     table: dict[str, list[Any]] = {
         "id": [job.id for job in jobs],

@@ -23,7 +23,7 @@ def included_files(folder: Path, paths: Iterable[str | Path]) -> frozenset[str]:
     """Return the files at paths inside of a folder, or below them, relative to the folder.
 
     Raises:
-        InvalidRequestError: there is no such path, or it is outside of the folder.
+        InvalidRequestError: a path does not exist, or is outside of the folder.
     """
     root, files = Path(os.path.abspath(folder)), set()
     for given in paths:
@@ -40,7 +40,7 @@ def ignored_note(ignored: Iterable[str], uploaded: Collection[str]) -> str | Non
     """Return a note about ignored files that a program may read; None if there are none.
 
     Args:
-        ignored: What git ignores, relative to the folder; a folder that it ignores as a whole ends in a slash.
+        ignored: Paths that git ignores, relative to the folder; a folder that is ignored as a whole ends in a slash.
         uploaded: The files that are uploaded.
     """
     uploaded_paths = {
@@ -59,7 +59,7 @@ def _is_result(name: str) -> bool:
 
 
 def missing_file_hint(message: str, folder: Path, uploaded: Collection[str]) -> str | None:
-    """Return why a file that a program did not find is not there, if the folder here has it; else None.
+    """Return why a file that a program did not find is missing there, if the local folder has it; else None.
 
     Args:
         message: The message of the error; it has the path in quotes.
@@ -85,7 +85,7 @@ def missing_file_hint(message: str, folder: Path, uploaded: Collection[str]) -> 
 
 
 def program_path(argv: Sequence[str], folder: Path) -> tuple[tuple[str, ...], str | None]:
-    """Return the program with a path relative to the folder, if it is inside of it, and a note if it is not.
+    """Return the program with a path relative to the folder, if it is inside, and otherwise a note.
 
     Raises:
         InvalidRequestError: a relative path leads out of the folder.

@@ -1,4 +1,5 @@
-"""Who listens on a TCP port of this machine, so that a token is not sent to another account's program."""
+"""Finds the accounts that listen on a TCP port of this machine, so that no token is sent to another account's
+program."""
 
 from collections.abc import Iterable
 from pathlib import Path

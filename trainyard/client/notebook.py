@@ -38,10 +38,10 @@ def shown_metrics(job: JobResource) -> list[str]:
 
 
 def read_curves(job: JobResource, read: Callable[..., Any]) -> Mapping[str, Sequence[Any]]:
-    """Return the columns of the curves that the table shows; none if they cannot be read now.
+    """Return the columns of the curves that the table shows; empty if they cannot be read now.
 
     Args:
-        read: `Client.metrics`, or that of an `AsyncClient`, which a table cannot wait for.
+        read: `Client.metrics`, or `AsyncClient.metrics`, for which a table cannot wait.
     """
     if not (keys := shown_metrics(job)):
         return {}

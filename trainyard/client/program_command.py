@@ -1,7 +1,7 @@
-"""What a command line starts: a Python program, which our launcher starts on every rank, or any other command.
+"""Parses a command line to a program: a Python program, which our launcher starts on every rank, or any other command.
 
-A launcher such as torchrun is replaced by ours where all of its options are understood. What is not resolved runs as it
-is. A command that would start other processes than are allocated is refused.
+Our launcher replaces a launcher such as torchrun if it understands all of its options. Otherwise the command runs
+unchanged. A command that would start other processes than are allocated is refused.
 """
 
 import re
@@ -22,7 +22,7 @@ Per = Literal["rank", "node", "job"]
 
 @dataclass(frozen=True)
 class Program:
-    """What to run, without a launcher that is replaced."""
+    """The program to run, without a launcher that is replaced."""
 
     argv: tuple[str, ...]
     """As the spec's `argv`."""
@@ -34,7 +34,7 @@ class Program:
     """Whether it is any command, not a Python file or module."""
     per: Per = "rank"
     distributed: bool | None = None
-    """Whether the processes get torchrun's variables; None: if there is more than one."""
+    """Whether the processes get torchrun's variables. None: if more than one process starts."""
     counts_gpus: bool = False
     """Whether the launcher would start as many processes as it finds GPUs, so that their number must be given."""
 
@@ -64,7 +64,7 @@ _ON_THIS_NODE = (
     "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe",
 )
 """Open MPI, releases 4 and 5, starts processes on all nodes of a Slurm job by srun, and counts its tasks as slots. A
-command is for one node, and a job has one task for each."""
+command runs on a single node, and a job has one task per node."""
 _COUNTS = ("nproc_per_node", "num_processes", "num_gpus")
 _COUNTS_OF_MPI = ("np", "n")
 _COUNT_OPTION = re.compile(r"--?(?P<name>[a-z][a-z_-]*)(?:=(?P<value>.*))?")
@@ -85,12 +85,12 @@ _RANKED = 'program=$1; shift; exec {start} "$program" {option}="$LOCAL_RANK" "$@
 
 
 def parse_command(command: Sequence[str]) -> Program:
-    """Return what a command starts, such as `python train.py --lr 0.1`, `torchrun --nproc-per-node 4 train.py` or
+    """Return the program of a command such as `python train.py --lr 0.1`, `torchrun --nproc-per-node 4 train.py` or
     `bash run.sh`.
 
     Raises:
-        InvalidRequestError: the command would start other processes than Trainyard allocates; the message says what to
-            use instead.
+        InvalidRequestError: the command would start other processes than Trainyard allocates; the message names the
+            alternative.
     """
     parts, variables = _without_assignments(list(command))
     if not parts:
@@ -150,7 +150,7 @@ def _resolve(parts: list[str]) -> Program:
 
 
 def _count(name: str, arguments: Sequence[str]) -> int | None:
-    """Return the number of processes that a command starts by itself, if one of its options has it."""
+    """Return the number of processes that a command starts by itself, if an option states it."""
     for position, word in enumerate(arguments):
         match = _COUNT_OPTION.fullmatch(word)
         known = _COUNTS_OF_MPI if name in _MPI else _COUNTS

@@ -1,4 +1,4 @@
-"""The options of torchrun, `accelerate launch` and `deepspeed`: the ones that ours replaces."""
+"""The options of the launchers that ours replaces: torchrun, `accelerate launch` and `deepspeed`."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from trainyard.client.errors import InvalidRequestError
 _LAUNCH_MODULE = "torch.distributed.launch"
 LAUNCHER_NAMES = frozenset({"torchrun", "accelerate", "deepspeed", _LAUNCH_MODULE})
 Kind = Literal["file", "module", "command", "ranked_file", "ranked_module"]
-"""What a launcher starts. A ranked program gets the number of its rank on the node as its first argument."""
+"""Kind of the program of a launcher. A ranked program gets the number of its rank on the node as its first argument."""
 
 _RETRIES = "use --retries of `trainyard run`"
 _NODES = "Slurm chooses the nodes; use --nodes of `trainyard run`"
@@ -52,13 +52,13 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "master-addr": "",
     },
 }
-"""The options of each launcher that are understood: what they set, or nothing where our launcher sets it."""
+"""The known options of each launcher, with the value that they set; empty if our launcher sets it."""
 _FLAGS = frozenset(
     {"standalone", "multi-gpu", "cpu", "module", "no-python", "use-env", "no-local-rank"},
 )
 _SHORT = {"m": "module", "r": "redirects", "t": "tee"}
 _RUN_AS_THEY_ARE = frozenset({"accelerate launch", "deepspeed"})
-"""Launchers that start the processes of one node by themselves, and may do so where an option is not understood."""
+"""Launchers that start the processes of a node by themselves, and run unchanged with an unknown option."""
 
 
 @dataclass(frozen=True)
@@ -82,14 +82,14 @@ class _Command:
     launcher: str
     rest: list[str]
     values: dict[str, str] = field(default_factory=dict)
-    """The options of the launcher that have an effect, by what they set."""
+    """The values of options that have an effect, by the name of the set value."""
 
 
 def read_launcher(parts: Sequence[str]) -> Launched | None:
-    """Return the program of a launcher; None: the command must run as it is.
+    """Return the program of a launcher; None: the command must run unchanged.
 
     Raises:
-        InvalidRequestError: an option contradicts how jobs run here; the message names what to use instead.
+        InvalidRequestError: an option contradicts how jobs run here; the message names the alternative.
     """
     name, rest = PurePosixPath(parts[0]).name, list(parts[1:])
     if name == "accelerate":
@@ -146,7 +146,7 @@ def _variables(command: _Command) -> dict[str, str]:
 
 
 def _read_option(command: _Command) -> bool:
-    """Read one option of a launcher, with its value; return whether it is understood."""
+    """Read an option of a launcher, with its value; return whether it is understood."""
     given = command.rest.pop(0)
     name, equals, value = given.lstrip("-").partition("=")
     name = _SHORT.get(name, name).replace("_", "-")

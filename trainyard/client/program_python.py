@@ -1,4 +1,4 @@
-"""Which Python runs a program: the one of the options, of the command, or of the environment that is active here."""
+"""Chooses the Python of a program: from the options, from the command, or from the environment that is active here."""
 
 import os
 import re
@@ -20,7 +20,7 @@ class ProgramPython:
     fields: Mapping[str, Any] = field(default_factory=dict)
     """The field of the spec's `environment` that names it; empty: the Python of the service."""
     note: str | None = None
-    """What the user is told about it."""
+    """Note for the user."""
 
 
 def choose_python(
@@ -35,7 +35,7 @@ def choose_python(
     """Return the Python of a program.
 
     In this order: `venv` or `container`; the interpreter or launcher whose path the command has; the virtual or conda
-    environment that is active here, but for that of Trainyard itself and conda's `base`; the Python of the service.
+    environment that is active here, except Trainyard's own environment and conda's `base`; the Python of the service.
 
     Args:
         active: Whether an active environment is used.
@@ -43,7 +43,7 @@ def choose_python(
         own_prefix: The environment that runs Trainyard's own command.
 
     Raises:
-        InvalidRequestError: what is named cannot be used.
+        InvalidRequestError: the named Python cannot be used.
     """
     named = _of_path(command[0]) if command and "/" in command[0] else None
     if venv or container:
@@ -59,9 +59,9 @@ def choose_python(
 
 
 def _of_path(word: str) -> dict[str, Any] | None:
-    """Return the field for the interpreter, or for the one beside the launcher, with this path; None for a program.
+    """Return the field for the interpreter at this path, or beside the launcher at this path; None for a program.
 
-    A symbolic link is not followed: the interpreter of a virtual environment is one.
+    Symbolic links are not followed, since the interpreter of a virtual environment is a link.
     """
     path = Path(os.path.abspath(Path(word).expanduser()))
     if path.name in _LAUNCHERS:
@@ -90,7 +90,7 @@ def _environment_of(path: Path) -> dict[str, Any] | None:
 
 
 def _venv_folder(folder: Path) -> Path:
-    """Return the absolute path of a virtual environment. One that is not here may be on the nodes."""
+    """Return the absolute path of a virtual environment. A missing environment may exist on the nodes."""
     path = Path(os.path.abspath(folder.expanduser()))
     if path.exists() and not (path / "bin" / "python").exists():
         raise InvalidRequestError(f"{str(path)!r} is no virtual environment: it has no bin/python", param="venv")

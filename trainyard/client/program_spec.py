@@ -1,4 +1,4 @@
-"""The spec of a program that runs unchanged: what `trainyard run` and `trainyard.run` make of a command and options."""
+"""The spec of a program that runs unchanged, made by `trainyard run` and `trainyard.run` from a command and options."""
 
 import os
 import re
@@ -29,7 +29,7 @@ _UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramOptions:
-    """How to run a program. What is None is not in the spec."""
+    """How to run a program. Options that are None are not in the spec."""
 
     gpus: int | None = None
     """All GPUs. None: as many as the command's launcher starts, else 1."""
@@ -51,7 +51,7 @@ class ProgramOptions:
     """Names of secrets at the service, which become environment variables."""
     venv: str | Path | None = None
     active_venv: bool = True
-    """Whether the environment that is active here is used, if neither the options nor the command name one."""
+    """Whether the environment that is active here is used, if neither the options nor the command name a Python."""
     container: str | None = None
     retries: int | None = None
     resume_flag: str | None = None
@@ -70,7 +70,7 @@ def program_spec(
     """Return the spec that runs the command, without the digest of its code.
 
     Args:
-        source: What git knows about the folder, if it is in a work tree.
+        source: The git state of the folder, if it is in a work tree.
         python: The Python that runs the program.
 
     Raises:
@@ -155,13 +155,13 @@ def _launch(program: Program, gpus: int) -> dict[str, Any]:
         fields["per"] = program.per
     is_single = gpus == 1 or program.per == "job"
     if is_single and bool(program.distributed) == program.is_command:
-        # The contract's default is that a Python program is one for torchrun, and that a command is none.
+        # The contract's default: a Python program is distributed, and a command is not.
         fields["distributed"] = bool(program.distributed)
     return fields
 
 
 def _size(program: Program, gpus: int | None, nodes: int | None) -> dict[str, int]:
-    """Return the number of ranks and, for several nodes, those of each node.
+    """Return the number of ranks and, for several nodes, the ranks per node.
 
     Raises:
         InvalidRequestError: the options contradict each other.

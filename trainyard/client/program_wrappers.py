@@ -1,4 +1,4 @@
-"""Programs that start another program, such as `uv run` and `nohup`: where the other one begins in a command line."""
+"""Finds the program in a command line that begins with a wrapper, such as `uv run` or `nohup`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ class _Wrapper:
     """How a wrapper is called."""
 
     arguments: int = 0
-    """Number of arguments before the program that are no options: a subcommand, a duration."""
+    """Number of arguments before the program that are not options: a subcommand, a duration."""
     valued: frozenset[str] = frozenset()
     """The options whose value is the next argument."""
     all_valued: bool = False
-    """Whether every option without `=` has one."""
+    """Whether every option without `=` has such a value."""
 
 
 _UV_OPTIONS = """
@@ -58,7 +58,7 @@ _WRAPPERS: Mapping[str, _Wrapper] = {
 
 
 def program_position(command: Sequence[str]) -> int:
-    """Return where the program begins that a wrapper starts: 0 if the command is none of a wrapper, and its length if
+    """Return the position of the program that a wrapper starts: 0 without a wrapper, and the command's length if
     nothing follows.
 
     `uv run -m pkg.train` and `uv run --script file` begin at the option.

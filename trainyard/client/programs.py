@@ -22,7 +22,7 @@ from trainyard.client.references import split_end
 
 
 class ProgramKeywords(TypedDict, total=False):
-    """The options of `run`, which are those of `trainyard run`."""
+    """The options of `run`, same as of `trainyard run`."""
 
     gpus: int | None
     nodes: int | None
@@ -51,10 +51,10 @@ def run(command: str | Sequence[str], *, client: Client | None = None, **options
     Args:
         command: the program and its arguments: `["python", "train.py"]`, also with a launcher such as `torchrun`, or
             any other command. A text is split as a shell splits it.
-        client: the client for the request and the handle; default: a new one.
+        client: the client for the request and the handle; default: a new client.
 
     Keyword arguments:
-        gpus: number of all GPUs; default: those that the command's launcher starts, else 1.
+        gpus: number of all GPUs; default: as many as the command's launcher uses, else 1.
         nodes: number of nodes among which the GPUs are divided.
         per: how often it is started: `rank`, once for each GPU; `node`; or `job`, once. Default: a Python program for
             each GPU, any other command once.
@@ -62,7 +62,7 @@ def run(command: str | Sequence[str], *, client: Client | None = None, **options
         time: time limit, such as `90m`, `4h`, `2d` or `1-12:00`.
         name: display name of the job; default: the program's.
         project: project of the job; default: the name of the git repository that has the folder.
-        code: the folder to upload; default: the current one.
+        code: the folder to upload; default: the current folder.
         include: files and folders in it that are uploaded although git ignores them.
         env: environment variables.
         secrets: names of secrets at the service, which become environment variables.
@@ -72,8 +72,8 @@ def run(command: str | Sequence[str], *, client: Client | None = None, **options
         retries: retries after errors; default: 2.
         resume_flag: arguments for a start that resumes, such as `--resume {checkpoint_dir}/last.ckpt`.
         keep: files and folders that the program writes by relative paths: its next attempt finds them, and they are
-            artifacts. The usual ones, such as `out` and `lightning_logs`, need not be named.
-        after: jobs that must succeed before it starts; with `:ended` after its id or name, one may end in any way.
+            artifacts. The usual folders, such as `out` and `lightning_logs`, need not be named.
+        after: jobs that must succeed before it starts; with `:ended` after its id or name, a job may end in any way.
         signal: the signal that warns the program, and how long before the time limit: `SIGUSR1@2m`.
 
     Raises:
@@ -99,7 +99,7 @@ class PreparedProgram:
     """Its spec, without the digest of its code."""
     archive: CodeArchive
     notes: tuple[str, ...]
-    """What the user is told about it."""
+    """Notes for the user."""
 
     def submit(self, client: Client) -> JobHandle:
         """Upload the code and submit the spec."""

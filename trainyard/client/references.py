@@ -9,9 +9,9 @@ from trainyard.contract.wire.files import CheckpointResource
 
 LAST = "last"
 FINE_TUNED = "ft:"
-"""How the names of models begin that OpenAI's API returns."""
+"""Prefix of the names of models that OpenAI's API returns."""
 CHECKPOINT_MARK = ":ckpt-step-"
-"""What separates such a name from the step of a checkpoint."""
+"""Separator between such a name and the step of a checkpoint."""
 SEARCH_LIMIT = 2000
 """Number of newest jobs that are searched for an abbreviated id."""
 MIN_ABBREVIATION = 4
@@ -19,20 +19,21 @@ _WHOLE_ID = re.compile(r"[a-z]+_[0-9a-z]{26}", re.IGNORECASE)
 
 
 def id_part(reference: str) -> str:
-    """Return what names the job: of a model of OpenAI's API, `ft:<base>:<user>:<suffix>:<end of the id>`, the end."""
+    """Return the part that names the job: the end of the name of a model of OpenAI's API,
+    `ft:<base>:<user>:<suffix>:<end of the id>`, else the whole text."""
     if not reference.startswith(FINE_TUNED):
         return reference
     return reference.partition(CHECKPOINT_MARK)[0].rpartition(":")[2]
 
 
 def split_end(reference: str) -> tuple[str, str]:
-    """Return what names a job for which another one waits, and the end that permits any end of it, or nothing."""
+    """Split a reference to a prerequisite into the job and the suffix that permits any end, or an empty text."""
     job = reference.removesuffix(ENDED)
     return job, reference[len(job) :]
 
 
 def is_whole_id(reference: str) -> bool:
-    """Return whether it has the form of an id, so that it is neither a part of one nor a name."""
+    """Return whether the text has the form of a whole id, so that it is neither a part of an id nor a name."""
     return _WHOLE_ID.fullmatch(reference) is not None
 
 

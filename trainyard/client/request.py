@@ -1,4 +1,4 @@
-"""A request of the API as a value: what is sent, and how its response is parsed. Pure functions."""
+"""A request of the API as a value: its content, and the parser of its response. Pure functions."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +48,7 @@ class Request(Generic[T]):
     repeatable: bool = True
     """False: it is sent again only after a response which states that nothing was changed."""
     timeout: float | None = None
-    """Seconds that the response may take. None: those of the client."""
+    """Seconds that the response may take. None: the client's timeout."""
     max_items: int | None = None
     """Lists only: the number of items over all pages. None: all."""
 
@@ -60,8 +60,8 @@ class Request(Generic[T]):
         """Parse a successful response.
 
         Raises:
-            ForeignAnswerError: the response is not one of a Trainyard service.
-            ServerError: it is one of another release.
+            ForeignAnswerError: the response is not from a Trainyard service.
+            ServerError: the response is from another release.
         """
         try:
             return self.parse(response)
@@ -87,7 +87,7 @@ def paged(path: str, kind: type[M], limit: int | None = None, **params: Any) -> 
 
 
 def unpaged(path: str, kind: type[M], **params: Any) -> Request[Page[M]]:
-    """Return the request of a list that the service sends as one page."""
+    """Return the request of a list that the service sends as a single page."""
     return Request("GET", path, model(Page[kind]), without_none(**params))  # type: ignore[valid-type]
 
 
@@ -97,17 +97,17 @@ def without_none(**params: Any) -> dict[str, Any]:
 
 
 def format_time(time: datetime | str) -> str:
-    """Return a time in RFC 3339. A string is sent as it is, for the service to validate."""
+    """Return a time in RFC 3339. A string is sent unchanged, for the service to validate."""
     return wire_time(time) if isinstance(time, datetime) else time
 
 
 def as_list(values: str | Sequence[str]) -> list[str]:
-    """Return one string, or a sequence of strings, as a list."""
+    """Return a string, or a sequence of strings, as a list."""
     return [values] if isinstance(values, str) else list(values)
 
 
 def model(kind: type[M]) -> Callable[[httpx.Response], M]:
-    """Return a parser of responses that hold one resource of that kind."""
+    """Return a parser of responses that hold a resource of that kind."""
     return lambda response: kind.model_validate_json(response.content)
 
 
@@ -117,7 +117,7 @@ def no_result(response: httpx.Response) -> None:
 
 
 def whole_body(response: httpx.Response) -> bytes:
-    """Return a body that is no JSON."""
+    """Return a body that is not JSON."""
     require_own(response)
     return response.content
 
@@ -134,7 +134,7 @@ def force_param(force: bool) -> dict[str, str]:
 
 
 def idempotency_key(key: str | None) -> str:
-    """Return the caller's key, or a new one.
+    """Return the caller's key, or a new key.
 
     Raises:
         InvalidRequestError: the key cannot be sent in a header.
@@ -162,13 +162,13 @@ def job_path(job_id: str, *rest: str) -> str:
 
 
 def file_path(job_id: str, folder: str, path: str) -> str:
-    """Return the path of one file of a checkpoint (`checkpoints/<id>`) or of the `export`."""
+    """Return the path of a file of a checkpoint (`checkpoints/<id>`) or of the `export`."""
     return job_path(job_id, *folder.split("/"), "files", *map(quote, path.split("/")))
 
 
 @dataclass(frozen=True)
 class LogChunk:
-    """A range of one log's bytes. The next chunk starts at `next_offset`."""
+    """A range of a log's bytes. The next chunk starts at `next_offset`."""
 
     data: bytes
     offset: int

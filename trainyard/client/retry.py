@@ -1,11 +1,11 @@
-"""Which failed requests are retried, and after what delay. Pure functions, except for the random jitter."""
+"""Decides which failed requests are retried, and when. Pure functions, except for the random jitter."""
 
 import random
 
 from trainyard.client.errors import ConnectionFailedError, TrainyardError
 
 ATTEMPTS = 4
-"""Number of times that one request is sent at most."""
+"""Maximum number of times that a request is sent."""
 
 _FIRST_DELAY = 0.2
 _MAX_DELAY = 10.0

@@ -37,7 +37,7 @@ class SignIn:
 
 @dataclass(frozen=True)
 class SignIns:
-    """The content of the file: sign-ins by service, and the service of the last one."""
+    """The content of the file: sign-ins by service, and the service of the last sign-in."""
 
     services: dict[str, SignIn]
     last: str | None = None
@@ -56,7 +56,7 @@ class SignIns:
             return None
 
     def token(self, url: str) -> str | None:
-        """Return the token for this URL; None without one that is valid, or if another account may receive it.
+        """Return the token for this URL; None without a valid token, or if another account may receive it.
 
         While a service on this machine is down, any account could listen on its port.
         """
@@ -69,13 +69,13 @@ class SignIns:
         return known.token
 
     def with_sign_in(self, url: str, *, token: str, name: str, expires_at: datetime) -> "SignIns":
-        """Return the sign-ins with a new one."""
+        """Return the sign-ins with an added sign-in."""
         key = audience(url, socket.gethostname())
         new = SignIn(url, token, name, expires_at.astimezone(UTC).isoformat(), _listeners(url))
         return SignIns({**self.services, key: new}, key)
 
     def without(self, url: str) -> "SignIns":
-        """Return the sign-ins without the one at this URL."""
+        """Return the sign-ins without the service at this URL."""
         key = audience(url, socket.gethostname())
         services = {name: one for name, one in self.services.items() if name != key}
         return replace(self, services=services, last=None if self.last == key else self.last)
@@ -97,7 +97,7 @@ def sign_ins_file() -> Path:
 
 
 def load_sign_ins() -> SignIns:
-    """Read the file; without one that belongs to this account, there are no sign-ins.
+    """Read the file; empty if the file does not exist or belongs to another account.
 
     Raises:
         SettingError: others can read the file, or its content is damaged.
@@ -106,7 +106,7 @@ def load_sign_ins() -> SignIns:
     try:
         status = path.stat()
         if status.st_uid != os.geteuid():
-            return SignIns({})  # Of the user who runs this by sudo, for example.
+            return SignIns({})  # For example, the file of the user who runs this by sudo.
         if stat.S_IMODE(status.st_mode) & 0o077:
             raise SettingError(f"{path} contains tokens but is readable by others: chmod 600 {path}")
         content = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""The request body of a spec: YAML text as it is, other specs as JSON."""
+"""The request body of a spec: YAML text unchanged, other specs as JSON."""
 
 import json
 import re
@@ -33,7 +33,7 @@ def spec_body(spec: Spec) -> tuple[bytes, str]:
 
 
 def is_preset_name(text: str) -> bool:
-    """Return whether a text that is passed as a spec is the name of a preset: one word is no YAML mapping."""
+    """Return whether a text that is passed as a spec is the name of a preset: a single word is not a YAML mapping."""
     return re.fullmatch(r"[a-z][a-z0-9_]*", text) is not None
 
 

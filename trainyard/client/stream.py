@@ -79,7 +79,7 @@ class StreamCursor:
         self._ended = status_code == 204
 
     def feed(self, chunk: bytes) -> list[StreamEvent]:
-        """Return the events that these bytes complete, without those of unknown types."""
+        """Return the events that these bytes complete, without events of unknown types."""
         self._failures, self._waited = 0, 0.0
         events = [self._typed(raw) for raw in self._decoder.feed(chunk)]
         return [event for event in events if event is not None]
@@ -87,7 +87,7 @@ class StreamCursor:
     def delay(self, error: TrainyardError) -> float | None:
         """Return the seconds before the next connection after this error. None: the error is final.
 
-        A service that was never reached fails after a few tries; one that was reached may be restarting.
+        A service that was never reached fails after a few tries; a service that was reached may be restarting.
         """
         self._failures += 1
         if not is_transient(error):

@@ -1,4 +1,4 @@
-"""Uploads of data files in parts, which continue where an earlier call stopped. Pure but for reading the file."""
+"""Uploads of data files in parts, which continue where an earlier call stopped. Pure, except for reading the file."""
 
 import hashlib
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from trainyard.contract.problems import Problem, SpecError
 from trainyard.contract.wire.data_files import UploadResource
 
 PART_BYTES = 8 * 1024 * 1024
-"""Bytes of one request. An interruption loses at most what was not received of one part."""
+"""Bytes of a request. An interruption loses at most a part."""
 
 
 @dataclass(frozen=True)

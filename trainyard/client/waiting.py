@@ -23,7 +23,7 @@ _GIVE_UP_SECONDS = 3600.0
 
 
 class Wait:
-    """The state of waiting for one job to end."""
+    """The state of waiting for a job to end."""
 
     def __init__(self, job_id: str, timeout: float | None, clock: Callable[[], float]) -> None:
         self._job_id = job_id

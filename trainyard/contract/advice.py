@@ -9,7 +9,7 @@ from trainyard.contract.wire.advice import Advice
 from trainyard.contract.wire.reports import IDLE_GPU_PERCENT, IDLE_GPU_SECONDS, IDLE_GPUS
 
 SLOW_DATA_SHARE = 0.2
-"""The part of a step from which on waiting for data is worth a change."""
+"""Minimum share of a step spent waiting for data that is worth a change."""
 _MAX_LOADERS = 8
 
 

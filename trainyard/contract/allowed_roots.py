@@ -16,7 +16,7 @@ _Roots = Annotated[tuple[_Root, ...], Field(max_length=256)]
 
 _OWN_FOLDERS = frozenset({"code", DATA_CACHE})
 _RESULTS = (("checkpoints",), ("export",), ("artifacts",))
-"""What jobs make, in their folders in the runs directory."""
+"""Results of jobs, in their folders in the runs directory."""
 _OUTSIDE = "leads out of the folders that this service allows (TRAINYARD_ALLOWED_ROOTS)"
 
 
@@ -30,7 +30,7 @@ class OutsideRootsError(ValueError):
 
 
 class AllowedRoots(Document):
-    """Allowed folders, and excluded files and folders below them. The deepest one that contains a path decides.
+    """Allowed folders, and excluded files and folders below them. The deepest entry that contains a path decides.
 
     Credentials are in files and folders whose names begin with a dot (`.ssh`, `.aws`, `.netrc`), so such a name is
     allowed in the path of a root alone: `/home/ada/.cache/huggingface` can be a root, and `.cache` below another cannot
@@ -40,8 +40,8 @@ class AllowedRoots(Document):
     allowed: _Roots = ("/",)
     excluded: _Roots = ()
     runs: _Root | None = None
-    """The runs directory, if it is a root. Of the folder of a job there, only what it made is allowed: attempts
-    hold tokens."""
+    """The runs directory, if it is a root. In a job's folder there, only the results of the job are allowed: the files
+    of attempts hold tokens."""
     hidden: bool = False
     """Whether names below a root may begin with a dot."""
 
@@ -68,7 +68,7 @@ class AllowedRoots(Document):
         return real
 
     def open(self, path: str | Path, flags: int = 0, *, folder: int | None = None) -> int:
-        """Open a file or a folder for reading, and return its descriptor. The real path of what was opened is checked,
+        """Open a file or a folder for reading, and return its descriptor. The real path of the opened file is checked,
         so that nobody can replace a link between the check and the opening.
 
         Args:
@@ -118,7 +118,7 @@ def _real_path(root: str) -> PurePath:
 
 
 def _is_private(below: tuple[str, ...]) -> bool:
-    """Return whether the parts of a path below the runs directory lead to what is no data and no result of a job."""
+    """Return whether a path below the runs directory, given as parts, is neither data nor a result of a job."""
     folder = below[0] if below else ""
     return below[1:2] not in _RESULTS if folder.startswith("job_") else folder in _OWN_FOLDERS
 

@@ -55,8 +55,8 @@ Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValida
 
 
 def one_of(expected: str) -> WrapValidator:
-    """Return a validator for a union of simple types, which states all that it permits, instead of an error for each
-    type of which the first alone may be shown.
+    """Return a validator for a union of simple types. It reports a single error that states all permitted values,
+    instead of an error for each type.
 
     Args:
         expected: Completes the sentence "must be ...".
@@ -81,8 +81,8 @@ _DISPLAY_PATTERN = rf"^[^{_HIDDEN}]*$"
 
 MAX_DISPLAY_NAME = 120
 DisplayName = Annotated[str, StringConstraints(min_length=1, max_length=MAX_DISPLAY_NAME, pattern=_DISPLAY_PATTERN)]
-"""Text on one line, for display; it is never passed to the scheduler. Characters that change the direction of writing,
-or are invisible, could make it look like another name."""
+"""A single line of text, for display; it is never passed to the scheduler. Characters that change the direction of
+writing, or are invisible, could make it look like another name."""
 
 ShortText = Annotated[str, StringConstraints(max_length=512, pattern=CONTROL_FREE_PATTERN)]
 
@@ -166,7 +166,7 @@ EXAMPLE_DIGEST = "sha256:" + "0" * 64
 
 
 def example(**fields: JsonValue) -> ConfigDict:
-    """Return the part of a model's configuration that states what is special in its example.
+    """Return the model configuration with the values that the model's example states itself.
 
     The OpenAPI document completes it (`service.api.openapi_examples`).
     """
@@ -218,7 +218,7 @@ class Strict(_Model):
 
 
 class Document(_Model):
-    """Base class of what the service and its workers send each other: frozen, and an unknown field is ignored.
+    """Base class of the messages between the service and its workers. It is frozen and ignores unknown fields.
 
     After an upgrade or a rollback the other side is of another release; see `LaunchDocument.protocol`.
     """

@@ -10,11 +10,11 @@ MAX_SPEC_BYTES = 256 * 1024
 MAX_DEPTH = 32
 """Levels of lists and mappings in a document."""
 MAX_VALUES = 40_000
-"""Values in one request body, keys included."""
+"""Values in a request body, keys included."""
 MAX_SPEC_VALUES = 4000
-"""Values in one spec, keys included. The largest valid spec has about 1,000."""
+"""Values in a spec, keys included. The largest valid spec has about 1,000."""
 MAX_TEXT = 8192
-"""Characters of one text in a spec; the longest that a field accepts has 4096."""
+"""Characters of a text in a spec; the longest that a field accepts has 4096."""
 
 
 def check_plain_data(value: Any, *, max_values: int = MAX_VALUES, any_text: bool = False) -> None:

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 MAX_SINGLE_UPLOAD_BYTES = 64 * 1024 * 1024
-"""Size up to which one request can upload a file, and of each part of a larger one."""
+"""Maximum size of a file that a single request uploads, and of each part of a larger file."""
 MAX_OPENAI_FILE_BYTES = 512 * 1024 * 1024
-"""Size of a file that a client of OpenAI's API uploads, as there: its client sends it in one request."""
+"""Maximum size of a file uploaded through OpenAI's API, same as at OpenAI: its client sends the file in one request."""
 MAX_LINE_BYTES = 4 * 1024 * 1024
-"""Size of one line of a file."""
+"""Maximum size of a line of a file."""
 
 
 def data_file(runs: Path, digest: str) -> Path:
@@ -16,5 +16,5 @@ def data_file(runs: Path, digest: str) -> Path:
 
 
 def partial_file(runs: Path, upload_id: str) -> Path:
-    """Return the path of what was received of a file."""
+    """Return the path of the bytes of a file that were received so far."""
     return runs / "files" / f".{upload_id}"

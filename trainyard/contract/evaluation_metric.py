@@ -1,4 +1,4 @@
-"""Which of a job's metrics is that of its evaluations, and which values of a metric are better. Pure functions."""
+"""Selects the evaluation metric of a job, and the better of two values of a metric. Pure functions."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -25,8 +25,9 @@ def is_higher_better(metric: str) -> bool:
 def choose_evaluation(names: Collection[str], spec: Mapping[str, Any]) -> str | None:
     """Return the metric that tells how good a job is; None if its evaluations have reported none.
 
-    It is the one by which the spec stops early or keeps the best checkpoint, or else an accuracy, another score or a
-    loss, in this order, whose name has a word of an evaluation, such as `eval` or `val`; of several the shortest name.
+    The metric of early stopping or of the best checkpoint comes first, if the spec names it. Otherwise an accuracy,
+    another score or a loss is chosen, in this order, whose name has a word of an evaluation, such as `eval` or `val`;
+    the shortest name wins.
     """
     checkpoint = spec.get("checkpoint") or {}
     for section in (spec.get("early_stopping"), checkpoint.get("keep_best")):

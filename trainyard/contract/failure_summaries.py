@@ -1,4 +1,4 @@
-"""What to show of a failure: the user's frame, the last output, and fixes that a spec can have. Pure functions."""
+"""Summarizes a failure: the user's frame, the last output, and fixes in the spec. Pure functions."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +8,7 @@ from trainyard.contract.wire.failure_summary import FailureSummary, Fix, Frame
 from trainyard.contract.wire.reports import Failure
 
 NON_FINITE_LOSS = "the loss became NaN or infinite"
-"""How the message begins of a run that ended because its loss was not finite."""
+"""Beginning of the message of a run that ended because its loss was not finite."""
 _LAST_LINES = 10
 _MAX_LINE = 500
 _HEADER = "Traceback (most recent call last):"
@@ -34,11 +34,11 @@ _FIXABLE = frozenset(
         "fsdp.cpu_offload",
     }
 )
-"""The fields of memory hints whose value is all that a fix needs. A hint comes from the job, so others are ignored."""
+"""The fields of memory hints whose value suffices as a fix. A hint comes from the job, so others are ignored."""
 
 
 def summarize_failure(failure: Failure, spec: Mapping[str, Any]) -> FailureSummary:
-    """Return what a person looks at first."""
+    """Return the summary that a person reads first."""
     text = failure.traceback
     is_traceback = _HEADER in text
     non_finite = failure.message.startswith(NON_FINITE_LOSS)

@@ -23,10 +23,11 @@ from trainyard.contract.wire.pages import ErrorEnvelope
 log = logging.getLogger(__name__)
 
 API_HEADER = "x-trainyard-api"
-"""Every answer of a service has this header. What lacks it may be of a proxy, a sign-in page or another program."""
+"""Every answer of a service has this header. An answer without it may be from a proxy, a sign-in page or another
+program."""
 API_VERSION = "1"
 _WAYS = "trainyard.ways"
-"""The extension of a request that has its way and the other one."""
+"""The request extension that holds the way of the request and the alternative."""
 
 _CAUSES: Mapping[int, str] = {
     400: "a proxy refuses the request; does the URL say https where the proxy expects http, or the reverse?",
@@ -53,7 +54,7 @@ def has_api_header(answer: httpx.Response) -> bool:
 
 
 def error_envelope(answer: httpx.Response) -> ErrorEnvelope | None:
-    """Return the body of an error answer whose body has been read; None if it is not one of a service."""
+    """Return the error envelope of an answer whose body has been read; None if the answer is not from a service."""
     try:
         return ErrorEnvelope.model_validate(json.loads(answer.content))
     except (ValueError, ValidationError, RecursionError):
@@ -75,7 +76,7 @@ def describe_foreign(answer: httpx.Response) -> str:
 
 
 def describe_way(source: httpx.Response | Exception) -> str:
-    """Return by which proxy a request went and why the other way had failed, to be added to the URL; empty without a
+    """Return the proxy of a request, and why the other way had failed, to be added to the URL; empty without a
     proxy."""
     try:
         request = source.request if isinstance(source, httpx.Response | httpx.HTTPError) else None
@@ -88,8 +89,8 @@ def describe_way(source: httpx.Response | Exception) -> str:
 
 
 def trust(url: str) -> ssl.SSLContext:
-    """Return the certificate authorities for a service: the public ones or those of `SSL_CERT_FILE` and `SSL_CERT_DIR`,
-    and those of this machine, where a site may have installed its own. Without TLS none are read."""
+    """Return the certificate authorities for a service: the public authorities, or else `SSL_CERT_FILE` and
+    `SSL_CERT_DIR`, and this machine's, where a site may have installed its own. Without TLS none are read."""
     if not url.startswith("https:"):
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context = httpx.create_ssl_context()
@@ -98,7 +99,7 @@ def trust(url: str) -> ssl.SSLContext:
 
 
 def describe_tls_error(error: Exception) -> str | None:
-    """Return what is wrong with the TLS of a connection, and the remedy; None if the error is another one."""
+    """Return the TLS problem of a connection, and the remedy; None for other errors."""
     text = str(error)
     if "CERTIFICATE_VERIFY_FAILED" in text:
         named = [f"{name}={os.environ[name]}" for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if os.environ.get(name)]
@@ -164,7 +165,7 @@ class _Ways:
 
     def _leave(self, index: int, failure: str) -> None:
         self.all[index].failure = failure
-        # Several requests that fail on one way leave it once.
+        # Several requests that fail on the same way leave it once.
         if self._next == index:
             self._next = (index + 1) % len(self.all)
 
@@ -191,7 +192,7 @@ class _Body(httpx.SyncByteStream, httpx.AsyncByteStream):
 
 
 class ServiceTransport(httpx.BaseTransport):
-    """The connections to one service.
+    """The connections to a service.
 
     Args:
         url: base URL of the service; at a loopback address it is reached directly.
@@ -232,7 +233,7 @@ class AsyncServiceTransport(httpx.AsyncBaseTransport):
 
 
 def _environment_proxy(url: httpx.URL) -> httpx.Proxy | None:
-    """Return the proxy of the environment for a URL, as httpx chooses it; None if there is none, or no usable one."""
+    """Return the proxy of the environment for a URL, as httpx chooses it; None without a usable proxy."""
     if is_loopback(url.host):
         return None
     try:

@@ -15,7 +15,7 @@ MAX_QUERY = 4000
 MAX_CONDITIONS = 50
 MAX_NESTING = 20
 MAX_LIST = 200
-"""Values of one `in (...)`."""
+"""Values of an `in (...)`."""
 MAX_KEY = 600
 """Characters of a key, whose name of 250 can have as many doubled backticks."""
 
@@ -55,11 +55,11 @@ Value = float | bool | str | Duration
 
 @dataclass(frozen=True)
 class Key:
-    """What is compared: a column of jobs, a field of the spec, a parameter, a tag or a metric."""
+    """The compared value: a column of jobs, a field of the spec, a parameter, a tag or a metric."""
 
     name: str
     aggregate: Aggregate | None = None
-    """Which value of a metric; None: the last one, if the key is a metric."""
+    """Which value of a metric; None: the last value, if the key is a metric."""
     column: int = field(default=1, compare=False)
     """Where it begins in the query, from 1."""
 
@@ -79,7 +79,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Membership:
-    """`key in (...)`: the key has one of the values, or with `negated` a different one."""
+    """`key in (...)`: the key has one of the values, or with `negated` a different value."""
 
     key: Key
     values: tuple[Value, ...]
@@ -138,7 +138,7 @@ def keys_of(node: Node) -> Iterator[Key]:
 
 
 def parse_query(text: str) -> Node | None:
-    """Return the tree of a query; None for an empty one, which matches every job.
+    """Return the tree of a query; None for an empty query, which matches every job.
 
     Raises:
         QueryError: the query is malformed, or too long.
@@ -159,7 +159,7 @@ def parse_key(text: str) -> Key:
     """Return the key in a text such as `optimizer.lr` or `min(eval/loss)`, of a column or a sort.
 
     Raises:
-        QueryError: the text is not one key.
+        QueryError: the text is not a single key.
     """
     if not text or len(text) > MAX_KEY:
         raise QueryError(f"a key has 1 to {MAX_KEY} characters", 1)
@@ -201,7 +201,7 @@ def _is_plain(name: str) -> bool:
 
 
 class _Parser:
-    """Recursive descent over the tokens of one query; holds the current token."""
+    """Recursive descent over the tokens of a query; holds the current token."""
 
     def __init__(self, text: str):
         self._text = text

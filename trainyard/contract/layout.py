@@ -9,7 +9,7 @@ MANIFEST = "manifest.json"
 DATA_CACHE = "cache"
 """The folder among the runs with the tokens of data files: `<account's uid>/<two digits>/<key>`."""
 DATA_CACHE_ENTRY = "entry.json"
-"""In each entry of that folder; its time is that of the last use."""
+"""A file in each entry of that folder. Its modification time is the time of the last use."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class AttemptLayout:
         return self.root / "claim.json"
 
     def nodes(self, scheduler_id: str) -> Path:
-        """With several nodes: what the nodes of a scheduler job give each other, see `SignedFolder`."""
+        """Files that the nodes of a scheduler job with several nodes exchange; see `SignedFolder`."""
         return self.root / f"nodes-{scheduler_id}"
 
     @property
@@ -86,12 +86,12 @@ class AttemptLayout:
 
     @property
     def work(self) -> Path:
-        """The working directory of the job's program: one path for all attempts."""
+        """The working directory of the job's program: the same path in all attempts."""
         return RunLayout(self.root.parent.parent).work
 
     @property
     def output(self) -> Path:
-        """Which of the program's files came from an earlier attempt, as JSON; written once `code` is complete."""
+        """The program's files that came from an earlier attempt, as JSON; written once `code` is complete."""
         return self.root / "output.json"
 
     @property
@@ -109,7 +109,7 @@ class AttemptLayout:
 
     @property
     def container(self) -> Path:
-        """What the launchers write for the containers of the ranks."""
+        """Files that the launchers write for the containers of the ranks."""
         return self.root / "container"
 
     def polls(self, execution: int) -> Path:
@@ -132,7 +132,7 @@ class AttemptLayout:
         return self.logs / "launch.log"
 
     def node_log(self, node: int) -> Path:
-        """The launcher's and torchrun's output on one node."""
+        """The output of the launcher and torchrun on a node."""
         return self.launch_log if node == 0 else self.logs / f"launch-{node}.log"
 
     @property
@@ -144,7 +144,7 @@ class AttemptLayout:
         return self.spool / f"execution-{execution:06d}.jsonl"
 
     def tracker_spool(self, execution: int, node: int) -> Path:
-        """What the trackers of the program on one node reported; the same form as `spool_file`."""
+        """Reports of the trackers of the program on a node, in the form of `spool_file`."""
         return self.spool / f"execution-{execution:06d}.node-{node}.jsonl"
 
     def event_claim(self, name: str) -> Path:
@@ -184,7 +184,7 @@ class AttemptLayout:
         return self.root / f"finish-{execution:06d}.json"
 
     def earlier(self) -> "list[AttemptLayout]":
-        """Return the attempts before this one, the newest first."""
+        """Return the earlier attempts, newest first."""
         others = (AttemptLayout(path) for path in self.root.parent.glob("*"))
         earlier = [other for other in others if other.number < self.number]
         return sorted(earlier, key=lambda other: (other.number, other.root.stat().st_mtime), reverse=True)
@@ -198,7 +198,7 @@ class AttemptLayout:
 
 @dataclass(frozen=True)
 class RunLayout:
-    """`<runs>/<job>`: everything of one job."""
+    """`<runs>/<job>`: all files of a job."""
 
     root: Path
 
@@ -232,7 +232,7 @@ class RunLayout:
 
     @property
     def damage(self) -> Path:
-        """Written when all checkpoints turned out to be damaged: the execution for which that was so."""
+        """Written when all checkpoints turned out to be damaged: the execution that found it."""
         return self.checkpoints / "damaged.json"
 
     @property
@@ -252,12 +252,12 @@ class RunLayout:
 
     @property
     def micro_size(self) -> Path:
-        """What `batch.micro_size: auto` became, and for which layout."""
+        """The micro-batch size that `batch.micro_size: auto` selected, and its layout."""
         return self.root / "micro_size.json"
 
     @property
     def reference(self) -> Path:
-        """Log-probabilities of a reference model, to which objectives such as DPO compare the trained one."""
+        """Log-probabilities of a reference model, with which objectives such as DPO compare the trained model."""
         return self.root / "reference.npz"
 
     @property
@@ -299,7 +299,7 @@ def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o666) -> None
     """Replace a file atomically, by fsync and rename: readers see the old or the new content.
 
     Args:
-        mode: Permissions of the file, of which the process's umask removes some.
+        mode: Permissions of the file, reduced by the process's umask.
     """
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -319,7 +319,7 @@ def create_exclusive(path: Path, content: str, *, mode: int = 0o666) -> bool:
     """Create a file with its whole content unless it exists; return whether this call created it.
 
     Args:
-        mode: Permissions of the file, of which the process's umask removes some.
+        mode: Permissions of the file, reduced by the process's umask.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{path.name}.{secrets.token_hex(6)}"

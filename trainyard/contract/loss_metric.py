@@ -1,11 +1,11 @@
-"""Which metric of a job is its loss, in tables, on pages and in `watch`. Pure functions."""
+"""Selects the metric that is shown as a job's loss in tables, on pages and in `watch`. Pure functions."""
 
 import re
 from collections.abc import Iterable
 
 ENGINE_LOSS = "train/loss"
 TRAIN_LOSS = "train loss"
-"""What the training loss is called in tables, on pages and in `watch`, whichever metric it is."""
+"""Name of the training loss in tables, on pages and in `watch`, whichever metric it is."""
 _PREFERRED = (
     *(ENGINE_LOSS, "loss", "train_loss", "Loss/train", "loss/train", "training_loss", "train/train_loss"),
     *("training/loss", "train.loss", "trainer/loss"),
@@ -18,9 +18,10 @@ _SYSTEM = ("system/", "perf/", "memory/", "comm/")
 def choose_loss(names: Iterable[str]) -> str | None:
     """Return the metric that is the training loss; None if there is none.
 
-    It is the first that is there of `train/loss`, `loss`, `train_loss`, `Loss/train`, `loss/train`, `training_loss`,
-    `train/train_loss`, `training/loss`, `train.loss` and `trainer/loss`, or else the shortest name that ends in `loss`
-    and has no word of an evaluation, such as `eval`, `val` or `test`; of equally short ones the first by the alphabet.
+    It is the first existing metric among `train/loss`, `loss`, `train_loss`, `Loss/train`, `loss/train`,
+    `training_loss`, `train/train_loss`, `training/loss`, `train.loss` and `trainer/loss`, or else the shortest name
+    that ends in `loss` and has no word of an evaluation, such as `eval`, `val` or `test`; ties are resolved
+    alphabetically.
     """
     known = set(names)
     chosen = next((name for name in _PREFERRED if name in known), None)
@@ -30,7 +31,7 @@ def choose_loss(names: Iterable[str]) -> str | None:
 
 
 def shown_name(metric: str, loss_metrics: Iterable[str | None]) -> str:
-    """Return `train loss` if the metric is the training loss of some of the jobs with these, else its own name."""
+    """Return `train loss` if the metric is among these training losses of jobs, else its own name."""
     return TRAIN_LOSS if metric == ENGINE_LOSS or metric in set(loss_metrics) else metric
 
 

@@ -41,7 +41,7 @@ _TOKEN = re.compile(
 
 
 class FilterError(ValueError):
-    """A filter string is malformed, or compares what cannot be compared."""
+    """A filter string is malformed, or compares an unsupported key."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Condition:
     operand: Operand = None
 
     def holds(self, value: Value) -> bool:
-        """Return whether a value meets the condition. None, for what a run does not have, meets only `IS NULL`."""
+        """Return whether a value meets the condition. None (a missing value) meets only `IS NULL`."""
         if self.operator in ("IS NULL", "IS NOT NULL"):
             return (value is None) == (self.operator == "IS NULL")
         if value is None:
@@ -68,7 +68,7 @@ class Condition:
         return is_equal == (self.operator in ("=", "IN"))
 
     def _text(self, value: Value) -> str:
-        """Return what is compared: parameters are compared by value, so that `3e-4` is `0.0003`."""
+        """Return the text to compare. Parameters are compared by value, so that `3e-4` is `0.0003`."""
         return index_text(value) if self.kind == "param" else str(value)
 
 
@@ -86,11 +86,11 @@ def parse_filter(text: str, attributes: Sequence[str], kinds: Sequence[Kind]) ->
     """Return the conditions of a filter string.
 
     Args:
-        attributes: The attributes that the searched things have.
-        kinds: What else they have.
+        attributes: The attributes of the searched entities.
+        kinds: The other kinds of keys of the searched entities.
 
     Raises:
-        FilterError: The string is malformed, or compares what cannot be compared.
+        FilterError: The string is malformed, or compares an unsupported key.
     """
     if len(text) > MAX_FILTER:
         raise FilterError(f"has more than {MAX_FILTER} characters")
@@ -107,7 +107,7 @@ def parse_filter(text: str, attributes: Sequence[str], kinds: Sequence[Kind]) ->
 
 @dataclass(frozen=True)
 class Order:
-    """What found things are sorted by."""
+    """The key by which results are sorted."""
 
     kind: Kind
     key: str
@@ -115,10 +115,10 @@ class Order:
 
 
 def parse_order(text: str, attributes: Sequence[str], kinds: Sequence[Kind]) -> Order:
-    """Return what one text of `order_by` says: `metrics.loss DESC`.
+    """Parse one text of `order_by`, such as `metrics.loss DESC`.
 
     Raises:
-        FilterError: It is malformed, or names what cannot be compared.
+        FilterError: The text is malformed, or names an unsupported key.
     """
     reader = _Reader(text[:MAX_FILTER])
     kind, key = _identify(reader.next("name")[1], attributes, kinds)

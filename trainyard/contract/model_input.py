@@ -1,4 +1,4 @@
-"""What a builtin model that reads no text expects as its input, and what its outputs mean; a part of its export."""
+"""Input and outputs of a builtin model that reads no text; a part of its export."""
 
 from typing import Annotated, Literal
 

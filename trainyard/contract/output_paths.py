@@ -28,13 +28,13 @@ _CHECKPOINTS = frozenset(
 
 
 def output_paths(keep: Iterable[str]) -> tuple[str, ...]:
-    """Return the paths that a spec names and the usual ones, without what is below another of them."""
+    """Return the paths that a spec names and the usual paths, without paths below another of them."""
     paths = sorted({*keep, *USUAL_OUTPUT})
     return tuple(path for path in paths if not is_output(path, (other for other in paths if other != path)))
 
 
 def is_output(path: str, paths: Iterable[str]) -> bool:
-    """Return whether a path in the working directory is one of these or below one."""
+    """Return whether a path in the working directory is one of `paths` or below any of them."""
     return any(path == one or path.startswith(f"{one}/") for one in paths)
 
 

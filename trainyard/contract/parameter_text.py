@@ -14,7 +14,7 @@ _EXACT = 2**53
 def index_text(value: Scalar) -> str:
     """Return the text by which filters compare a value: numbers by value as floats, also those in texts.
 
-    `3e-4`, `0.0003` and the text `"0.0003"` are one text; so are `true` and the text `"True"`.
+    `3e-4`, `0.0003` and the text `"0.0003"` give the same text; so do `true` and the text `"True"`.
     """
     if isinstance(value, str):
         if value.lower() in ("true", "false"):

@@ -1,4 +1,4 @@
-"""Validation problems: the path of a field, and a sentence that explains what to change. Pure functions."""
+"""Validation problems: the path of a field, and a sentence that explains the necessary change. Pure functions."""
 
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
@@ -18,16 +18,17 @@ _UNION_TAGS = {
 }
 _SOURCE_TAG = "source: "
 _PATHS_TAGS = {"one path", "list of paths", f"{_SOURCE_TAG}jsonl", f"{_SOURCE_TAG}file"}
-"""Of fields that take one path, several, or a source; no field or name has a space."""
+"""Tags of fields that take a path, several paths, or a source. No field or name has a space."""
 
 MAX_PROBLEMS = 100
-"""Problems of one document that are listed."""
+"""Maximum number of listed problems of a document."""
 _MAX_SUGGESTIONS = 10
 """Unknown fields for which a similar name is searched."""
 _MAX_LISTED_NAMES = 20
 _NO_ADVICE: Mapping[str, str] = MappingProxyType({})
 _MAX_COMPARED = 500
-"""Names that are compared with an unknown one; a deep model has thousands, which differ only in a number."""
+"""Maximum number of names that are compared with an unknown name. A deep model has thousands of names, which differ
+only in a number."""
 
 
 class Problem(BaseModel):
@@ -58,7 +59,7 @@ def problems_of(
 
     Args:
         model: For suggestions: the messages for the first unknown fields suggest a similar field of this model.
-        advice: What to do instead, by the path of an unknown field.
+        advice: Remedies by the path of an unknown field.
     """
     problems: list[Problem] = []
     unknown = 0
@@ -97,8 +98,8 @@ def _message(detail: ErrorDetails, model: type[BaseModel] | None) -> str:
 
 
 def _nearest(detail: ErrorDetails, model: type[BaseModel]) -> str | None:
-    """Return the path of a known field for a suggestion: for an unknown top-level field one with the same name in a
-    section, else one with a similar name in the same section."""
+    """Return the path of a known field to suggest: for an unknown top-level field, a field of the same name in a
+    section; otherwise a field with a similar name in the same section."""
     *parents, name = detail["loc"]
     inside = ((section, _model_at(model, [section])) for section in _names(model) if not parents)
     if matches := [f"{section}.{name}" for section, inner in inside if inner is not None and name in _names(inner)]:
@@ -148,7 +149,7 @@ def _names(model: type[BaseModel]) -> list[str]:
 
 def nearest_names(name: str, names: Collection[str], count: int = 5) -> str:
     """Return suggestions for an unknown name, for a message: all names if there are at most 20, else the `count` most
-    similar ones, or the first `count` if none is similar."""
+    similar names, or the first `count` if none is similar."""
     ordered = list(names)
     if len(ordered) <= _MAX_LISTED_NAMES:
         return ", ".join(ordered)

@@ -7,22 +7,22 @@ import hashlib
 
 MAX_STORED_NAME = 250
 _DIGEST = 16
-"""Characters of a digest: no two names of a job have the same one by chance."""
+"""Characters of a digest; enough that two names of a job do not collide by chance."""
 
 NODE_PREFIX, RANK_PREFIX = SYSTEM_PREFIXES = ("system/node-", "system/rank-")
 """The launcher's metrics of its node, ranks and GPUs. While training makes no step, their steps count readings."""
 
 
 def stored_name(name: str) -> str:
-    """Return a name as it is if it is printable and not too long, else in a form that differs for each name.
+    """Return the name unchanged if it is printable and not too long, else a form that is unique to the name.
 
-    A stored name keeps its stored name.
+    The stored name of a stored name is itself.
     """
     return name if name.isprintable() and 0 < len(name) <= MAX_STORED_NAME else with_digest(name, name)
 
 
 def metric_name(name: str) -> str:
-    """Return the stored name of a program's metric, which is never one of the launcher's."""
+    """Return the stored name of a program's metric, which never equals the name of a launcher's metric."""
     stored = stored_name(name)
     return with_digest(f"program/{name}", name) if stored.startswith(SYSTEM_PREFIXES) else stored
 

@@ -1,7 +1,7 @@
 """The text of a program as a terminal shows it at the end: without escape sequences and overwritten parts of lines.
 
-Logs are stored and downloaded as they were written; what quotes them, such as an error, has clean text. The pages do
-the same in `log_lines.js`, with which the tests compare this function.
+Logs are stored and downloaded as they were written; quotations of them, such as in an error, have clean text. The pages
+do the same in `log_lines.js`, with which the tests compare this function.
 """
 
 import re
@@ -14,12 +14,13 @@ _ESCAPES = re.compile(
 
 
 def clean(text: str) -> str:
-    """Return the text without escape sequences and control characters, and of an overwritten line its last state."""
+    """Return the text without escape sequences and control characters; of an overwritten line, the last state."""
     lines = text.replace("\r\n", "\n").split("\n")
     return "\n".join(_ESCAPES.sub("", _last_written(line)) for line in lines)
 
 
 def _last_written(line: str) -> str:
-    """Return what follows the last carriage return; programs that overwrite a line write one before or after it."""
+    """Return the text after the last carriage return. Programs that overwrite a line write a carriage return before or
+    after it."""
     line = line.rstrip("\r")
     return line[line.rfind("\r") + 1 :]

@@ -1,4 +1,4 @@
-"""Messages for pydantic's validation errors that state what a value must be, and the patterns of shared fields."""
+"""Messages for pydantic's validation errors that state the valid values, and the patterns of shared fields."""
 
 import re
 from collections.abc import Mapping
@@ -65,13 +65,13 @@ _TYPE_MESSAGES = {
     "string_type": "must be a string; write it in quotes",
     **dict.fromkeys(("timezone_aware", "datetime_parsing", "datetime_from_date_parsing", "datetime_type"), _TIME),
 }
-"""Messages by type of error, where pydantic's own message does not state what the value must be."""
+"""Messages by type of error, where pydantic's own message does not state the valid values."""
 
 _MESSAGE_PREFIX = re.compile(r"^(Value error, |(Input|String|List|Tuple|Dictionary|Value) should )")
 
 
 def describe_error(finding: Mapping[str, Any]) -> str:
-    """Return the message for one item of `ValidationError.errors()`."""
+    """Return the message for an item of `ValidationError.errors()`."""
     kind = finding["type"]
     if kind == "string_pattern_mismatch":
         pattern = finding["ctx"]["pattern"]
@@ -83,11 +83,11 @@ def describe_error(finding: Mapping[str, Any]) -> str:
 
 
 _CHARACTERS = re.compile(r"\^\[(\^?)((?:\\.|[^\]])+)\](?:\{(\d+),(\d+)\}|[+*])\$")
-"""A pattern of one class of characters, maybe with limits of the length."""
+"""A pattern of a single class of characters, maybe with limits of the length."""
 
 
 def _describe_mismatch(pattern: str, text: object) -> str:
-    """Return which character of a text a pattern does not allow, or which length, and what it allows."""
+    """Describe how a text violates a pattern: the invalid character or length, and the allowed values."""
     message = "contains a character that is not allowed"
     parts = _CHARACTERS.fullmatch(pattern)
     if parts is None or not isinstance(text, str):

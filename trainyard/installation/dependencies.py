@@ -19,7 +19,7 @@ VENV = Path(".venv")
 _PYTHON = str(VENV / "bin" / "python")
 _OLDEST = (3, 11)
 _SECTIONS = ("global", "install", ":env:")
-"""The sections of pip's settings that apply to an installation; a later one wins."""
+"""The sections of pip's settings that apply to an installation; a later section wins."""
 _VARIABLES = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
@@ -38,10 +38,10 @@ class InstallationError(Exception):
 
 
 def main(extras: str, effort: str) -> None:
-    """Make the virtual environment if there is none that can be used, and install the clone with its dependencies.
+    """Make the virtual environment if no usable one exists, and install the clone with its dependencies.
 
     Args:
-        effort: what it downloads and how long that takes, as text.
+        effort: description of the download and its duration.
 
     Raises:
         InstallationError: This Python is too old.
@@ -70,7 +70,7 @@ def main(extras: str, effort: str) -> None:
 
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Wait until no other installation into this clone is running, such as that of another target of `make -j`."""
+    """Wait until no other installation into this clone is running, such as by another target of `make -j`."""
     with open("pyproject.toml") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,5 @@
-"""`python3 -m trainyard.installation.sync_client`: write the synchronous client, the asynchronous one without `await`.
+"""`python3 -m trainyard.installation.sync_client`: write the synchronous client, which is the asynchronous client
+without `await`.
 
 The build writes it too (`backend.py`), and pytest, so that an edited `_async` is never tested with an older `_sync`.
 """

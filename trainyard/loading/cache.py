@@ -23,7 +23,7 @@ def cache_folder() -> Path:
 def cached(name: str, fill: Callable[[Path], None]) -> Path:
     """Return the folder of this name, which `fill` writes if it does not exist yet.
 
-    The folder appears when it is complete. A later call continues with what an interrupted `fill` has written; one
+    The folder appears when it is complete. A later call continues from the files of an interrupted `fill`. A single
     process fills it at a time.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Loads adapters that no job has exported: the task and the head are those that peft's files state."""
+"""Loads adapters that no job has exported. The files of peft state the task and the head."""
 
 import json
 from pathlib import Path
@@ -41,10 +41,10 @@ def load_foreign_adapters(folder: Path, base: Path, dtype: Any) -> Any:
 
     Args:
         base: The folder of the base model.
-        dtype: None keeps that of the files.
+        dtype: Type of the weights. None: as in the files.
 
     Raises:
-        LoadError: The adapters are for another task than those that are loaded, or do not fit the base model.
+        LoadError: The adapters are for an unsupported task, or do not fit the base model.
     """
     task = _config(folder).get("task_type")
     if task == "FEATURE_EXTRACTION":
@@ -62,7 +62,7 @@ def load_foreign_adapters(folder: Path, base: Path, dtype: Any) -> Any:
 
 
 def _classifier(folder: Path, base: Path, dtype: Any, kind: str) -> Any:
-    """Return a base model with a head of as many outputs as that of the adapters, which replaces it."""
+    """Return a base model whose head has as many outputs as the head of the adapters, which will replace it."""
     import transformers
 
     require_files(base, "*.safetensors")
@@ -77,14 +77,14 @@ def _classifier(folder: Path, base: Path, dtype: Any, kind: str) -> Any:
 
 
 def _classes(folder: Path) -> int | None:
-    """Return the number of outputs of the head that is stored with adapters; None if there is no head."""
+    """Return the number of outputs of the head that is stored with adapters; None without a head."""
     from safetensors import safe_open
 
     require_files(folder, "adapter_model.safetensors")
     with translated(folder), safe_open(folder / "adapter_model.safetensors", "pt") as file:
         for name in sorted(file.keys(), reverse=True):
             if name.endswith(".weight") and ".lora_" not in name and set(name.split(".")) & set(_HEADS):
-                # Of a head of several layers, the last one: `out_proj` comes after `dense`.
+                # Reverse order yields the last layer of a head with several: `out_proj` before `dense`.
                 return int(file.get_slice(name).get_shape()[0])
     return None
 

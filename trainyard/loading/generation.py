@@ -10,9 +10,9 @@ from trainyard.loading.errors import LoadError
 from trainyard.loading.turn_end import end_tokens
 
 _UNFINISHED = "\ufffd"
-"""What a tokenizer decodes the first bytes of a character to: one of these, or one for each byte."""
+"""A tokenizer decodes the first bytes of a character to this sign, or to such a sign for each byte."""
 _MAX_UNFINISHED = 3
-"""Bytes of a character that may lack the last one."""
+"""Maximum number of bytes of an incomplete character."""
 
 
 def generate_text(
@@ -24,8 +24,8 @@ def generate_text(
         on_text: Called with each chunk of the continuation as soon as it is known.
 
     Raises:
-        LoadError: The model does not continue texts, the prompt is empty or too long, or a chat is wanted of a
-            tokenizer without a template.
+        LoadError: The model does not continue texts, the prompt is empty or too long, or the tokenizer has no template
+            for a requested chat.
     """
     if not hasattr(model, "generate"):
         raise LoadError("the model does not continue texts; call what trainyard.load returns")
@@ -73,7 +73,7 @@ class _TextStream:
 
     @property
     def text(self) -> str:
-        """The text of all tokens, without the one that ends it."""
+        """The text of all tokens, without the end token."""
         retained = self.tokens[:-1] if self.tokens and self.tokens[-1] in self._ends else self.tokens
         return str(self._tokenizer.decode(retained, skip_special_tokens=True)) if retained else ""
 
@@ -115,8 +115,8 @@ def _context(model: Any) -> int | None:
 
 
 def _sampling(temperature: float) -> dict[str, Any]:
-    """Return the arguments of `generate`. Those that have no effect on the most likely token are reset, since
-    transformers warns of them."""
+    """Return the arguments of `generate`. Without sampling, arguments that have no effect are reset, since transformers
+    warns of them."""
     if temperature > 0:
         return {"do_sample": True, "temperature": temperature}
     return {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}

@@ -1,4 +1,4 @@
-"""Loads classifiers of images in Hugging Face form, with what makes their input of files and pictures."""
+"""Loads image classifiers in Hugging Face form, with the transform that makes their input from files and pictures."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,13 +20,13 @@ class PictureTransform:
         """The name of each output."""
 
     def __call__(self, pictures: Any) -> "torch.Tensor":
-        """Return pictures as the model takes them: fp32, shape (pictures, channels, height, width).
+        """Return the model's input for pictures: fp32, shape (pictures, channels, height, width).
 
         Args:
-            pictures: One or a list of: the path of a file, the bytes of one, or an image of Pillow.
+            pictures: The path of a file, the bytes of a file, or an image of Pillow; or a list of them.
 
         Raises:
-            ValueError: One is no image, or is damaged; the message says which.
+            ValueError: A picture is not an image, or is damaged; the message names it.
             OSError: A file cannot be read.
         """
         import torch
@@ -40,11 +40,11 @@ class PictureTransform:
 
 
 def load_classifier(folder: Path, dtype: Any, model: Any = None) -> tuple[Any, PictureTransform]:
-    """Return the model of a folder, and what makes its input.
+    """Return the model of a folder, and the transform that makes its input.
 
     Args:
-        dtype: None keeps that of the files.
-        model: That of adapters on their base. None: the folder has a whole one.
+        dtype: Type of the weights. None: as in the files.
+        model: The base model with the adapters of the folder. None: the folder has a whole model.
 
     Raises:
         LoadError: The folder has no safetensors or no image processor, or transformers refuses it.

@@ -1,4 +1,4 @@
-"""Loads models in Hugging Face form: whole ones, adapters and trained tensors on a base. Never unpickles."""
+"""Loads models in Hugging Face form: whole models, adapters and trained tensors on a base. Never unpickles."""
 
 import json
 import warnings
@@ -50,7 +50,7 @@ def reads_images(folder: Path) -> bool:
 
 
 def load_whole(folder: Path, dtype: Any) -> Any:
-    """Return the model of a Hugging Face folder. `dtype`: None keeps that of the files.
+    """Return the model of a Hugging Face folder. `dtype` None: as in the files.
 
     Raises:
         LoadError: The folder has no safetensors, transformers refuses it, or it lacks weights of such a model.
@@ -74,7 +74,7 @@ def load_whole(folder: Path, dtype: Any) -> Any:
 
 
 def load_body(folder: Path, dtype: Any) -> Any:
-    """Return the model of a Hugging Face folder without a head. Arguments and errors are those of `load_whole`."""
+    """Return the model of a Hugging Face folder without a head. Arguments and errors: see `load_whole`."""
     from transformers import AutoModel
 
     require_files(folder, "*.safetensors")
@@ -116,7 +116,7 @@ def load_on_base(folder: Path, note: ExportNote, base: Path, dtype: Any) -> Any:
     """Return the base model with the adapters or the trained tensors of an export.
 
     Raises:
-        LoadError: The base is not the one of the training, or does not fit.
+        LoadError: The base differs from the base of the training, or does not fit.
     """
     check_base(note, base)
     model = load_headed(base, note.task, folder, dtype) if note.task in _HEADS else load_whole(base, dtype)
@@ -174,7 +174,7 @@ def add_adapters(model: Any, folder: Path) -> Any:
     # Without it, peft would look for a pickle.
     require_files(folder, "adapter_model.safetensors")
     with translated(folder), warnings.catch_warnings():
-        # peft would leave these adapters as new ones are, and only warn.
+        # peft would leave missing adapters newly initialized, and only warn.
         warnings.filterwarnings("error", message=".*missing adapter keys", category=UserWarning)
         try:
             return PeftModel.from_pretrained(model, str(folder))

@@ -1,4 +1,4 @@
-"""`trainyard.load`: the model of a job, a registered name or a folder, with what makes its input."""
+"""`trainyard.load`: the model of a job, a registered name or a folder, with its tokenizer or input transform."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,11 +20,11 @@ _ADAPTER_CONFIG = "adapter_config.json"
 
 
 class LoadedModel(NamedTuple):
-    """A model in evaluation mode, and what makes its input."""
+    """A model in evaluation mode, and its tokenizer or input transform."""
 
     model: Any
-    """A `torch.nn.Module`; a language model is one of transformers, with `generate`, and a
-    model that embeds texts has `encode`."""
+    """A `torch.nn.Module`; a language model is a model of transformers, with `generate`, and a model that embeds texts
+    has `encode`."""
     tokenizer: Any
     """The tokenizer of a language model, else a `PictureTransform`, an `ImageTransform` or a `VectorTransform`."""
 
@@ -38,7 +38,7 @@ def load(
     device: Any = "cpu",
     client: Client | None = None,
 ) -> LoadedModel:
-    """Load a trained model and what makes its input: `model, tokenizer = trainyard.load("my-run")`.
+    """Load a trained model and its tokenizer or input transform: `model, tokenizer = trainyard.load("my-run")`.
 
     Downloads are kept in the user's cache, verified by their digests. Nothing is unpickled, and no code of the job or
     of a model's folder is run. Needs `pip install 'trainyard[worker,hf]'`; `hf` for language models and adapters.
@@ -47,13 +47,13 @@ def load(
         source: A job as in `Client.job`; a registered model, as `name`, `name@alias` or `name@version`; or the folder
             of an export or of a Hugging Face model, as a `Path` or as text with a `/`.
         checkpoint: `best`, `latest` or a step, of a job; default: the job's export.
-        base: The folder of the base model of adapters on this machine, if it is not that of the spec.
+        base: The folder of the base model of adapters on this machine, if it differs from the spec's.
         dtype: Type of the weights of a language model; default: as they are stored.
         device: Where the model is loaded to.
         client: The client for jobs and registered models; default: `Client()`.
 
     Raises:
-        LoadError: It cannot be found, verified or loaded; the message says why.
+        LoadError: The model cannot be found, verified or loaded; the message states why.
         TrainyardError: A request failed.
     """
     _require_packages("torch", "safetensors")
@@ -69,7 +69,7 @@ def load(
 
 
 def load_folder(folder: Path, *, base: Path | None = None, dtype: Any = None, device: Any = "cpu") -> LoadedModel:
-    """Load the export in a folder, or a Hugging Face model. Arguments and errors are those of `load`."""
+    """Load the export in a folder, or a Hugging Face model. Arguments and errors: see `load`."""
     note = read_note(folder)
     if note is not None:
         _verify(folder, note)

@@ -1,4 +1,4 @@
-"""Keeps the random generators of the caller as they are."""
+"""Preserves the state of the caller's random generators."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

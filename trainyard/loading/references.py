@@ -1,4 +1,4 @@
-"""What a text means as a model: a job, or a registered model with a version or an alias. Loads no torch."""
+"""Resolves the name of a model: a job, or a registered model with a version or an alias. Loads no torch."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ def fetch_source(
     """Return a local folder with the model that a text names: `name@version`, `name@alias`, a job, or else a name.
 
     Raises:
-        LoadError: There is no such model.
+        LoadError: No such model exists.
         TrainyardError: A request failed.
     """
     step = source.partition(CHECKPOINT_MARK)[2] if source.startswith(FINE_TUNED) else ""

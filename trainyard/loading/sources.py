@@ -23,7 +23,7 @@ Convert = Callable[[ExportRequest], None]
 """Makes an export of a checkpoint. Raises LoadError, or an error of its own."""
 
 _CONVERSION = 1
-"""Increased when exports of checkpoints change, so that older ones in the cache are not used."""
+"""Increased when exports of checkpoints change, so that older exports in the cache are not used."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Choice:
 
 
 def is_folder(source: str | Path) -> bool:
-    """Return whether a source is a folder and no job: a `Path`, or text that looks like one."""
+    """Return whether a source is a folder, not a job: a `Path`, or text that looks like a path."""
     if isinstance(source, str) and source.startswith(FINE_TUNED):
         return False
     return isinstance(source, Path) or source.startswith((".", "~", "/")) or "/" in source
@@ -47,7 +47,7 @@ def find_folder(source: str | Path) -> Path:
     """Return the folder that a source names.
 
     Raises:
-        LoadError: There is no such folder.
+        LoadError: No such folder exists.
     """
     folder = Path(source).expanduser()
     if not folder.is_dir():
@@ -56,12 +56,12 @@ def find_folder(source: str | Path) -> Path:
 
 
 def fetch(client: Client, job: JobResource, choice: Choice, convert: Convert, progress: Progress = no_progress) -> Path:
-    """Return a local folder with the export of a job, or with one of its checkpoint that is chosen.
+    """Return a local folder with the export of a job, or of its chosen checkpoint.
 
-    Files of this machine are used where they are. Others are downloaded into the cache.
+    Files on this machine are used in place. Others are downloaded into the cache.
 
     Raises:
-        LoadError: There is no such model, or it was written by an earlier release.
+        LoadError: No such model exists, or it was written by an earlier release.
         TrainyardError: A request failed.
     """
     if job.spec.get("task") not in LOOP_TASKS:

@@ -49,7 +49,7 @@ class TextEmbedder(nn.Module):
 
 
 def load_embedder(folder: Path, vectors: TextVectors, dtype: Any, base: Path | None = None) -> tuple[TextEmbedder, Any]:
-    """Return the model of an export and its tokenizer. Other arguments and errors are those of `load_whole`.
+    """Return the model of an export and its tokenizer. Other arguments and errors: see `load_whole`.
 
     Args:
         base: The folder of the base model, if the export holds adapters.

@@ -17,11 +17,11 @@ class ImageTransform:
         """The name of each output that the model was trained to use."""
 
     def __call__(self, images: Any) -> "torch.Tensor":
-        """Return images as the model takes them: fp32, shape (images, channels, height, width).
+        """Return the model's input for images: fp32, shape (images, channels, height, width).
 
         Args:
-            images: Pixels as the data set has them, from 0 to `expected.high`: an array, a tensor or nested lists of
-                one image or several, with or without the dimension of channels; or rows of pixels.
+            images: Pixels as the data set has them, from 0 to `expected.high`: an array, a tensor or nested lists of an
+                image or several, with or without the dimension of channels; or rows of pixels.
 
         Raises:
             ValueError: The shape is another, or the pixels have another scale.
@@ -56,7 +56,7 @@ class VectorTransform:
         self.expected = expected
 
     def __call__(self, vectors: Any) -> "torch.Tensor":
-        """Return one vector or several as the model takes them: fp32, shape (vectors, size).
+        """Return the model's input for a vector or several: fp32, shape (vectors, size).
 
         Raises:
             ValueError: The size is another, or a value is not finite.

@@ -1,4 +1,4 @@
-"""What ends an answer in a chat, by a probe of the chat template."""
+"""Finds the end of an answer in a chat, by a probe of the chat template."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -21,8 +21,8 @@ def without_cut_marker(text: str) -> str:
 
 
 def answer_ends(render: _Render) -> tuple[str, str]:
-    """Return what a chat template writes after an answer that is followed by another message, and after the last one;
-    empty if nothing.
+    """Return the texts that a chat template writes after an answer before another message, and after the last answer;
+    empty if it writes none.
 
     Args:
         render: Returns the text of messages, empty if the template refuses them.
@@ -41,8 +41,8 @@ def answer_ends(render: _Render) -> tuple[str, str]:
 
 
 def end_tokens(tokenizer: Any, *named: int | Sequence[int] | None) -> list[int]:
-    """Return the tokens that end a text: those that a configuration names, the tokenizer's end token, and what ends an
-    answer in a chat; without repetition."""
+    """Return the tokens that end a text: the tokens that a configuration names, the tokenizer's end token, and the end
+    of an answer in a chat; without repetition."""
     listed = [one for each in named for one in (each if isinstance(each, Sequence) else [each])]
     tokens = (*listed, tokenizer.eos_token_id, turn_end(tokenizer))
     return list(dict.fromkeys(token for token in tokens if isinstance(token, int)))

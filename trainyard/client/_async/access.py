@@ -38,7 +38,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 _ANONYMOUS = {"Authorization": ""}
-"""Replaces the client's token, which may be one for another service than that of the sign-in."""
+"""Replaces the client's token, which may belong to another service."""
 
 
 def _create(path: str, kind: type[M], **body: Any) -> Request[M]:
@@ -87,7 +87,7 @@ class AsyncAccessCalls(AsyncTransport):
         return await self._send(_sign_in("nonces", NonceResource))
 
     async def sign_in_with_munge(self, nonce: str, credential: str) -> NewTokenResource:
-        """Create a token of the Unix account that made the credential with `munge`."""
+        """Create a token for the Unix account that made the credential with `munge`."""
         return await self._send(_sign_in("munge", NewTokenResource, nonce=nonce, credential=credential))
 
     async def create_sign_in_code(self) -> SignInCodeResource:
@@ -108,16 +108,16 @@ class AsyncAccessCalls(AsyncTransport):
         await self._send(Request("DELETE", f"/v1/tokens/{segment(token_id, 'token')}", no_result))
 
     async def set_secret(self, name: str, value: str) -> SecretResource:
-        """Store a secret of yours. `environment.secrets` of a spec names those that the ranks get."""
+        """Store a secret of yours. `environment.secrets` of a spec lists the secrets that the ranks get."""
         path, content = _secret_path(name), json.dumps({"value": value}).encode()
         return await self._send(Request("PUT", path, model(SecretResource), headers=JSON, content=content))
 
     async def secrets(self, *, user: str | None = None) -> list[SecretResource]:
-        """Return your secrets by name, or as an administrator those of a user, without their values."""
+        """Return your secrets, or as an administrator the secrets of a user, without their values."""
         return await self._list(unpaged("/v1/secrets", SecretResource, user=user))
 
     async def delete_secret(self, name: str, *, user: str | None = None) -> None:
-        """Delete a secret of yours, or as an administrator one of a user."""
+        """Delete a secret of yours, or as an administrator a secret of a user."""
         await self._send(Request("DELETE", _secret_path(name), no_result, params=without_none(user=user)))
 
     def audit(self, *, limit: int | None = None, **filters: str | datetime | None) -> AsyncIterator[AuditResource]:
@@ -147,7 +147,7 @@ class AsyncAccessCalls(AsyncTransport):
         return self._pages(paged("/v1/webhooks", WebhookResource))
 
     async def webhook(self, webhook_id: str) -> WebhookResource:
-        """Return one webhook, without its secret."""
+        """Return a webhook, without its secret."""
         return await self._send(Request("GET", _webhook_path(webhook_id), model(WebhookResource)))
 
     async def delete_webhook(self, webhook_id: str) -> None:

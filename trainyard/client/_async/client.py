@@ -1,4 +1,4 @@
-"""The client: all calls over one connection pool."""
+"""The client: all calls over a shared connection pool."""
 
 from trainyard.client._async.access import AsyncAccessCalls
 from trainyard.client._async.data_files import AsyncDataFileCalls

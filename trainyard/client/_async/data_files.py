@@ -30,8 +30,8 @@ class AsyncDataFileCalls(AsyncFileCalls):
         """Upload a JSONL file, whose `id` is for `data.id` of a spec. A repeated call continues an interrupted upload.
 
         Args:
-            name: its name in lists; default: that of the file.
-            format: the format that all lines must have; default: that of the first line.
+            name: its name in lists; default: the name of the file.
+            format: the format that all lines must have; default: the format of the first line.
             progress: called with the file's name, the number of received bytes, and its size.
 
         Raises:
@@ -60,11 +60,11 @@ class AsyncDataFileCalls(AsyncFileCalls):
                 elif is_transient(error):
                     return await self._send(request)
                 else:
-                    # A refused upload is removed: a repeated request would only say that there is none.
+                    # A refused upload is removed: a repeated request would only report that it does not exist.
                     raise
 
     async def _find_upload(self, file: LocalFile, format: FileFormat | None) -> UploadResource:
-        """Return the upload that an earlier call has begun, or a new one."""
+        """Return the upload that an earlier call has begun, or a new upload."""
         caller = await self._send(Request("GET", "/v1/tokens/self", model(TokenResource)))
         begun = file.unfinished(await self._list(paged("/v1/uploads", UploadResource)), caller.name)
         if begun is not None:
@@ -88,7 +88,7 @@ class AsyncDataFileCalls(AsyncFileCalls):
         return self._pages(paged("/v1/files", DataFileResource, created_by=created_by))
 
     async def data_file(self, file_id: str) -> DataFileResource:
-        """Return one data file."""
+        """Return a data file."""
         return await self._send(Request("GET", _path(file_id), model(DataFileResource)))
 
     async def delete_data_file(self, file_id: str) -> None:

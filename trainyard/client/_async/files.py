@@ -35,12 +35,12 @@ class AsyncFileCalls(AsyncTransport):
         return await self._list(paged(job_path(job_id, "checkpoints"), CheckpointResource))
 
     async def checkpoint(self, job_id: str, checkpoint_id: str) -> CheckpointResource:
-        """Return one checkpoint. Its digest is the digest of its `manifest.json`."""
+        """Return a checkpoint. Its digest is the digest of its `manifest.json`."""
         path = job_path(job_id, "checkpoints", segment(checkpoint_id, "checkpoint"))
         return await self._send(Request("GET", path, model(CheckpointResource)))
 
     async def delete_checkpoint(self, job_id: str, checkpoint_id: str) -> None:
-        """Delete one checkpoint. The newest one of a job that has not ended cannot be deleted."""
+        """Delete a checkpoint. The newest checkpoint of a job that has not ended cannot be deleted."""
         path = job_path(job_id, "checkpoints", segment(checkpoint_id, "checkpoint"))
         await self._send(Request("DELETE", path, no_result))
 
@@ -65,7 +65,7 @@ class AsyncFileCalls(AsyncTransport):
         from_step: int | None = None,
         to_step: int | None = None,
     ) -> AsyncIterator[MediaResource]:
-        """Iterate over what the job's program logged beside numbers, such as images, in the order of the reports.
+        """Iterate over the media that the job's program logged, such as images, in the order of the reports.
 
         The file of an item is the artifact `path`.
         """
@@ -78,10 +78,10 @@ class AsyncFileCalls(AsyncTransport):
         return (await self._send(request)).data
 
     async def samples(self, job_id: str, step: int | None = None) -> SamplesRecord:
-        """Return the texts that the job's model generated at an evaluation: at `step`, or at the last one.
+        """Return the texts that the job's model generated at the evaluation of `step`, or at the last.
 
         Raises:
-            NotFoundError: there are none.
+            NotFoundError: no texts exist.
         """
         artifact = samples_artifact(await self.artifacts(job_id), step)
         path = job_path(job_id, "artifacts", *map(quote, artifact.path.split("/")))
@@ -101,8 +101,8 @@ class AsyncFileCalls(AsyncTransport):
         """Download the export or a checkpoint into a folder. A repeated call continues an interrupted download.
 
         Args:
-            checkpoint: download this checkpoint, or `best`, `latest` or the one of a step, and verify its digests;
-                default: the export.
+            checkpoint: download this checkpoint, given as a resource, a step, `best` or `latest`, and verify its
+                digests; default: the export.
             digests: SHA-256 of files of the export, by path, which are verified; other files are not downloaded then.
             progress: called with a file's path, the number of its bytes on disk, and its size.
             overwrite: replace files with other content; default: raise TargetExistsError.
@@ -131,10 +131,10 @@ class AsyncFileCalls(AsyncTransport):
         return Path(to)
 
     async def download_artifact(self, job_id: str, path: str, to: str | Path, *, overwrite: bool = False) -> Path:
-        """Download one artifact to the file `to`, which appears only when it is complete.
+        """Download an artifact to the file `to`, which appears only when it is complete.
 
         Raises:
-            TargetExistsError: there is a file, and `overwrite` is false.
+            TargetExistsError: the file exists, and `overwrite` is false.
         """
         source = job_path(job_id, "artifacts", *map(quote, path.split("/")))
         try:
@@ -151,7 +151,7 @@ class AsyncFileCalls(AsyncTransport):
         return Path(to)
 
     async def _fetch(self, path: str, download: Download) -> None:
-        """Download one file, starting from the bytes that an earlier try has received."""
+        """Download a file, starting from the bytes that an earlier try has received."""
         while not download.is_complete:
             try:
                 async with self._http.stream("GET", path, headers=download.start()) as response:

@@ -1,4 +1,4 @@
-"""A handle of one job: its last known state, and the calls about it without its id."""
+"""A handle of a job: its last known state, and calls that need no id."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class AsyncJobHandle:
-    """What `AsyncClient.job`, `jobs`, `submit` and `fork` return. Every response that is the job updates `resource`."""
+    """The result of `AsyncClient.job`, `jobs`, `submit` and `fork`. Every response that is the job updates
+    `resource`."""
 
     resource: JobResource
     """The job as the service last returned it."""
@@ -39,7 +40,8 @@ class AsyncJobHandle:
     def _repr_html_(self) -> str:
         """Return the job as a table for notebooks, with sparklines.
 
-        They are of the metrics that `metrics` returned last; if it was not called, the synchronous client reads them.
+        The sparklines show the metrics that `metrics` returned last; if it was not called, the synchronous client reads
+        them.
         """
         return job_html(self.resource, self.url, self._curves or read_curves(self.resource, self._client.metrics))
 
@@ -102,10 +104,10 @@ class AsyncJobHandle:
         x: CurveAxis = "step",
         system: bool = False,
     ) -> dict[str, list[Any]]:
-        """Return curves as columns, one row for each point, as `pandas.DataFrame` takes them.
+        """Return curves as columns, with a row for each point, for `pandas.DataFrame`.
 
-        `metrics("loss", "acc@1")` is `metrics(["loss", "acc@1"])`; names are those that the program uses. Without
-        names, `system` adds what the launchers measure of nodes, ranks and GPUs.
+        `metrics("loss", "acc@1")` equals `metrics(["loss", "acc@1"])`; the program determines the names. Without names,
+        `system` adds the launchers' metrics of nodes, ranks and GPUs.
         """
         requested = [*as_list(keys), *more_keys]
         curves = await self._client.metrics(

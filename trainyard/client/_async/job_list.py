@@ -1,4 +1,4 @@
-"""The jobs of one list, as an iterator of handles or as a table."""
+"""A list of jobs, as an iterator of handles or as a table."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Self
@@ -8,7 +8,7 @@ from trainyard.client.job_table import job_table
 
 
 class AsyncJobList:
-    """What `AsyncClient.jobs` returns: iterate over it once, or call `table` for a DataFrame."""
+    """The result of `AsyncClient.jobs`: iterate over it once, or call `table` for a DataFrame."""
 
     def __init__(self, handles: AsyncIterator[AsyncJobHandle], columns: Sequence[str] = ()) -> None:
         self._handles = handles

@@ -61,8 +61,8 @@ class AsyncJobCalls(AsyncTransport):
         The same key and spec return the same job.
 
         Args:
-            code: tasks `custom` and `script` only: the folder with your code; uploaded unless the service has it.
-            idempotency_key: your name for this submission; default: a new one.
+            code: the folder with your code, for tasks `custom` and `script`; uploaded unless the service has it.
+            idempotency_key: your name for this submission; default: a new key.
             force: submit even if the plan exceeds the GPUs' memory.
         """
         if isinstance(spec, Path):
@@ -98,7 +98,7 @@ class AsyncJobCalls(AsyncTransport):
     async def fork(
         self, job_id: str, *, step: int | None = None, changes: Mapping[str, Any] | None = None, force: bool = False
     ) -> AsyncJobHandle:
-        """Submit the job's spec again as a new job that starts from a checkpoint of this one.
+        """Submit the job's spec again as a new job that starts from a checkpoint of this job.
 
         Args:
             step: the checkpoint's step; default: the newest checkpoint.
@@ -119,7 +119,7 @@ class AsyncJobCalls(AsyncTransport):
                 name), or `last`.
 
         Raises:
-            NotFoundError: there is no such job.
+            NotFoundError: no such job exists.
             ConflictError: the part belongs to several ids.
         """
         job_id = id_part(job_id)
@@ -145,11 +145,11 @@ class AsyncJobCalls(AsyncTransport):
         return f"{self.address}/jobs/{quote(job_id)}"
 
     async def _whole(self, listed: JobResource) -> AsyncJobHandle:
-        """Return a job of a list with all that it reported, of which a list has only a part."""
+        """Return a job of a list with all reported values, of which a list has only a part."""
         return AsyncJobHandle(self, await self._send(Request("GET", job_path(listed.id), model(JobResource))))
 
     async def _referenced(self, reference: str) -> list[JobResource]:
-        """Return the newest jobs whose ids have this part, or else the newest job of this name, if there is one."""
+        """Return the newest jobs whose ids have this part, or else the newest job of this name, if any."""
         matches: list[JobResource] = []
         if len(reference) >= MIN_ABBREVIATION:
             newest = self._pages(paged("/v1/jobs", JobResource, SEARCH_LIMIT, order="desc"))
@@ -176,10 +176,10 @@ class AsyncJobCalls(AsyncTransport):
         columns: Sequence[str] = (),
         archived: str | None = None,
     ) -> AsyncJobList:
-        """Iterate over jobs, newest first; pages are fetched as they are needed. `table()` returns them as columns.
+        """Iterate over jobs, newest first; pages are fetched on demand. `table()` returns the jobs as columns.
 
         Args:
-            status: one status, or several of which a job has any.
+            status: a status or several; matches jobs with any of them.
             parameters: values that the jobs' programs reported; numbers compare by value.
             created_after: a time, or its text with a time zone, such as 2026-01-01T00:00:00Z.
             limit: the number of jobs over all pages; default: all.
@@ -249,7 +249,8 @@ class AsyncJobCalls(AsyncTransport):
         return await self._post_action(job_id, "profile", body)
 
     async def access(self, job_id: str, program: str | None = None, *, rank: int | None = None) -> AccessResource:
-        """Return what starts a program beside the ranks of a running job. Requires the code role; it is audited.
+        """Return the data to start a program beside the ranks of a running job. Requires the code role; the call is
+        audited.
 
         Args:
             program: name of a command for each node, or for the node of `rank`; default: a shell beside `rank`.
@@ -289,7 +290,7 @@ class AsyncJobCalls(AsyncTransport):
         return self._pages(paged(job_path(job_id, "events"), EventResource, after=after, order="asc"))
 
     async def lineage(self, job_id: str) -> JobLineage:
-        """Return where a job comes from, and what was made of it."""
+        """Return the origin of a job, and the jobs and versions made from it."""
         return await self._send(Request("GET", job_path(job_id, "lineage"), model(JobLineage)))
 
     async def data_accounts(self, job_id: str) -> DataAccounts:
@@ -310,7 +311,7 @@ class AsyncJobCalls(AsyncTransport):
         offset: int | None = None,
         before: int | None = None,
     ) -> LogChunk:
-        """Return a chunk of the log of one rank, or of the launcher (`rank="launch"`).
+        """Return a chunk of the log of a rank, or of the launcher (`rank="launch"`).
 
         Args:
             attempt: number of the attempt; default: the newest.
@@ -362,7 +363,8 @@ class AsyncJobCalls(AsyncTransport):
         rank: int | str = 0,
         attempt: int | None = None,
     ) -> LogPosition:
-        """Return where a log was at a time, or when a step was done; of a step, in the newest attempt that did it."""
+        """Return the position in a log at a time, or at the end of a step; for a step, in the newest attempt that did
+        it."""
         at = None if time is None else format_time(time)
         params = without_none(time=at, step=step, rank=rank, attempt=attempt)
         return await self._send(Request("GET", job_path(job_id, "logs", "position"), model(LogPosition), params))
@@ -374,6 +376,6 @@ class AsyncJobCalls(AsyncTransport):
 
 
 def _changes(resources: Mapping[str, Any] | None, body: Mapping[str, Any] | None = None) -> bytes | None:
-    """Return the body of a request that may change resources; None if there is nothing in it."""
+    """Return the body of a request that may change resources; None if it is empty."""
     document = {**(body or {}), **({"resources": dict(resources)} if resources else {})}
     return json.dumps(document).encode() if document else None

@@ -35,14 +35,14 @@ class AsyncMetricsCalls(AsyncJobCalls):
         x: CurveAxis = "step",
         system: bool = False,
     ) -> MetricsResource:
-        """Return curves of one job, with all points unless `max_points` is given.
+        """Return curves of a job, with all points unless `max_points` is given.
 
         Args:
-            keys: metrics to read; default: all but those under `system/`.
+            keys: metrics to read; default: all except metrics under `system/`.
             from_step: only the points from this step on.
             max_points: downsample each curve to that many points.
             x: a second x axis: `time` for seconds of training, `tokens` for tokens processed.
-            system: also read what the launchers measure of nodes, ranks and GPUs.
+            system: also read the launchers' metrics of nodes, ranks and GPUs.
         """
         params = _curve_params(keys, from_step, max_points, x) | ({"system": True} if system else {})
         return await self._send(Request("GET", job_path(job_id, "metrics"), model(MetricsResource), params))
@@ -58,7 +58,7 @@ class AsyncMetricsCalls(AsyncJobCalls):
     ) -> CurvesOfJobs:
         """Return the curves of several jobs in the order of the ids, each downsampled to `max_points`.
 
-        A job is named as `job` takes it: an id, a part of one, a name or `last`.
+        Each job is named as for `job`: an id, a part of an id, a name or `last`.
         `pandas.DataFrame(client.metrics_of(ids).table())` has a row for each point.
         """
         params = {"job": await self._ids(job_ids), **_curve_params(keys, from_step, max_points, x)}
@@ -86,7 +86,7 @@ class AsyncMetricsCalls(AsyncJobCalls):
         max_points: int = 2000,
         x: CurveAxis = "step",
     ) -> str:
-        """Return the curves of several jobs as CSV, with the column `job` before those of `metrics_csv`."""
+        """Return the curves of several jobs as CSV, with the column `job` before the columns of `metrics_csv`."""
         params = {"job": await self._ids(job_ids), **_curve_params(keys, from_step, max_points, x), "format": "csv"}
         return await self._send(Request("GET", "/v1/metrics", whole_text, params))
 

@@ -37,7 +37,7 @@ class AsyncServiceCalls(AsyncTransport):
     """Calls about plans, sweeps, templates and the service itself."""
 
     async def plan(self, spec: Spec, *, estimate_start: bool = False) -> PlanResource:
-        """Return what a spec will need: memory by strategy, disk, the batch script. Nothing is submitted.
+        """Return the plan of a spec: memory by strategy, disk, the batch script. Nothing is submitted.
 
         Args:
             estimate_start: also request a start estimate; while it is waiting, `start_estimate` reads it later.
@@ -53,8 +53,8 @@ class AsyncServiceCalls(AsyncTransport):
         """Let the service read the data of a spec, and return the account of each source. Nothing is submitted.
 
         Args:
-            records: of each source, at most.
-            seconds: how long to read, at most; default: as long as the service allows.
+            records: maximum number of records of each source.
+            seconds: maximum time to read; default: as long as the service allows.
         """
         content, media_type = spec_body(spec)
         params = without_none(records=str(records), seconds=None if seconds is None else str(seconds))
@@ -83,7 +83,8 @@ class AsyncServiceCalls(AsyncTransport):
         idempotency_key: str | None = None,
         force: bool = False,
     ) -> SweepDetail:
-        """Submit several variants of a spec: listed ones, all or none; or a search, which proposes them as it runs.
+        """Submit several variants of a spec: a list, of which all or none are accepted; or a search, which proposes
+        them as it runs.
 
         Args:
             grid: fields and the values of each; every combination is a job.
@@ -102,7 +103,7 @@ class AsyncServiceCalls(AsyncTransport):
         return await self._send(Request("POST", "/v1/sweeps", model(SweepDetail), params, headers, json_body(body)))
 
     async def sweep(self, sweep_id: str) -> SweepDetail:
-        """Return one sweep with its members and their progress."""
+        """Return a sweep with its members and their progress."""
         return await self._send(Request("GET", f"/v1/sweeps/{segment(sweep_id, 'sweep')}", model(SweepDetail)))
 
     def sweeps(self) -> AsyncIterator[SweepResource]:
@@ -119,7 +120,7 @@ class AsyncServiceCalls(AsyncTransport):
         return await self._list(unpaged("/v1/templates", Template))
 
     async def template(self, name: str) -> Template:
-        """Return one preset."""
+        """Return a preset."""
         return await self._send(Request("GET", f"/v1/templates/{segment(name, 'template')}", model(Template)))
 
     async def cluster(self) -> ClusterResource:
@@ -147,7 +148,7 @@ class AsyncServiceCalls(AsyncTransport):
         )
 
     async def orphans(self) -> list[OrphanResource]:
-        """Return what is in the scheduler's queue or on disk although no job names it. Administrators only."""
+        """Return the orphans: scheduler entries and run directories that no job names. Administrators only."""
         return await self._list(unpaged("/v1/orphans", OrphanResource))
 
     async def resolve_orphan(self, orphan_id: str, action: str, *, owner: str | None = None) -> OrphanResource:

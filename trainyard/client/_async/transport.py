@@ -19,12 +19,12 @@ T = TypeVar("T")
 
 
 class AsyncTransport:
-    """A connection pool to one service.
+    """A connection pool to a service.
 
     Args:
         url: base URL; default `TRAINYARD_URL`, then the service on this machine.
         token: API token; default `TRAINYARD_TOKEN`, then the admin token file of the service on this machine.
-        timeout: seconds that one response may take before the request is retried.
+        timeout: seconds that a response may take before the request is retried.
         transport: an httpx transport, for tests.
         sleep: waits for a number of seconds, for tests.
     """

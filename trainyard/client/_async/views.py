@@ -1,4 +1,4 @@
-"""Calls about the runs table: what jobs are called, keys of queries, and saved views."""
+"""Calls about the runs table: names and tags of jobs, keys of queries, and saved views."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ class AsyncViewCalls(AsyncTransport):
         notes: str | None = None,
         archived: bool | None = None,
     ) -> JobResource:
-        """Rename, tag or archive a job, or write its notes. What is None stays.
+        """Rename, tag or archive a job, or write its notes. Arguments that are None change nothing.
 
         Args:
             project: the project to which it belongs from now on; an empty text: none.
@@ -38,11 +38,11 @@ class AsyncViewCalls(AsyncTransport):
         return await self._send(request)
 
     async def job_keys(self) -> list[JobKeyResource]:
-        """Return what `where`, `sort` and `columns` of `jobs` can name."""
+        """Return the keys that `where`, `sort` and `columns` of `jobs` can name."""
         return (await self._send(unpaged("/v1/job-keys", JobKeyResource))).data
 
     def views(self) -> AsyncIterator[ViewResource]:
-        """Iterate over your saved views and the shared ones, newest first."""
+        """Iterate over your saved views and shared views, newest first."""
         return self._pages(paged("/v1/views", ViewResource))
 
     async def view(self, name: str) -> ViewResource:

@@ -1,1 +1,1 @@
-"""What the lines of text data hold, format by format: one description, for the check of uploads and for workers."""
+"""The content of the lines of text data, format by format; used by the check of uploads and by workers."""

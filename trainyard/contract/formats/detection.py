@@ -1,4 +1,4 @@
-"""Which format a record has."""
+"""Detects the format of a record."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from trainyard.contract.formats.text_pairs import TEXT_PAIRS, parse_pair
 from trainyard.contract.spec.text_sources import FORMAT_FIELDS
 
 ALL_EXPECTED = {**FORMATS, **LABELLED, **TEXT_PAIRS, **EXPECTED}
-"""What a record of each format has, for messages."""
+"""The fields of a record of each format, for messages."""
 TEXTS = tuple(EXPECTED)
 """The formats without preferences."""
 
@@ -25,7 +25,7 @@ def _is_content(value: Any) -> bool:
 
 
 def _is_list(value: Any) -> bool:
-    # Most texts are no JSON, which the first character shows.
+    # Most texts are not JSON, as their first character shows.
     is_text = isinstance(value, str) and not value.lstrip().startswith("[")
     return not is_text and bool(json_list(value))
 
@@ -75,7 +75,7 @@ _TELLING = {
 
 
 class AmbiguousRecordError(BadRecordError):
-    """A record has the fields of several formats, and nothing states which one is meant."""
+    """A record has the fields of several formats, and nothing selects one of them."""
 
     def __init__(self, formats: Sequence[str], setting: str) -> None:
         names = [f"`{name}`" for name in formats]
@@ -99,11 +99,11 @@ def check_record(record: Any, format: str, columns: Mapping[str, str]) -> None:
 def detect_format(
     record: Any, columns: Mapping[str, str], formats: Sequence[str] = TEXTS, *, setting: str = "data.format"
 ) -> str:
-    """Return the one of the formats that a record has.
+    """Return the format of a record.
 
     Args:
-        formats: Those that are read.
-        setting: What states the format, for messages.
+        formats: Candidates.
+        setting: Name of the setting that states the format, for messages.
 
     Raises:
         BadRecordError: It has none of them, or several.
@@ -135,8 +135,8 @@ def check_unambiguous(
     *,
     setting: str = "data.format",
 ) -> None:
-    """Raise AmbiguousRecordError if the record of a source, whose format another one decided, has the fields of another
-    format too; arguments as those of `detect_format`."""
+    """Raise AmbiguousRecordError if a record has the fields of a second format, where an earlier record of the source
+    decided the format. Arguments: see `detect_format`."""
     present = _present(record, columns, formats)
     others = [name for name in _most_specific(_with_content(record, columns, present)) if name != format]
     if format in present and others:
@@ -155,19 +155,20 @@ def _present(record: Any, columns: Mapping[str, str], formats: Sequence[str]) ->
 
 
 def _with_content(record: Any, columns: Mapping[str, str], present: Sequence[str]) -> list[str]:
-    """Return the formats of which something can be learned, if there are any: some writers of tables have an empty text
-    where others have null."""
+    """Return the formats whose learned field has content, or all formats if there are none: some writers of tables
+    write an empty text instead of null."""
     learned = {name: next(iter(_REQUIRED[name])) for name in present}
     return [name for name in present if record[columns.get(learned[name], learned[name])]] or list(present)
 
 
 def _most_specific(present: Sequence[str]) -> list[str]:
-    """Leave out formats whose fields another one has too, beside more: `completion` for `unpaired_preference`."""
+    """Leave out formats whose fields are a proper subset of another format's: `completion` beside
+    `unpaired_preference`."""
     return [name for name in present if not any(_REQUIRED[name].keys() < _REQUIRED[one].keys() for one in present)]
 
 
 def _problem_of(record: Any, format: str, columns: Mapping[str, str]) -> BadRecordError | None:
-    """Return what is wrong with a record that is recognised as one of this format; None for another record."""
+    """Return the error of a record that is recognised as this format; None for other records and valid ones."""
     try:
         check_record(record, format, columns)
     except BadRecordError as error:

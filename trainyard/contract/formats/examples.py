@@ -41,7 +41,7 @@ EXPECTED = {
     "sharegpt": "`conversations`, a list of objects with `from` and `value`, both strings, one `from` being `gpt`",
     "alpaca": "`instruction` and `output`, two strings, and `input`, a string or absent",
 }
-"""What a record of each format must have, for messages."""
+"""The required fields of a record of each format, for messages."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ Example = str | Completion | Chat | Instruction
 
 
 def columns_of(format: str, columns: Mapping[str, str]) -> frozenset[str]:
-    """Return the names of the columns that a format reads; those of all formats for `auto`."""
+    """Return the names of the columns that a format reads; for `auto`, the columns of all formats."""
     formats = list(EXPECTED) if format == "auto" else [format]
     return frozenset(columns.get(field, field) for name in formats for field in FORMAT_FIELDS[name])
 
@@ -98,7 +98,7 @@ def parse_example(record: Any, format: str, columns: Mapping[str, str]) -> Examp
     """Return the example of a record.
 
     Args:
-        columns: The names of the record's fields by those of the format, where they differ.
+        columns: Maps fields of the format to fields of the record, where the names differ.
 
     Raises:
         BadRecordError: The record does not have the format.

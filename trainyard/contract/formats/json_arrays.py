@@ -1,4 +1,4 @@
-"""Files that hold one JSON array instead of lines: where its items are, in bytes that arrive in parts."""
+"""Finds the items in files that hold a JSON array instead of lines; the bytes arrive in parts."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ NOT_CLOSED = "is the end of the file, and the array has no `]`"
 AFTER_THE_END = "comes after the `]` that ends the array"
 MISSING = "is missing: the array has a comma without an item"
 
-# A whole string, or else one that goes on in the next part, or what gives the array its structure.
+# A whole string, the quote of a string that goes on in the next part, or a structural character.
 _STRUCTURE = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{},]', re.DOTALL)
 _QUOTE = ord('"')
 _REST_OF_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
@@ -32,7 +32,7 @@ class ArrayScanner:
             position = match.start()
             sign = data[position]
             if sign == _QUOTE:
-                # A string of one byte goes on in the next part.
+                # A lone quote: the string goes on in the next part.
                 if match.end() == position + 1:
                     self._is_string = True
                     self._after_string(data, match.end())
@@ -64,7 +64,7 @@ class Item(NamedTuple):
 
 
 class ArrayItems:
-    """Cuts an array, from the byte after its `[` or after a comma, into items, of which one at most is in memory.
+    """Cuts an array, from the byte after its `[` or after a comma, into items. At most one item is in memory.
 
     Attributes:
         unfinished: Bytes since the last item, which are to be fed again after `restart`.
@@ -74,7 +74,7 @@ class ArrayItems:
         """
         Args:
             max_bytes: Size of an item with the white space around it.
-            too_long: The problem of a longer one.
+            too_long: The problem of a longer item.
             has_items: Whether items come before the first byte.
         """
         self._max_bytes = max_bytes
@@ -111,7 +111,7 @@ class ArrayItems:
         self._add(data[start:])
 
     def finish(self) -> Iterator[Item]:
-        """Yield what is wrong with the end of the array."""
+        """Yield an item with the problem at the end of the array."""
         if self._is_ended:
             if self._item:
                 yield Item(b"", AFTER_THE_END)
@@ -127,7 +127,7 @@ class ArrayItems:
     def _add(self, data: bytes) -> None:
         self.unfinished += len(data)
         if self._is_ended:
-            # What follows is only looked at, and never read.
+            # Bytes after the end are checked, but never read as items.
             self._item = self._item or bytearray(data.strip(SPACE)[:1])
         elif self.is_too_long:
             self._item.clear()
@@ -142,8 +142,8 @@ class ArrayItems:
 
 
 class ArrayDetector:
-    """Decides from the beginning of a file whether it holds one array. A first line that is a whole list, with other
-    lines after it, is a line."""
+    """Decides from the beginning of a file whether it holds a single array. A first line that is a whole list, with
+    other lines after it, is a line."""
 
     def __init__(self, max_bytes: int) -> None:
         """`max_bytes`: a first line that is longer, and begins with `[`, is of an array."""
@@ -152,7 +152,7 @@ class ArrayDetector:
         self.head = bytearray()
         """The bytes until then."""
         self.start = 0
-        """Of an array: the position after its `[`."""
+        """Position after the `[`, if the file is an array."""
         self._max_bytes = max_bytes
         self._scanner = ArrayScanner()
         self._is_closed = False
@@ -174,7 +174,7 @@ class ArrayDetector:
             self.is_array = bool(self.start)
 
     def _begin(self) -> int:
-        """Look for the first byte that is no white space, and return the position after it."""
+        """Look for the first byte other than white space, and return the position after it."""
         is_marked = self.head.startswith(BYTE_ORDER_MARK)
         rest = self.head[len(BYTE_ORDER_MARK) * is_marked :].lstrip(SPACE)
         if rest and not (BYTE_ORDER_MARK.startswith(rest) and not is_marked):

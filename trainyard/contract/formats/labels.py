@@ -1,4 +1,4 @@
-"""Texts with a label: what a record has, and its parser. Pure functions of plain data."""
+"""Texts with a label: the fields of a record, and its parser. Pure functions of plain data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 from trainyard.contract.formats.records import HALF_PAIR, BadRecordError, is_encodable, misfit
 
 LABELLED = {"labelled_text": "`text`, a string, and `label`, a string or a whole number"}
-"""What a record of each format has, for messages."""
+"""The fields of a record of each format, for messages."""
 MAX_LABEL = 200
 """Characters of a label."""
 

@@ -14,13 +14,13 @@ _OTHER_NAMES = {
     **dict.fromkeys(("function", "observation", "ipython"), "tool"),
     **{name.title(): name for name in ROLES},
 }
-"""Roles of other tools and what they are here. They are refused, since a chat template may know them."""
+"""Roles of other tools and their names here. The roles are refused, since a chat template may know them."""
 _NO_FIELDS = {*MARKS, DETAILS}
-"""What messages say to a trainer, and chat templates do not get."""
+"""Fields that messages address to a trainer; chat templates do not get them."""
 
 
 class InvalidMessageError(BadRecordError):
-    """An item of a list of messages is not a message. The error names the item and what it lacks."""
+    """An item of a list of messages is not a message. The error names the item and its problem."""
 
 
 def parse_messages(messages: Sequence[Any], field: str) -> list[dict[str, Any]]:
@@ -31,8 +31,8 @@ def parse_messages(messages: Sequence[Any], field: str) -> list[dict[str, Any]]:
         field: The record's field that holds them, for errors.
 
     Raises:
-        InvalidMessageError: A message lacks what every message has.
-        BadRecordError: A message has what cannot be trained.
+        InvalidMessageError: A message lacks a required field.
+        BadRecordError: A message has content that cannot be trained.
     """
     of_list = "" if field == "messages" else f" of `{field}`"
     return [
@@ -85,7 +85,7 @@ def _content(position: _Position, content: Any, *, optional: bool) -> str:
 
 
 def _tool_call(position: _Position, call: Any) -> dict[str, Any]:
-    """Return a call whose arguments are as they came, JSON text or an object: chat templates differ in their needs."""
+    """Return a call with unchanged arguments, JSON text or an object: chat templates differ in their needs."""
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise BadRecordError(f"has a call of a tool in {position.name} without `function.name`")
@@ -112,7 +112,7 @@ def parse_tools(value: Any) -> list[Any] | None:
     """Return the functions that a model may call; None without any.
 
     Raises:
-        BadRecordError: They are no list of objects, nor JSON text of one.
+        BadRecordError: The value is neither a list of objects nor JSON text of such a list.
     """
     if value is None or value == "":
         return None

@@ -31,7 +31,7 @@ FORMATS = {
         "`prompt` and `completion`, both strings or both lists of messages, and `label`, which is true or false"
     ),
 }
-"""What a record of each format has."""
+"""The fields of a record of each format, for messages."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Preference:
 
     prompt: Text
     answers: tuple[Text, ...]
-    """The chosen and the rejected answer, or the one that has a label. They are texts if the prompt is one."""
+    """The chosen and the rejected answer, or the labelled answer. They are texts if the prompt is a text."""
     desirable: bool = True
     tools: Sequence[Any] | None = None
     """Functions that the model may call, for its chat template."""
@@ -54,7 +54,7 @@ def parse_preference(format: str, record: Any, columns: Mapping[str, str]) -> Pr
     """Return the preference of a record.
 
     Args:
-        columns: The names of the record's fields by those of the format, where they differ.
+        columns: Maps fields of the format to fields of the record, where the names differ.
 
     Raises:
         BadRecordError: The record does not have the format.
@@ -96,10 +96,10 @@ def _preference(format: str, source: Fields, field: str, answers: Mapping[str, A
     """Return the preference of a prompt, which may be absent, and answers to it.
 
     Raises:
-        BadRecordError: They are none.
+        BadRecordError: The record has no valid prompt or answers.
     """
     prompt = source.get(field)
-    # Without a prompt, all answers are texts if the first one is.
+    # Without a prompt, all answers must be texts if any answer is a text.
     has_texts = any(isinstance(answer, str) for answer in answers.values()) and not isinstance(prompt, list)
     for name, answer in answers.items():
         if has_texts and not isinstance(answer, str):

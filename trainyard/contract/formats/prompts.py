@@ -1,4 +1,4 @@
-"""Where a prompt ends and its answers begin, for texts and for conversations. Pure functions of plain data."""
+"""Separates prompts from their answers, for texts and for conversations. Pure functions of plain data."""
 
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from trainyard.contract.formats.records import misfit
 from trainyard.contract.formats.training_marks import training_mark
 
 _JOINING = ("Mn", "Mc", "Me", "Cf", "Sk")
-"""Categories of Unicode whose characters belong to the one before them."""
+"""Unicode categories whose characters belong to the preceding character."""
 _JOINER = "\u200d"
 _WORD_SIGNS = "_'\u2019"
 NO_BEGINNING = (
@@ -26,7 +26,7 @@ class Messages:
 
     messages: list[dict[str, Any]]
     marks: list[bool | None]
-    """What each message states about being learned, shape (messages,); see `training_mark`."""
+    """The training mark of each message, shape (messages,); see `training_mark`."""
 
     def __getitem__(self, part: slice) -> "Messages":
         return Messages(self.messages[part], self.marks[part])
@@ -42,12 +42,12 @@ def answered(
     expected: str,
     field: str = "prompt",
 ) -> tuple[Messages, list[Messages]]:
-    """Return the messages of a prompt, and of its answers without those of the prompt.
+    """Return the messages of a prompt, and of each answer without the messages of the prompt.
 
     Args:
         prompt: A text is a message of the user. None: the common beginning of the answers.
         answers: Lists of messages by their fields. They may begin with the messages of the prompt.
-        expected: What the format has, for messages.
+        expected: Description of the format, for messages.
         field: The field of the prompt, for messages.
 
     Raises:
@@ -69,7 +69,7 @@ def answered(
     elif not shared:
         raise misfit(format, expected, NO_BEGINNING)
     for name, one in zip(answers, parsed, strict=True):
-        # An answer is what the model writes, and not what others do.
+        # The model writes answers; messages of other roles are not answers.
         if not _is_answer(one, shared):
             role = one.messages[shared]["role"]
             begins = "continues after the prompt" if shared else "begins"
@@ -97,21 +97,21 @@ def _has_text(question: Messages, text: str) -> bool:
 
 
 def _common_messages(answers: Sequence[Messages]) -> int:
-    """Return how many messages at their beginning two conversations share, so that each has an answer left; those
-    before the first answer of a single one."""
+    """Return the number of leading messages that two conversations share, so that each has an answer left. With a
+    single conversation, return the number of messages before its first answer."""
     first, last = answers[0].messages, answers[-1].messages
     if len(answers) == 1:
         return sum(1 for _ in takewhile(lambda one: one["role"] != "assistant", first[:-1]))
     count = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first[:-1], last[:-1], strict=False)))
-    # One continues the other, or both are equal: the last common answer is theirs.
+    # If one conversation continues the other, or both are equal, the last common answer belongs to both.
     while count and first[count] == last[count] and first[count]["role"] != "assistant":
         count -= 1
     return count
 
 
 def split_texts(chosen: str, rejected: str) -> tuple[str, tuple[str, str]]:
-    """Return the common beginning of two texts without a part of a word, and what follows in each. A space before the
-    answers belongs to them, as tokenizers take it for the beginning of a word."""
+    """Return the common beginning of two texts, cut between words, and the rest of each. A space before the answers
+    belongs to them, as tokenizers treat it as the beginning of a word."""
     pairs = zip(chosen, rejected, strict=False)
     end = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     while end and any(_belong_together(chosen[end - 1], text[end : end + 1]) for text in (chosen, rejected)):
@@ -122,10 +122,10 @@ def split_texts(chosen: str, rejected: str) -> tuple[str, tuple[str, str]]:
 
 
 def _belong_together(first: str, second: str) -> bool:
-    """Return whether two characters are of one word or sign; `second` is empty at the end of a text."""
+    """Return whether two characters belong to the same word or sign; `second` is empty at the end of a text."""
     if not second:
         return False
-    # Accents, joiners and colours of signs change what comes before them.
+    # Accents, joiners and colours of signs change the preceding character.
     return unicodedata.category(second) in _JOINING or first == _JOINER or (_in_word(first) and _in_word(second))
 
 

@@ -1,4 +1,4 @@
-"""Records of text data that hold no example, and what all formats do with the fields of a record."""
+"""Errors of text records that hold no example, and access to the fields of a record for all formats."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ HALF_PAIR = (
 ONE_RECORD = "write each record on one line, or all of them as one JSON array"
 OTHER_TEXT = "write each record as a JSON object; CSV and plain text are not read"
 EXPECTED_OBJECT = ": expected one JSON object with "
-"""What comes before the fields of a format, in messages."""
+"""Text before the fields of a format, in messages."""
 DEFAULT_HINT = "Correct that line."
 _FORMAT_HINT = "Correct that line, or set data.format, or data.columns if the fields have other names."
 _OWN_FIELDS = frozenset(field for fields in FORMAT_FIELDS.values() for field in fields)
@@ -29,7 +29,7 @@ NAMED = 10
 
 
 class BadRecordError(ValueError):
-    """A record that holds no example of its format. The message says why, and quotes nothing of it."""
+    """A record that holds no example of its format. The message states the reason, and quotes nothing of the record."""
 
     def __init__(self, problem: str, hint: str | None = None, *, expected: str | None = None, detail: str = "") -> None:
         text = f"{problem}{EXPECTED_OBJECT}{expected}" if expected else problem
@@ -46,7 +46,7 @@ class BadRecordError(ValueError):
 
 @contextmanager
 def parsing(record: Any) -> Iterator[None]:
-    """Raise BadRecordError, with the remedy of `list_inside`, for what goes wrong while a record is parsed."""
+    """Turn errors of the parsing of a record into BadRecordError with the remedy of `list_inside`."""
     try:
         yield
     except BadRecordError as error:
@@ -56,7 +56,7 @@ def parsing(record: Any) -> Iterator[None]:
 
 
 def unreadable(reason: str, expected: str) -> BadRecordError:
-    """Return the error about a record that is no JSON, or too large."""
+    """Return the error about a record that is not JSON, or too large."""
     return BadRecordError(reason, expected=expected if "JSON" in reason else None)
 
 
@@ -78,7 +78,7 @@ def list_inside(record: Any) -> str:
 
 
 def json_problem(error: json.JSONDecodeError, *, is_first: bool = False) -> str:
-    """Return what is wrong with a line, and at which of its characters, counted from 1.
+    """Return the problem of a line, with the number of the character, counted from 1.
 
     Args:
         is_first: Whether it is the first line, which may begin an object of several lines.
@@ -96,7 +96,7 @@ def json_problem(error: json.JSONDecodeError, *, is_first: bool = False) -> str:
 
 
 def problems_text(problems: Sequence[tuple[str, str]]) -> str:
-    """Return the positions of bad records with their problems. What several have in common is stated once.
+    """Return the positions of bad records with their problems. A problem that several records share is stated once.
 
     Args:
         problems: The position and the problem of each.
@@ -116,7 +116,7 @@ def counted_text(count: int, read: int, unit: str, *, whole: bool) -> str:
 
     Args:
         read: The records that were read.
-        unit: What is counted, such as `line`.
+        unit: Noun for a record, such as `line`.
         whole: Whether all were read.
     """
     if whole:
@@ -126,7 +126,7 @@ def counted_text(count: int, read: int, unit: str, *, whole: bool) -> str:
 
 
 def json_list(value: Any) -> list[Any] | None:
-    """Return a list, which tables may hold as JSON text; None if it is none."""
+    """Return a list, which tables may hold as JSON text; None for other values."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

@@ -1,4 +1,4 @@
-"""Pairs of texts that belong together: what a record has, and its parser. Pure functions of plain data."""
+"""Pairs of texts that belong together: the fields of a record, and its parser. Pure functions of plain data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from trainyard.contract.formats.records import HALF_PAIR, BadRecordError, is_enc
 TEXT_PAIRS = {
     "text_pair": "`anchor` and `positive`, strings that are not empty, and optionally `negative`, another one"
 }
-"""What a record of each format has, for messages."""
+"""The fields of a record of each format, for messages."""
 
 
 @dataclass(frozen=True)
 class TextPair:
-    """Two texts that belong together, and one that does not belong to the first."""
+    """Two texts that belong together, and a text that does not belong to the first."""
 
     anchor: str
     positive: str

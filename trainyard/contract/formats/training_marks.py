@@ -1,4 +1,5 @@
-"""Fields of messages that say whether they are learned: `weight` of OpenAI, `train` of axolotl, `loss` of ms-swift."""
+"""Fields of messages that state whether they are learned: `weight` of OpenAI, `train` of axolotl, `loss` of
+ms-swift."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,14 +14,14 @@ REMEDY = "Remove the field, or that line."
 
 
 def training_mark(message: Mapping[str, Any], role: str, name: str) -> bool | None:
-    """Return whether a message states that it is learned; None if it does not.
+    """Return whether a message is learned according to its own fields; None if it has none of them.
 
     Args:
         role: Its role for chat templates.
         name: Its position in words, such as `message 2`.
 
     Raises:
-        BadRecordError: The fields have other values, contradict each other, or ask for what is not supported.
+        BadRecordError: The fields have other values, contradict each other, or request something unsupported.
     """
     stated: dict[str, bool] = {}
     for field, values in MARKS.items():

@@ -1,7 +1,7 @@
 """The container of a spec: its image, its mounts, and which of them a site allows. Pure functions.
 
-Images and mounts become arguments of a container runtime, so their characters are limited to those that no runtime
-interprets: no blank, comma, colon inside of a path, dollar, quote or backslash.
+Images and mounts become arguments of a container runtime, so they must not contain characters that a runtime
+interprets: blank, comma, colon inside of a path, dollar, quote or backslash.
 """
 
 import re
@@ -32,7 +32,7 @@ _TRANSPORTS = frozenset(
         *("sif", "tarball"),
     }
 )
-"""Names that runtimes would take, before a colon, for another place than a registry."""
+"""Names before a colon that runtimes would read as a source other than a registry."""
 _SYSTEM_TARGETS = ("/dev", "/proc", "/sys")
 
 
@@ -48,7 +48,7 @@ def parse_mount(text: str) -> Mount:
     """Parse `source:target` or `source:target:ro`.
 
     Raises:
-        ValueError: The text is no mount of this form.
+        ValueError: The text does not have this form.
     """
     source, colon, rest = text.partition(":")
     target, separator, flag = rest.partition(":")
@@ -88,7 +88,7 @@ def parse_reference(image: str) -> Reference:
     """Parse an image reference, with or without `docker://` before it.
 
     Raises:
-        ValueError: It is not one.
+        ValueError: The text is not an image reference.
     """
     match = _REFERENCE.fullmatch(image.removeprefix(_SCHEME))
     if match is None or (not match["rest"] and match["first"] in _TRANSPORTS):
@@ -126,16 +126,16 @@ class Container(Strict):
     """A container image in which the ranks run."""
 
     image: Image
-    """The image: a path under one of the service's allowed roots, in a form that the site's runtime reads (a folder, or
-    a SIF, squashfs or `docker save` file), or a reference such as `nvcr.io/nvidia/pytorch:25.01-py3`, if the
+    """The image: a path under an allowed root of the service, in a form that the site's runtime reads (a folder, or a
+    SIF, squashfs or `docker save` file), or a reference such as `nvcr.io/nvidia/pytorch:25.01-py3`, if the
     administrator allows it (`TRAINYARD_CONTAINER_IMAGES`)."""
     mounts: Annotated[tuple[MountText, ...], Field(max_length=MAX_MOUNTS)] = ()
-    """Further mounts, `source:target` or `source:target:ro`; the source is under one of the allowed roots. The run
-    directory and the allowed roots are always mounted, at their own paths."""
+    """Further mounts, `source:target` or `source:target:ro`; the source is under an allowed root. The run directory and
+    the allowed roots are always mounted, at their own paths."""
 
 
 def container_paths(container: Container) -> list[tuple[str, str]]:
-    """Return field and path of what must be under the allowed roots."""
+    """Return each path that must be under the allowed roots, after its field."""
     image = [("environment.container.image", container.image)] if is_image_path(container.image) else []
     sources = [parse_mount(text).source for text in container.mounts]
     return image + [(f"environment.container.mounts.{index}", source) for index, source in enumerate(sources)]
@@ -144,7 +144,7 @@ def container_paths(container: Container) -> list[tuple[str, str]]:
 def container_problems(
     container: Container, runtime: ContainerRuntime | None, patterns: tuple[str, ...]
 ) -> Iterator[tuple[str, str]]:
-    """Yield field and message of what a site does not allow in a container, but for its paths.
+    """Yield field and message of each value of a container that the site does not allow. Paths are checked elsewhere.
 
     Args:
         patterns: The image references that are allowed, as shell-style patterns.

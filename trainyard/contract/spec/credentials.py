@@ -39,7 +39,7 @@ _MSG_LABEL = (
 
 def credential_problems(spec: TrainingSpec) -> list[Problem]:
     """Return a problem for each text of the spec that looks like a credential; no problem contains the value."""
-    # A field has one problem: that of its value is the more certain one.
+    # Report a single problem per field: the problem of the value is more certain.
     fields = dict(_names_like_credentials(spec)) | dict.fromkeys(_fields_with_credentials(spec), _MSG_VALUE)
     return [Problem(param=field, message=message) for field, message in fields.items()]
 

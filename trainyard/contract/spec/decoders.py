@@ -25,7 +25,7 @@ class GptModel(Strict):
     dropout: Fraction = 0.0
     """Probability of dropout."""
     tied: bool = True
-    """Share one weight between the embedding and the output layer."""
+    """Share a weight between the embedding and the output layer."""
 
 
 class LlamaModel(Strict):
@@ -53,7 +53,7 @@ class LlamaModel(Strict):
     norm_eps: PositiveFloat = 1e-5
     """Term that RMSNorm adds to the mean square."""
     tied: bool = False
-    """Share one weight between the embedding and the output layer."""
+    """Share a weight between the embedding and the output layer."""
 
     @property
     def grouped_heads(self) -> int:

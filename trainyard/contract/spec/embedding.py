@@ -15,7 +15,7 @@ class Embedding(Strict):
     pooling: Literal["mean", "first", "last"] = "mean"
     """The vector of a text: the mean over its tokens, or the first (CLS) or last token; scaled to length 1."""
     temperature: PositiveFloat = 0.05
-    """Cosine similarities are divided by it in the loss."""
+    """Divisor of the cosine similarities in the loss."""
     group_size: Annotated[int, Field(ge=2, le=MAX_GROUP, strict=True)] = 8
     """Pairs that are compared with each other, drawn anew in each epoch: the positives of the others are the negatives
     of an anchor. `batch` counts groups."""

@@ -1,4 +1,4 @@
-"""Environment variables of a job: the one that identifies its attempt, and those that a spec may set.
+"""Environment variables of a job: the variable that identifies its attempt, and the variables that a spec may set.
 
 A spec's variables and secrets are set in the ranks alone. Pure functions.
 """
@@ -74,7 +74,7 @@ def forbidden_variables(spec: TrainingSpec) -> list[Problem]:
 
 
 def reserved_reason(name: str) -> str | None:
-    """Return why no spec may set a variable of this name; None if one may."""
+    """Return why no spec may set a variable of this name; None if it is allowed."""
     return next((reason for reason, patterns in _RESERVED.items() if matches_any(name, patterns)), None)
 
 
@@ -146,7 +146,7 @@ def describe_restricted(fields: Sequence[str], allowed: Collection[str] = ()) ->
 
 
 def rank_variables(spec: TrainingSpec, secrets: Mapping[str, str]) -> dict[str, str]:
-    """Return what the ranks get in addition to the environment of the launcher: variables, and secrets by name."""
+    """Return the variables, and secrets by name, that the ranks get in addition to the launcher's environment."""
     given = {**spec.environment.variables, **{name: secrets[name] for name in spec.environment.secrets}}
     return {name: value for name, value in given.items() if reserved_reason(name) is None}
 

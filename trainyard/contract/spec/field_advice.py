@@ -69,4 +69,4 @@ UNKNOWN_FIELD_ADVICE = {
     "data.path": "`path` is for source `jsonl`; builtin data sets have a `name`",
     "model.path": "`path` is for source `hf`; builtin models have a `name`",
 }
-"""What to do instead, by the path of an unknown field."""
+"""Remedies by the path of an unknown field."""

@@ -1,4 +1,4 @@
-"""Which fields of a spec accept only text, so that a value such as `1` is read as text."""
+"""Finds the fields of a spec that accept only text, so that a value such as `1` is read as text."""
 
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin

@@ -47,12 +47,12 @@ def parse_origin(text: str) -> tuple[str, int | None] | None:
 
 
 def fixed_differences(source: TrainingSpec, fork: TrainingSpec) -> list[str]:
-    """Return the differing fields because of which the fork can use only the source's weights."""
+    """Return the differing fields that restrict the fork to the source's weights."""
     return [field for name in FIXED for field in _differing_fields(name, _value(source, name), _value(fork, name))]
 
 
 def adjusted_differences(source: TrainingSpec, fork: TrainingSpec) -> list[str]:
-    """Return the differing fields because of which the fork's updates differ from those that the source would make."""
+    """Return the differing fields that make the fork's updates differ from the updates that the source would make."""
     names = [name for name in ADJUSTABLE if _value(source, name) != _value(fork, name)]
     if fork.schedule.name != "constant" or fork.schedule.warmup_ratio:
         # The learning rate at a step depends on the number of steps.
@@ -61,12 +61,12 @@ def adjusted_differences(source: TrainingSpec, fork: TrainingSpec) -> list[str]:
 
 
 def layout_differences(source: TrainingSpec, fork: TrainingSpec) -> list[str]:
-    """Return the differing fields because of which a fork that continues the source agrees with it only to rounding."""
+    """Return the differing fields that make a fork that continues the source agree with it only up to rounding."""
     return [name for name in LAYOUT if _value(source, name) != _value(fork, name)]
 
 
 def incompatible_fields(source: TrainingSpec, fork: TrainingSpec) -> list[Problem]:
-    """Return the differing fields because of which the source's weights do not fit the fork's model."""
+    """Return the differing fields that make the source's weights incompatible with the fork's model."""
     names = [name for name in _COMPATIBILITY_FIELDS if _value(source, name) != _value(fork, name)]
     ours, theirs = _plain(fork.model), _plain(source.model)
     names += [f"model.{key}" for key in sorted({*ours, *theirs} - _MODEL_FREE) if ours.get(key) != theirs.get(key)]
@@ -82,7 +82,7 @@ def _plain(section: Any) -> dict[str, Any]:
 
 def _differing_fields(name: str, source: Any, fork: Any) -> Iterator[str]:
     """Yield the fields of a section in which two specs differ: its `source` if that differs, since the other fields
-    belong to it. Yield the name itself if it is no section of both."""
+    belong to it. Yield the name itself unless it is a section of both."""
     if not (isinstance(source, BaseModel) and isinstance(fork, BaseModel)):
         if source != fork:
             yield name

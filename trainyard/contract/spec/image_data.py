@@ -16,7 +16,7 @@ DEFAULT_BAD_IMAGES = 100
 
 
 class ImageSource(Weighted):
-    """Images as one source of several, which are drawn from by their weights."""
+    """Images as a source among several, which are drawn from by their weights."""
 
     path: Paths
     """Folders or Parquet files, as in `path` of [ImageFiles](#imagefiles)."""
@@ -31,12 +31,12 @@ class ImageFiles(Strict):
     path: Paths | None = None
     """Required without `sources`. A folder with a subfolder for each class, whose files are the images; Parquet files
     by name or glob pattern, or folders saved by `datasets.save_to_disk`, with a column of images as `datasets` writes
-    them and one of labels; or a list of these, below the service's allowed roots. Images are ordered by class and name,
-    rows as in their files."""
+    them and a column of labels; or a list of these, below the service's allowed roots. Images are ordered by class and
+    name, rows as in their files."""
     sources: Annotated[tuple[ImageSource, ...], Field(max_length=MAX_SOURCES)] = ()
-    """Several sources instead of `path`, drawn from by their weights as those of a [mixture](#textmixture) of texts."""
+    """Several sources instead of `path`, drawn from by their weights, like a [mixture](#textmixture) of texts."""
     eval_path: Paths | None = None
-    """The same with the images for evaluation, read as those of the first source. Absent: no evaluation, unless
+    """The images for evaluation, given like `path` and read like the first source. Absent: no evaluation, unless
     `eval_fraction` is set."""
     eval_fraction: Annotated[Float, Field(ge=0, lt=1)] = 0.0
     """Fraction of the images of each source held out for evaluation, chosen by their number alone. Several sources have
@@ -45,15 +45,15 @@ class ImageFiles(Strict):
     """The names of the columns of Parquet files by the fields `image` and `label`, where they differ:
     `{image: picture}`."""
     on_bad_line: Literal["refuse", "skip"] = "refuse"
-    """What to do about files and rows that hold no image with a class: end the run with the name of the first, or
-    `skip` them, which an event reports."""
+    """Handling of files and rows that hold no image with a class: `refuse` ends the run with the name of the first;
+    `skip` skips them, and an event reports them."""
     max_bad_lines: PositiveInt = DEFAULT_BAD_IMAGES
     """With `skip`: bad files or rows of a source, and of `eval_path`, above which the run ends."""
     crop: Annotated[Float, Field(gt=0, le=1)] | None = None
-    """Train on a random part of each image, of another shape in each epoch, that has at least this fraction of its
-    area. Absent: on whole images, as the model's image processor makes them."""
+    """Train on a random part of each image, with a new shape in each epoch, that has at least this fraction of the
+    image's area. Absent: train on whole images, as the model's image processor makes them."""
     flip: bool = False
-    """Mirror each image in training with a probability of one half."""
+    """Mirror each training image with probability 0.5."""
     shuffle: bool = True
     """Shuffle the images in each epoch, with an order derived from `seed`."""
 
@@ -70,7 +70,7 @@ class ImageFiles(Strict):
 
     @property
     def evaluation_sources(self) -> dict[str, ImageSource]:
-        """The source of the images for evaluation by its field; without those of `eval_fraction`."""
+        """The source of the images for evaluation by its field; `eval_fraction` adds none."""
         if self.eval_path is None:
             return {}
         columns = self.sources[0].columns if self.sources else self.columns
@@ -78,7 +78,7 @@ class ImageFiles(Strict):
 
     @property
     def evaluation_sets(self) -> tuple[str, ...]:
-        """The names of the evaluation sets; empty if there is none, or one without a name."""
+        """The names of the evaluation sets; empty if there is none, or a single set without a name."""
         return self.names if self.eval_fraction else ()
 
     @property

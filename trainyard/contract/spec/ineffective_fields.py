@@ -191,8 +191,8 @@ def _early_stopping(spec: TrainingSpec, *, has_data: bool, advice: str) -> Itera
 
 
 def _patience(steps: int, evaluation: Evaluation, patience: int) -> Iterator[tuple[str, str]]:
-    """Yield the problem of a patience that the evaluations before the last step cannot exhaust. The first of them has
-    none to be compared with, so that it is the best."""
+    """Yield the problem of a patience that the evaluations before the last step cannot exhaust. The first evaluation
+    has no predecessor, so it counts as the best."""
     every = evaluation.every_steps or steps
     before = (steps - 1) // every + evaluation.first
     if patience < before:
@@ -212,8 +212,8 @@ def _patience(steps: int, evaluation: Evaluation, patience: int) -> Iterator[tup
 
 
 def _decay(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
-    """Yield the problem of a decay of `wsd` that lasts longer than the warm-up leaves, or that never lowers the rate:
-    its first step has the full one."""
+    """Yield the problem of a decay of `wsd` that lasts longer than the warm-up leaves, or never lowers the rate: the
+    first step of a decay has the full rate."""
     schedule = spec.schedule
     if schedule.name != "wsd":
         return

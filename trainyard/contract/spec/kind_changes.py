@@ -22,7 +22,7 @@ def drop_values_of_former_kinds(
 
     Args:
         source: The job's spec.
-        changed: The same with the user's changes.
+        changed: The spec with the user's changes.
         chosen: Paths of the fields that the user set.
     """
     sections = [name for name in _SECTIONS if _has_other_kind(source.get(name), changed.get(name))]
@@ -37,7 +37,7 @@ def drop_values_of_former_kinds(
             for field, value in changed[name].items()
             if field in _KIND_FIELDS or f"{name}.{field}" in chosen or defaults[name].get(field, _NO_VALUE) != value
         }
-    # Some problems are found only when there are no others.
+    # Some problems are found only after all others are solved.
     for _ in range(2):
         for problem in _problems(result):
             name, _, field = problem.param.partition(".")

@@ -18,7 +18,8 @@ def value_of(layer: str, patterns: Mapping[str, Value], default: Value) -> Value
 
 
 def patterns_of(values: Mapping[str, Value], default: Value) -> dict[str, Value]:
-    """Return patterns that give these layers their values, by last parts of names where all of them have one value.
+    """Return patterns that give these layers their values. A pattern is the last part of a name if all layers with this
+    part have the same value, else a full name.
 
     Args:
         values: The values of all layers by their full names.

@@ -17,7 +17,7 @@ from trainyard.contract.base import (
 from trainyard.contract.spec.sections import MAX_PATTERNS, NamePattern
 
 _OPTIMIZER_DEFAULTS: dict[str, dict[str, Any]] = {"lion": {"betas": (0.9, 0.99)}, "muon": {"momentum": 0.95}}
-"""Defaults of the optimizers that have others than AdamW."""
+"""Defaults of the optimizers that differ from AdamW's."""
 
 
 class Optimizer(Strict):
@@ -28,7 +28,8 @@ class Optimizer(Strict):
     AdamW."""
     lr: PositiveFloat = 1e-3
     """Peak learning rate. It does not need to be scaled with the number of ranks. For `adafactor`, relative to the root
-    mean square of each parameter. For `muon`, that of AdamW: Muon's updates are scaled to be as large."""
+    mean square of each parameter. For `muon`, the learning rate of AdamW: Muon's updates are scaled to the same
+    size."""
     weight_decay: NonNegativeFloat = 0.0
     """Added to the gradient for `sgd` and `adam`; decoupled for all others."""
     momentum: Fraction = 0.0
@@ -44,7 +45,7 @@ class Optimizer(Strict):
     `bf16` rounds at random. `int8` has a scale for each 256 values; vectors and tensors with short rows stay in
     fp32."""
     no_decay: Annotated[tuple[Literal["norms", "biases", "embeddings"], ...], Field(max_length=3)] = ()
-    """Parameters without weight decay: those of normalization layers, biases, embeddings."""
+    """Parameters without weight decay: normalization layers, biases, embeddings."""
     lr_scale: dict[NamePattern, PositiveFloat] = Field(default_factory=dict, max_length=MAX_PATTERNS)
     """Factors of the learning rate by patterns of parameter names, such as `{"*.lora_B.*": 16}`. The first pattern that
     matches a name counts."""
@@ -64,8 +65,8 @@ class Loss(Strict):
     label_smoothing: Annotated[Float, Field(ge=0, lt=1)] = 0.0
     """Part of a target's probability that is spread evenly over all classes or tokens (arXiv:1512.00567, section 7)."""
     neftune_alpha: NonNegativeFloat = 0.0
-    """Noise on the embeddings of tokens in training (NEFTune, arXiv:2310.05914), for task `causal_lm`: uniform, at most
-    so much divided by the square root of the row's number of tokens times the width; 5 is usual."""
+    """Noise on the embeddings of tokens in training (NEFTune, arXiv:2310.05914), for task `causal_lm`: uniform, bounded
+    by this value divided by the square root of the row's number of tokens times the width; 5 is usual."""
     z_loss: NonNegativeFloat = 0.0
     """Weight of the squared logarithm of the softmax's normalizer, which keeps logits small (arXiv:2204.02311,
     section 5); 1e-4 is usual."""
@@ -75,7 +76,7 @@ class Ema(Strict):
     """An exponential moving average of the trained parameters. Checkpoints hold it beside the weights."""
 
     decay: Annotated[Float, Field(gt=0, lt=1)] = 0.999
-    """An update sets the average to `decay` times itself plus `1 - decay` times the weights; the first one copies
+    """An update sets the average to `decay` times itself plus `1 - decay` times the weights; the first update copies
     them."""
     every: PositiveInt = 1
     """Steps between updates of the average."""
@@ -87,7 +88,7 @@ class Ema(Strict):
 
 class Schedule(Strict):
     """The learning rate schedule: linear warm-up from zero, then constant or decaying towards `final` times `lr`. The
-    first step after the warm-up has `lr`; the step after the last one would have `final` times `lr`."""
+    first step after the warm-up has `lr`; the step after the last would have `final` times `lr`."""
 
     name: Literal["constant", "linear", "cosine", "wsd"] = "constant"
     """Shape after the warm-up. `wsd` is constant and decays linearly in the last part of the run."""

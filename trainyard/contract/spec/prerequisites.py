@@ -11,7 +11,7 @@ from trainyard.contract.validation_messages import PREREQUISITE_PATTERN
 
 MAX_PREREQUISITES = 32
 ENDED = ":ended"
-"""What follows the id of a job that may end in any way."""
+"""Suffix of the id of a job that may end in any way."""
 
 After = Annotated[
     tuple[Annotated[str, StringConstraints(pattern=PREREQUISITE_PATTERN)], ...], Field(max_length=MAX_PREREQUISITES)
@@ -19,11 +19,11 @@ After = Annotated[
 
 
 class Prerequisite(NamedTuple):
-    """A job that must have ended before another one starts."""
+    """A job that must have ended before its dependent starts."""
 
     job_id: str
     any_end: bool
-    """Whether it may have ended in any way; else it must have succeeded."""
+    """Whether the job may have ended in any way; else it must have succeeded."""
 
 
 def prerequisites_of(after: Sequence[str]) -> list[Prerequisite]:

@@ -24,7 +24,7 @@ ModuleName = Annotated[str, StringConstraints(max_length=255, pattern=MODULE_PAT
 ShellLine = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=SHELL_LINE_PATTERN)]
 
 _PYTHONS = ("python", "venv", "conda", "container")
-"""Fields that each define the Python of the ranks: at most one of them may be set."""
+"""Fields that define the Python of the ranks; they exclude each other."""
 CODE_FIELDS = (*_PYTHONS, "modules", "setup")
 """Fields that select code to run on the nodes; they require the code role."""
 
@@ -33,8 +33,8 @@ class Environment(Strict):
     """The environment of the ranks; see `docs/environments.md`."""
 
     python: NodePath | None = None
-    """Absolute path of the Python interpreter. Absent: that of the service, or the one that `modules` or `setup` put
-    first on the path. Requires the code role, as the next five fields do."""
+    """Absolute path of the Python interpreter. Absent: the service's interpreter, or an interpreter that `modules` or
+    `setup` put first on the path. Requires the code role, as the next five fields do."""
     venv: NodePath | None = None
     """Absolute path of the folder of a virtual environment, whose Python the ranks use."""
     conda: CondaName | None = None
@@ -44,14 +44,15 @@ class Environment(Strict):
     modules: Annotated[tuple[ModuleName, ...], Field(max_length=MAX_MODULES)] = ()
     """Environment modules to load, in this order, as `module load` does."""
     setup: Annotated[tuple[ShellLine, ...], Field(max_length=MAX_SETUP_LINES)] = ()
-    """Lines of bash to run once on each node before the ranks start, after the modules are loaded. What they
-    export, the ranks get."""
+    """Lines of bash to run once on each node before the ranks start, after the modules are loaded. The ranks get the
+    variables that they export."""
     variables: dict[VariableName, ShortText] = Field(default_factory=dict, max_length=64)
-    """Environment variables to set. Names other than `APP_*` and those in `docs/security.md` require the code role."""
+    """Environment variables to set. Names require the code role, except for `APP_*` and the names in
+    `docs/security.md`."""
     secrets: Annotated[tuple[VariableName, ...], Field(max_length=MAX_SPEC_SECRETS)] = ()
-    """Names of your secrets (`trainyard secrets set NAME`) to set as environment variables. Names other than those that
-    end in `_TOKEN`, `_SECRET`, `_PASSWORD`, `_API_KEY`, `_ACCESS_KEY` or `_ACCESS_KEY_ID`, `APP_*` and those in
-    `docs/security.md` require the code role."""
+    """Names of your secrets (`trainyard secrets set NAME`) to set as environment variables. Names require the code
+    role, except for names that end in `_TOKEN`, `_SECRET`, `_PASSWORD`, `_API_KEY`, `_ACCESS_KEY` or `_ACCESS_KEY_ID`,
+    `APP_*` and the names in `docs/security.md`."""
 
     @model_validator(mode="after")
     def _unique_names(self) -> Self:

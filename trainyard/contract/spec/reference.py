@@ -66,7 +66,7 @@ def table(schema: Schema, sections: Schema) -> str:
 
 
 def _description(field: Schema, sections: Schema) -> str:
-    """Return the description of the field, or else that of the section to which it refers."""
+    """Return the description of the field, or else of the section to which it refers."""
     section: Schema = sections.get(field.get("$ref", "").rpartition("/")[2], {})
     return str(field.get("description") or section.get("description", ""))
 

@@ -1,4 +1,4 @@
-"""Acceptance of a spec: reject what the site does not support, and give every `auto` a value."""
+"""Acceptance of a spec: rejects values that the site does not support, and gives every `auto` a value."""
 
 from dataclasses import replace
 from typing import Any

@@ -28,7 +28,7 @@ _TIME = r"[0-9]{1,6}(-[0-9]{1,2})?(:[0-9]{1,2}){0,2}"
 
 @dataclass(frozen=True)
 class SbatchOption:
-    """What the value of an option may be."""
+    """Description of the valid values of an option."""
 
     value: str | None
     """Pattern of the whole value. None: the option has no value; it is `true`."""
@@ -110,7 +110,7 @@ _FIELDS = {
     "`after`": ("dependency",),
     "a sweep": ("array",),
 }
-"""What to use instead of an option that the service sets from other fields."""
+"""Options that the service sets from other fields, by the field to use instead."""
 _SERVICE = {
     "is the tag by which the service finds the job; set `name`, which is for display": ("job-name",),
     "is set by the service, which submits each next attempt itself": ("requeue", "no-requeue"),
@@ -132,7 +132,7 @@ _RESERVED: Mapping[str, str] = {
 }
 _MUTUALLY_EXCLUSIVE = {"exclusive": "oversubscribe"}
 """Options of a spec, and the option of the administrator that sets the same property of a job. sbatch obeys the last
-one."""
+option."""
 
 
 def parse_option_value(value: Any) -> Any:
@@ -173,7 +173,7 @@ def disallowed_options(
 
 
 def overriding_option(name: str, fixed: Collection[str]) -> str | None:
-    """Return the one of the administrator's options that takes the place of a spec's option; None if none does."""
+    """Return the administrator's option that overrides an option of a spec; None if none does."""
     return next((one for one in (name, _MUTUALLY_EXCLUSIVE.get(name)) if one in fixed), None)
 
 

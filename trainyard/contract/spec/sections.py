@@ -33,7 +33,7 @@ class HfModel(Strict):
 
     source: Literal["hf"] = "hf"
     path: Path
-    """The folder; it must be under one of the service's allowed roots."""
+    """The folder; it must be under an allowed root of the service."""
 
 
 class ConvnetModel(Strict):
@@ -88,9 +88,9 @@ class BuiltinData(Strict):
 
     source: Literal["builtin"] = "builtin"
     name: Literal["digits", "stdlib", "parity"]
-    """`digits`: scikit-learn's 1,797 images of 8 x 8 pixels. `stdlib`: Python's standard library as bytes, or
-    for an objective of pairs 1,000 passages, each with its continuation as it is and in upper case. `parity`: a
-    synthetic regression."""
+    """`digits`: scikit-learn's 1,797 images of 8 x 8 pixels. `stdlib`: Python's standard library as bytes, or for an
+    objective of pairs 1,000 passages, each with its continuation unchanged and in upper case. `parity`: a synthetic
+    regression."""
     eval_fraction: Annotated[Float, Field(ge=0, lt=1)] = 0.2
     """Fraction of the examples held out for evaluation; 0 disables evaluation."""
     examples: PositiveInt = 120
@@ -106,9 +106,10 @@ class Batch(Strict):
     """The batch size. The global batch does not depend on the number of ranks."""
 
     size: PositiveInt = 32
-    """Examples of one step, over all ranks."""
+    """Examples of a step, over all ranks."""
     micro_size: Annotated[PositiveInt | Literal["auto"], one_of("a positive whole number or `auto`")] = "auto"
-    """Examples of one forward pass on one rank; gradients are accumulated to `size`. `auto`: the largest that fits."""
+    """Examples of a forward pass on a rank; gradients are accumulated to `size`. `auto`: the largest number that
+    fits."""
     last: Literal["keep", "drop", "pad"] = "keep"
     """Incomplete last batch of an epoch: use it (`keep`), skip it (`drop`), or fill it from its start (`pad`)."""
     loaders: Annotated[NonNegativeInt, Field(le=64)] = 0
@@ -127,8 +128,8 @@ class Fsdp(Strict):
     """Sharded data parallelism; for the strategies `zero1`, `zero2`, `fsdp` and `hsdp`."""
 
     wrap: Literal["naive", "layer", "size"] = "layer"
-    """Parameters that form one unit and are gathered together: all (`naive`), those of a layer, or those of a module
-    with at least `min_params` parameters (`size`)."""
+    """Parameters that form a unit and are gathered together: all (`naive`), a layer (`layer`), or a module with at
+    least `min_params` parameters (`size`)."""
     min_params: PositiveInt | None = None
     """Minimum number of parameters of a unit; required with wrap `size`."""
     reduce_dtype: Literal["fp32", "bf16"] = "fp32"
@@ -138,7 +139,7 @@ class Fsdp(Strict):
     replicas: PositiveInt = 1
     """`hsdp` only: number of replicas of the model, each sharded over an equal part of the ranks."""
     prefetch: NonNegativeInt = 0
-    """Number of units gathered ahead of the one being computed. 0: the default of PyTorch, which is one."""
+    """Number of units gathered ahead of the current unit. 0: the default of PyTorch, which is 1."""
 
 
 class Ddp(Strict):
@@ -177,10 +178,10 @@ class Lora(Strict):
     targets: Targets = "auto"
     """Layers to adapt: names, last parts of names, or glob patterns of either. `auto`: all except the output layer."""
     base_dtype: Literal["fp32", "bf16", "int8", "nf4"] = "fp32"
-    """Type in which the frozen weights of linear layers are held; task `causal_lm` only. They are converted where they
-    are used; `precision` remains the type of the forward and backward pass. `int8` has a scale for each row, `nf4` has
-    4 bits and quantized scales for blocks of 64 values (QLoRA). With all but `fp32`, embeddings and the output layer
-    are held in bf16."""
+    """Type in which the frozen weights of linear layers are held; task `causal_lm` only. The weights are converted
+    where they are used; `precision` remains the type of the forward and backward pass. `int8` has a scale for each row,
+    `nf4` has 4 bits and quantized scales for blocks of 64 values (QLoRA). With any type except `fp32`, embeddings and
+    the output layer are held in bf16."""
     rslora: bool = False
     """Scale the adapters by `alpha` divided by the square root of `lora_rank` instead (rank-stabilized LoRA,
     arXiv:2312.03732)."""
@@ -199,8 +200,8 @@ class Lora(Strict):
     """Folder of an adapter in peft's format from which the training starts. It must have the rank, the targets and the
     other properties that this spec states. Absent: new adapters."""
     merge: bool = False
-    """Export the merged model instead of the adapters. The adapters are merged into the base as it was trained with,
-    and with a `base_dtype` other than `fp32` the merged model is in bf16."""
+    """Export the merged model instead of the adapters. The adapters are merged into the base in the form used for
+    training. With a `base_dtype` other than `fp32` the merged model is in bf16."""
 
     def __hash__(self) -> int:
         # Mappings have no hash; equality compares them.
@@ -215,7 +216,7 @@ class Evaluation(Strict):
     first: bool = False
     """Also evaluate before the first step, for example to know the loss of a pretrained model."""
     limit: PositiveInt | None = None
-    """Number of held-out examples of each set to use, from the first one on. Absent: all."""
+    """Number of held-out examples to use of each set, from its beginning. Absent: all."""
     micro_size: PositiveInt | None = None
     """Examples that a rank evaluates at once. Absent: as many as in training."""
     samples: Samples | None = None
@@ -223,15 +224,15 @@ class Evaluation(Strict):
 
 
 class EarlyStopping(Strict):
-    """End the run when its evaluations no longer improve. It then completes as after its last step, with the final
-    checkpoint and the export."""
+    """End the run when its evaluations no longer improve. The run then completes as usual, with the final checkpoint
+    and the export."""
 
     metric: ShortText = "eval/loss"
     """A metric of the evaluation."""
     patience: PositiveInt
     """Evaluations in a row without an improvement after which the run ends."""
     min_delta: NonNegativeFloat = 0.0
-    """An improvement is a difference of more than this from the best value so far."""
+    """Difference from the best value so far that an improvement must exceed."""
     mode: Literal["min", "max"] = "min"
     """Whether a smaller or a larger value is better."""
 
@@ -246,7 +247,7 @@ class KeepBest(Strict):
 
 
 class Checkpoint(Strict):
-    """When checkpoints are written, and which are kept. One is always written at the end."""
+    """When checkpoints are written, and which are kept. A checkpoint is always written at the end."""
 
     every_steps: PositiveInt | None = None
     """Steps between checkpoints. Absent: only at the end and on a stop request."""
@@ -283,7 +284,7 @@ class Resources(Strict):
     memory_gb_per_gpu: PositiveInt | None = None
     """Host memory in GiB for each rank."""
     time_limit_minutes: PositiveInt | None = None
-    """Time limit of one attempt in minutes; see `restart.on_time_limit`. Absent: the partition's limit."""
+    """Time limit of an attempt in minutes; see `restart.on_time_limit`. Absent: the partition's limit."""
     account: SchedulerName | None = None
     """Account to charge. Absent: the default account."""
     qos: SchedulerName | None = None
@@ -305,8 +306,8 @@ class Resources(Strict):
 
 
 class WarningSignal(Strict):
-    """How a program of task `script` learns that it must save and end. If it ends after the warning, with any exit code
-    but not by an exception of its own, the job continues in a next attempt."""
+    """The signal by which a program of task `script` learns that it must save and end. If the program ends after the
+    warning, with any exit code but not by its own exception, the job continues in a next attempt."""
 
     name: Literal["SIGUSR1", "SIGUSR2", "SIGTERM", "SIGINT"] = "SIGUSR2"
     """The signal that every rank gets before a preemption, a pause, a cancellation or the time limit. `SIGINT` raises
@@ -324,10 +325,11 @@ class Launch(Strict):
     word is a program on the search path, on which the Python of the ranks comes first; with a slash, it is a file
     of the uploaded folder or an absolute path."""
     per: Literal["rank", "node", "job"] = "rank"
-    """One process for each GPU, for each node, or in all. A process has all GPUs that the job has on its node."""
+    """Number of processes: one for each GPU (`rank`), for each node (`node`), or for the whole job (`job`). A process
+    has all GPUs of the job on its node."""
     distributed: bool | None = None
-    """Whether the processes get torchrun's variables, such as `RANK`, `WORLD_SIZE` and `MASTER_ADDR`. Absent: a Python
-    program does, and a command of which more than one starts."""
+    """Whether the processes get torchrun's variables, such as `RANK`, `WORLD_SIZE` and `MASTER_ADDR`. Absent: yes for a
+    Python program, and for a command that starts more than once."""
 
 
 class Restart(Strict):

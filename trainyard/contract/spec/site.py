@@ -10,33 +10,34 @@ from trainyard.contract.spec.sbatch_options import DEFAULT_OPTIONS
 
 @dataclass(frozen=True)
 class Site:
-    """What the settings and the cluster snapshot imply for a spec."""
+    """The limits and capabilities that the settings and the cluster snapshot imply for a spec."""
 
     accelerator: Literal["cpu", "cuda"] | None = "cpu"
-    """What ranks compute on. None: not known yet."""
+    """The accelerator of the ranks. None: not known yet."""
     scheduler: Literal["local", "slurm"] = "local"
     slots: int | None = None
     """Number of ranks that the local scheduler can run at once. None: no limit applies."""
     gpus_per_node: int | None = None
-    """Slurm only: default of `resources.gpus_per_node`. None: all ranks on one node."""
+    """Slurm only: default of `resources.gpus_per_node`. None: all ranks on the same node."""
     roots: tuple[str, ...] = ("/",)
     """Folders that a spec may read models and data from."""
     runs: str | None = None
-    """The runs directory, if it is one of them: of a job there, only what it made can be read."""
+    """The runs directory, if it is a root. In a job's folder there, a spec may read only the results of the job."""
     excluded_roots: tuple[str, ...] = ()
-    """Files and folders below them that it may not read, such as the service's state folder."""
+    """Files and folders below the roots that a spec may not read, such as the service's state folder."""
     sbatch_options: frozenset[str] = frozenset(DEFAULT_OPTIONS)
     """Slurm only: the names that `resources.options` may have."""
     fixed_options: frozenset[str] = frozenset()
     """Slurm only: the sbatch options that the administrator sets for every job."""
     container_runtime: ContainerRuntime | None = None
-    """What starts containers on the nodes. None: no spec may name a container."""
+    """The program that starts containers on the nodes. None: no spec may name a container."""
     container_images: tuple[str, ...] = ()
     """Patterns of the image references that a spec may name."""
     partition_limit_minutes: int | None = None
     """The time limit of the partition for a job that sets none. None: no limit, or not known."""
     emulates_gpus: bool = False
-    """Accept on CPUs, for tests, what their ranks only emulate: precision `fp8`, and activations in host memory."""
+    """Accept options on CPUs that their ranks only emulate, for tests: precision `fp8`, and activations in host
+    memory."""
 
     @property
     def allowed_roots(self) -> AllowedRoots:

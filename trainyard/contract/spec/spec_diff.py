@@ -18,7 +18,7 @@ def flatten(spec: Any, path: str = "") -> dict[str, Any]:
 
 
 def comparable(spec: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a spec's values by path, and those of the parameters that the program reported as `parameters.<name>`."""
+    """Return the values of a spec by path, and of the parameters that the program reported by `parameters.<name>`."""
     return flatten(spec) | {f"parameters.{name}": value for name, value in parameters.items()}
 
 

@@ -14,7 +14,7 @@ def parse_stored_spec(document: Mapping[str, Any]) -> TrainingSpec:
     """Parse the spec of a stored job, without the fields of a later release that the job does not use.
 
     Raises:
-        SpecError: it uses one of them, or is invalid.
+        SpecError: it uses such a field, or is invalid.
     """
     try:
         return TrainingSpec.model_validate(document)
@@ -39,7 +39,7 @@ def without_fields(document: Mapping[str, Any], paths: Sequence[tuple[int | str,
     for path in paths:
         node: Any = copied
         for part in path[:-1]:
-            # A path may name the kind of a section, which is no part of the document.
+            # A path may name the kind of a section, which is not part of the document.
             node = node[part] if isinstance(part, int) or part in node else node
         node.pop(path[-1], None)
     return copied

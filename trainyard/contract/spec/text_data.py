@@ -27,19 +27,20 @@ DEFAULT_BAD_LINES = 100
 
 
 class TextData(Strict):
-    """The options of all sources of texts. A kind of source is a subclass: what differs is where the examples are."""
+    """The options of all sources of texts. Each kind of source is a subclass, which states the location of the
+    examples."""
 
     on_bad_line: Literal["refuse", "skip"] = "refuse"
-    """What to do about lines and rows that hold no example: end the run with the number of the first, or `skip` them,
-    which an event reports."""
+    """Handling of lines and rows that hold no example: `refuse` ends the run with the number of the first; `skip` skips
+    them, and an event reports them."""
     max_bad_lines: PositiveInt = DEFAULT_BAD_LINES
-    """With `skip`: bad lines of one source above which the run ends."""
+    """With `skip`: number of bad lines of a source above which the run ends."""
     eval_fraction: Annotated[Float, Field(ge=0, lt=1)] = 0.0
     """Fraction of the examples of each source held out for evaluation, chosen by their number alone. A mixture then has
     an evaluation set for each source. 0: none."""
     packing: bool = True
-    """Pack several examples into one row, without attention between them. `batch` counts rows. Preferences are
-    never packed."""
+    """Pack several examples into a row, without attention between them. `batch` counts rows. Preferences are never
+    packed."""
     max_length: PositiveInt | None = None
     """Maximum tokens of a row. Absent: the context length of the model, at most 2048."""
     shuffle: bool = True
@@ -52,17 +53,17 @@ class TextData(Strict):
 
     @property
     def evaluation_sources(self) -> dict[str, TextSource]:
-        """The sources of the examples for evaluation by the fields that name them; without those of `eval_fraction`."""
+        """The sources of the examples for evaluation by the fields that name them; `eval_fraction` adds none."""
         raise NotImplementedError
 
     @property
     def evaluation_sets(self) -> tuple[str, ...]:
-        """The names of the evaluation sets; empty if there is none, or one without a name."""
+        """The names of the evaluation sets; empty if there is none, or a single set without a name."""
         raise NotImplementedError
 
     @property
     def described_sources(self) -> dict[str, TextSource]:
-        """The sources with a format and columns of their own, by their sections."""
+        """The sources with their own format and columns, by their sections."""
         return {field.rpartition(".")[0]: source for field, source in self.training_sources.items()}
 
     @property
@@ -79,9 +80,9 @@ class _EvaluationSets(TextData):
     eval_sets: Annotated[dict[EvaluationSetName, EvaluationSet], Field(max_length=MAX_EVALUATION_SETS)] = Field(
         default_factory=dict
     )
-    """Several sets of examples for evaluation, by name: paths, which are read as the training examples are, or a source
-    with a format of its own, such as `{source: file, id: file_...}`. Each set has metrics of its own, such as
-    `eval/loss/books` for the set `books`; `eval/loss` is the mean over all sets."""
+    """Several sets of examples for evaluation, by name: paths, which are read like the training examples, or a source
+    with its own format, such as `{source: file, id: file_...}`. Each set has its own metrics, such as `eval/loss/books`
+    for the set `books`; `eval/loss` is the mean over all sets."""
 
     @property
     def evaluation_sources(self) -> dict[str, TextSource]:
@@ -104,7 +105,7 @@ class _EvaluationSets(TextData):
         raise NotImplementedError
 
     def _read_alike(self, given: EvaluationSet) -> TextSource:
-        """Return a set as a source: paths are read as the first source of the training examples is."""
+        """Return a set as a source: paths are read like the first source of the training examples."""
         if isinstance(given, TextSource):
             return given
         first = next(iter(self.training_sources.values()), FileSource(path=given))
@@ -117,8 +118,8 @@ class _EvaluationSets(TextData):
 
 class _EvaluationFiles(_EvaluationSets):
     eval_path: Paths | None = None
-    """Files with the examples for evaluation, read as the training examples are; those of a mixture as its first source
-    is. Absent: no evaluation, unless `eval_sets` or `eval_fraction` is set."""
+    """Files with the examples for evaluation, read like the training examples; with a mixture, like its first source.
+    Absent: no evaluation, unless `eval_sets` or `eval_fraction` is set."""
 
     def _single_evaluation(self) -> dict[str, TextSource]:
         return {} if self.eval_path is None else {"data.eval_path": self._read_alike(self.eval_path)}
@@ -139,7 +140,7 @@ class UploadedFiles(_EvaluationSets, UploadedSource):
     """JSONL files that were uploaded (`trainyard files upload`, `POST /v1/files`)."""
 
     eval_id: FileId | None = None
-    """The file with the examples for evaluation, read as the training examples are. Absent: no evaluation, unless
+    """The file with the examples for evaluation, read like the training examples. Absent: no evaluation, unless
     `eval_sets` or `eval_fraction` is set."""
     eval_digest: FileDigest | None = None
     """SHA-256 of its content. Absent: set at submission."""
@@ -166,7 +167,7 @@ class TextMixture(_EvaluationFiles):
     source: Literal["mixture"] = "mixture"
     sources: Annotated[tuple[AnyMixtureSource, ...], Field(max_length=MAX_SOURCES)]
     """The sources. An epoch has as many rows as all of them together, of which each source contributes its share by
-    weight, rounded to whole rows. A source that is smaller than its share repeats within an epoch; one that is larger
+    weight, rounded to whole rows. A source that is smaller than its share repeats within an epoch; a larger source
     continues in the next epoch where it stopped."""
 
     @property
@@ -195,7 +196,7 @@ class TextMixture(_EvaluationFiles):
 
 
 def evaluation_set(field: str) -> str:
-    """Return the name of the evaluation set that a field of the section names; empty for the only one."""
+    """Return the name of the evaluation set that a field of the section names; empty for a set without a name."""
     return field.removeprefix("data.eval_sets.") if field.startswith("data.eval_sets.") else ""
 
 
@@ -219,7 +220,7 @@ def text_data_problems(data: TextData) -> Iterator[Problem]:
 
 
 def _empty_lists(data: TextData) -> Iterator[Problem]:
-    # By pydantic, a list would also be too short if all of its items are invalid.
+    # Pydantic would call a list too short if all of its items are invalid.
     if isinstance(data, TextMixture) and not data.sources:
         yield Problem(param="data.sources", message="must have at least one source")
         return
@@ -255,7 +256,7 @@ def uploads_of(data: TextData) -> Iterator[tuple[str, UploadedSource]]:
 
 
 def _fields_of(data: TextData) -> Iterator[tuple[str, TextSource]]:
-    """Yield every source with the field that says where its examples are."""
+    """Yield every source with the field that states the location of its examples."""
     described = data.described_sources
     for field, source in {**data.training_sources, **data.evaluation_sources}.items():
         name = "id" if isinstance(source, UploadedSource) else "path"

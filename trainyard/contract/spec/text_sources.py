@@ -72,7 +72,7 @@ def listed_paths(paths: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 class TextSource(Strict):
-    """How the examples of one source are read; subclasses say where they are."""
+    """How the examples of a source are read; subclasses state their location."""
 
     format: TextFormat = "auto"
     """`text`: {text}; `completion`: {prompt, completion}, texts or lists of messages; `chat`: {messages: [{role,
@@ -84,18 +84,18 @@ class TextSource(Strict):
     `sequence_classification`: `labelled_text`: {text, label}; for `text_embedding`: `text_pair`: {anchor, positive,
     negative}. `docs/data.md` describes each."""
     columns: Annotated[dict[ColumnName, ColumnName], Field(max_length=16)] = Field(default_factory=dict)
-    """The names of the data's columns by the fields of the format, where they differ: `{prompt: question}`."""
+    """Maps fields of the format to columns of the data, where the names differ: `{prompt: question}`."""
 
 
 class FileSource(TextSource):
     """Files of examples."""
 
     source: FileKind = "jsonl"
-    """`jsonl`: one JSON object on each line, or one JSON array of objects; `parquet`; `arrow`: IPC files or streams;
+    """`jsonl`: a JSON object on each line, or a JSON array of objects; `parquet`; `arrow`: IPC files or streams;
     `dataset`: folders saved by `datasets.save_to_disk`."""
     path: Paths
     """The file, a glob pattern such as `/data/part-*.jsonl`, or a list of these, below the service's allowed roots.
-    The files are read in the order of the list, and those of a pattern in the order of their names."""
+    Files are read in the order of the list; a pattern is read in the order of file names."""
 
 
 class UploadedSource(TextSource):
@@ -109,7 +109,7 @@ class UploadedSource(TextSource):
 
 
 class Weighted(Strict):
-    """What a source of a mixture has beside its examples."""
+    """Fields of a source of a mixture beside its examples."""
 
     weight: PositiveFloat = 1.0
     """Share of this source in each epoch, relative to the weights of the others."""
@@ -118,11 +118,11 @@ class Weighted(Strict):
 
 
 class MixtureSource(Weighted, FileSource):
-    """Files as one source of a mixture."""
+    """Files as a source of a mixture."""
 
 
 class UploadedMixtureSource(Weighted, UploadedSource):
-    """An uploaded file as one source of a mixture."""
+    """An uploaded file as a source of a mixture."""
 
 
 UPLOADED, FILES = "source: file", "source: jsonl"

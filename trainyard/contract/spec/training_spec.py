@@ -1,4 +1,4 @@
-"""The training spec: what to train and how. Frozen, validated and versioned."""
+"""The training spec: the model, its data and its training. Frozen, validated and versioned."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
@@ -81,11 +81,11 @@ class TrainingSpec(Strict):
     name: DisplayName = UNTITLED
     """Display name; it is not passed to the scheduler."""
     project: DisplayName | None = None
-    """Groups jobs in lists. Absent: the first project that a program names to W&B, if there is one."""
+    """Groups jobs in lists. Absent: the first project that the program names to W&B, if any."""
     task: Task
-    """What to run: a builtin task (`causal_lm`, `sequence_classification`, `text_embedding`, `image_classification`,
-    `regression`), your own task in Trainyard's loop (`custom`), your own program under torchrun (`script`), or a test
-    of the communication between ranks (`comm_check`)."""
+    """The kind of training: a builtin task (`causal_lm`, `sequence_classification`, `text_embedding`,
+    `image_classification`, `regression`), your own task in Trainyard's loop (`custom`), your own program under torchrun
+    (`script`), or a test of the communication between ranks (`comm_check`)."""
     strategy: Strategy = "auto"
     """Parallelism; see `docs/engine.md`. `auto`: `single` on one rank, else `ddp`, or if that does not fit the GPUs,
     the least sharding that does; see `docs/planner.md`."""
@@ -111,13 +111,13 @@ class TrainingSpec(Strict):
     """Your program and its arguments; task `script` only. The program is a file of the uploaded folder, an absolute
     path, or `-m` and a module."""
     resume_argv: Annotated[tuple[Argument, ...], Field(max_length=256)] = ()
-    """Arguments that follow those of `argv` when the ranks start and the checkpoint folder or what `keep` names has
-    files that the program wrote; task `script` only. `{checkpoint_dir}` in them becomes the path of that folder."""
+    """Arguments appended to `argv` when the ranks start and the program has written files to the checkpoint folder or a
+    path of `keep`; task `script` only. `{checkpoint_dir}` in them becomes the path of that folder."""
     keep: Annotated[tuple[OutputPath, ...], Field(max_length=20)] = ()
-    """Files and folders in the working directory that the program writes, in addition to the usual ones such as `out`
-    and `lightning_logs`: the next attempt finds them, and they are artifacts; task `script` only."""
+    """Files and folders in the working directory that the program writes, in addition to the usual folders such as
+    `out` and `lightning_logs`. The next attempt finds them, and they are artifacts; task `script` only."""
     launch: Launch | None = None
-    """Absent: a Python program, one process for each GPU; task `script` only."""
+    """Absent: a Python program with a process for each GPU; task `script` only."""
     code: CodeDigest | None = None
     """Digest of the uploaded folder with your code; tasks `custom` and `script` only."""
     steps: PositiveInt | None = None
@@ -125,8 +125,8 @@ class TrainingSpec(Strict):
     epochs: PositiveInt | None = None
     """Number of passes over the data. Set this or `steps`, not both."""
     objective: Objective = "sft"
-    """What a language model learns: the tokens of examples (`sft`), or which answers are preferred, with the losses of
-    DPO, ORPO, KTO or SimPO; task `causal_lm` only. See `docs/objectives.md`."""
+    """The objective of a language model: learn the tokens of examples (`sft`), or preferences between answers with the
+    losses of DPO, ORPO, KTO or SimPO; task `causal_lm` only. See `docs/objectives.md`."""
     preference: Preference = Preference()
     batch: Batch = Batch()
     loss: Loss = Loss()
@@ -141,9 +141,9 @@ class TrainingSpec(Strict):
     trainable: Annotated[tuple[NamePattern, ...], Field(min_length=1, max_length=MAX_PATTERNS)] | None = None
     """Glob patterns of the names of the parameters to train. Absent: all."""
     activation_checkpointing: Literal["none", "selective", "full", "offload"] = "none"
-    """Recompute activations in the backward pass to save memory; the results are bitwise identical. Stored are also
-    products and attention (`selective`), only inputs of layers (`full`), or these in host memory (`offload`; GPUs
-    only)."""
+    """Recompute activations in the backward pass to save memory; the results are bitwise identical. `full` stores only
+    the inputs of layers; `selective` also stores products and attention; `offload` stores the inputs of layers in host
+    memory (GPUs only)."""
     compile: bool = False
     """Compile each block with `torch.compile`; the nodes need a C++ compiler."""
     tf32: bool = False
@@ -153,14 +153,14 @@ class TrainingSpec(Strict):
     """Absent: the run has all its steps."""
     checkpoint: Checkpoint = Checkpoint()
     after: After = ()
-    """Ids of jobs that must succeed before this one is submitted to the scheduler; `<job id>:ended` permits any end.
+    """Ids of jobs that must succeed before this job is submitted to the scheduler; `<job id>:ended` permits any end.
     See `docs/api.md`."""
     resume_from: ShortText | None = None
-    """`<job id>` or `<job id>:<step>`: start from that job's newest checkpoint or from that of the step."""
+    """`<job id>` or `<job id>:<step>`: start from that job's newest checkpoint, or from its checkpoint at the step."""
     resume: Literal["state", "weights"] = "state"
-    """What `resume_from` takes from the checkpoint. `state`: training continues after its step, with the optimizer's
-    state and the position in the data; learning rate, decay, clipping, schedule, length and data types may differ.
-    `weights`: training starts at the first step."""
+    """The part of the checkpoint that `resume_from` takes. `state`: training continues after its step, with the
+    optimizer's state and the position in the data; learning rate, decay, clipping, schedule, length and data types may
+    differ. `weights`: training starts at the first step."""
     backend: Backend = "auto"
     """Backend of the process group. `auto`: `nccl` on GPUs, else `gloo`."""
     amp: Amp = Amp()
@@ -169,7 +169,7 @@ class TrainingSpec(Strict):
     restart: Restart = Restart()
     health: Health = Health()
     profile: Profile | None = None
-    """Absent: no trace; one can be requested while the job runs."""
+    """Absent: no trace; it can be requested while the job runs."""
     log: Log = Log()
     seed: NonNegativeInt = 0
     """Seed of initial weights, shuffling and dropout."""
@@ -183,7 +183,7 @@ class TrainingSpec(Strict):
 
     @property
     def has_one_process_per_node(self) -> bool:
-        """Whether a node has one process for all of its GPUs, not one for each."""
+        """Whether a node has a single process for all of its GPUs, instead of a process for each."""
         return self.strategy == "dp" or (self.launch is not None and self.launch.per != "rank")
 
     @model_validator(mode="after")
@@ -280,7 +280,7 @@ def parse_spec(document: Mapping[str, Any]) -> TrainingSpec:
     """Parse a spec from plain data.
 
     Raises:
-        SpecError: with one problem for each invalid field.
+        SpecError: with a problem for each invalid field.
     """
     try:
         return TrainingSpec.model_validate(document)

@@ -36,7 +36,7 @@ _BUILTIN_PAIRS = {
     "causal_lm": (("gpt", "llama"), ("stdlib",)),
     "regression": (("mlp",), ("parity",)),
 }
-"""The builtin models and data sets of tasks; `image_rules` has those of images."""
+"""The builtin models and data sets of tasks, except images, which are in `image_rules`."""
 
 
 def unsupported_fields(spec: TrainingSpec, site: Site) -> list[Problem]:
@@ -172,7 +172,7 @@ def can_be_copied(spec: TrainingSpec) -> bool:
 
 
 def _sharding_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
-    """Return the rules about strategies; those about `fsdp` apply only to strategies that shard the model."""
+    """Return the rules about strategies; rules about `fsdp` apply only to strategies that shard the model."""
     sharded = spec.strategy in _SHARDED
     by_size = spec.fsdp.wrap == "size"
     offload = sharded and spec.fsdp.cpu_offload

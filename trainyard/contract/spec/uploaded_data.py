@@ -16,7 +16,7 @@ from trainyard.contract.spec.text_sources import (
 
 
 class Content(NamedTuple):
-    """What an uploaded file holds."""
+    """Kind of content of an uploaded file."""
 
     digest: str
     format: TextFormat

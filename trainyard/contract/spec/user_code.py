@@ -58,7 +58,7 @@ def module_paths(module: str) -> tuple[str, str]:
 
 
 def program_name(argv: Sequence[str]) -> str:
-    """Return the name of a job without one: of the module or file that the program is or names first, else of the
+    """Return a name for a job whose spec has none: the module or file that the program is or names first, else the
     command."""
     first, *others = argv
     if first == "-m" and others:
@@ -69,7 +69,7 @@ def program_name(argv: Sequence[str]) -> str:
 
 
 def expected_code_files(document: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the files of which the code folder of a spec must contain one; none if the spec needs no folder.
+    """Return the files of which the code folder of a spec must contain at least one; empty if the spec needs no folder.
 
     Args:
         document: A spec that is not validated yet.

@@ -43,10 +43,10 @@ class _TextLoader(_DataLoader):
 
 
 def load_yaml(text: str, *, all_text: bool = False, max_values: int = MAX_VALUES) -> Any:
-    """Parse one YAML document.
+    """Parse a YAML document.
 
     Args:
-        all_text: Numbers and `true` are text too, as if they were quoted.
+        all_text: Read numbers and `true` as text, as if they were quoted.
         max_values: Maximum number of values, keys included.
 
     Raises:

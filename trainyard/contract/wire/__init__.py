@@ -1,1 +1,2 @@
-"""What crosses a process boundary: request bodies, resources, worker reports, and the files that both sides read."""
+"""Models of the data that crosses a process boundary: request bodies, resources, worker reports, and the files that
+both sides read."""

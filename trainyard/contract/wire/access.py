@@ -26,7 +26,7 @@ UserName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern
 
 
 TOKEN_DAYS = 90
-"""Days until a token expires, where the page, the command line and the client are given no number."""
+"""Default number of days until a token expires, for the page, the command line and the client."""
 
 
 class TokenRequest(Strict):

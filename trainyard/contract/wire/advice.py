@@ -1,4 +1,4 @@
-"""What would make a running job faster or cheaper."""
+"""Advice that would make a running job faster or cheaper."""
 
 from typing import Literal
 

@@ -17,7 +17,7 @@ from trainyard.contract.base import (
 
 
 class GpuCount(Resource):
-    """GPUs of one type."""
+    """GPUs of a type."""
 
     type: str | None = None
     """Type as Slurm names it. None: GPUs without a type."""
@@ -44,9 +44,9 @@ class PartitionResource(Resource):
     time_limit_minutes: int | None = None
     """None: unlimited."""
     default_time_minutes: int | None = None
-    """Time limit of jobs that do not set one. None: `time_limit_minutes`."""
+    """Time limit of jobs that set none. None: `time_limit_minutes`."""
     max_nodes: int | None = None
-    """Maximum nodes of one job. None: unlimited."""
+    """Maximum nodes of a job. None: unlimited."""
     groups: list[str] | None = None
     """Unix groups that may use the partition. None: all. Accounts and QOS may restrict it further."""
     nodes: dict[str, int] = Field(default_factory=dict)
@@ -73,7 +73,7 @@ class SlotCount(Resource):
 
 
 class ClusterSnapshot(Resource):
-    """The cluster at one time. A node in several partitions counts once in `nodes` and `gpus`."""
+    """The cluster at a point in time. A node in several partitions counts once in `nodes` and `gpus`."""
 
     partitions: list[PartitionResource] = Field(default_factory=list)
     nodes: dict[str, int] = Field(default_factory=dict)
@@ -81,7 +81,7 @@ class ClusterSnapshot(Resource):
     accounts: list[AccountResource] | None = None
     """None: Slurm has no accounting, or it is not available."""
     enforced: list[Literal["account", "qos"]] = Field(default_factory=list)
-    """Which of the two Slurm enforces, rejecting values that are not in `accounts`."""
+    """The kinds of values that Slurm enforces: it rejects values that are not in `accounts`."""
     slots: SlotCount | None = None
     """Local backend only."""
 
@@ -99,7 +99,7 @@ class NodeFaultResource(Resource):
     """The number of the attempt."""
     kind: FaultKind
     message: str = Field(examples=["Slurm: FAILED, exit code 0:53"])
-    """What Slurm said, or the worker."""
+    """The report of Slurm or the worker."""
     created_at: Timestamp
 
 
@@ -108,7 +108,7 @@ class ExcludedNodeResource(Resource):
 
     node: str = Field(examples=["node2"])
     partitions: list[str] = Field(examples=[["gpu"]])
-    """Where it is excluded: at most a quarter of the nodes of a partition is."""
+    """Partitions in which it is excluded. At most a quarter of the nodes of a partition is excluded."""
     since: Timestamp
     until: Timestamp = Field(examples=[EXAMPLE_LATER])
     """Half an hour after the last fault."""
@@ -118,7 +118,7 @@ class ExcludedNodeResource(Resource):
     faults: list[NodeFaultResource] = Field(default_factory=list)
     """The last faults, of the jobs that the caller may see."""
     drain_command: str = Field(examples=["scontrol update nodename=node2 state=drain reason='2 jobs did not start'"])
-    """What takes the node out of service in Slurm."""
+    """The command that takes the node out of service in Slurm."""
 
 
 class ClusterResource(ClusterSnapshot):
@@ -148,7 +148,7 @@ class ClusterResource(ClusterSnapshot):
     error: str | None = None
     """Why the last refresh failed."""
     excluded_nodes: list[ExcludedNodeResource] = Field(default_factory=list)
-    """The nodes that new attempts avoid, those with the newest faults first."""
+    """The nodes that new attempts avoid, newest faults first."""
     node_warning: str | None = None
     """Set if further nodes would be excluded, or if so many fail that the site is probably the cause."""
 

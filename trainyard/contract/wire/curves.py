@@ -1,4 +1,4 @@
-"""Curves of one or several jobs, and single points."""
+"""Curves of jobs, and single points."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -12,11 +12,11 @@ CurveAxis = Literal["step", "time", "tokens"]
 """The x axis of curves: steps, seconds of training, or tokens processed."""
 
 AXIS_COLUMNS: Mapping[CurveAxis, str] = MappingProxyType({"time": "seconds", "tokens": "tokens"})
-"""The column that an axis adds to a table, which always contains steps."""
+"""The column that each axis adds to a table, which always contains steps."""
 
 
 class Series(Resource):
-    """The points of one metric; all lists have the same length."""
+    """The points of a metric; all lists have the same length."""
 
     key: str
     steps: list[int]
@@ -48,7 +48,7 @@ class PointResource(Resource):
 
 
 class MetricsResource(Resource):
-    """The curves of one job."""
+    """The curves of a job."""
 
     model_config = example(
         series=[{"key": "train/loss", "steps": [10, 20], "values": [0.5, 0.25], "times": [EXAMPLE_TIME, EXAMPLE_LATER]}]
@@ -63,8 +63,8 @@ class MetricsResource(Resource):
     """The number of further metrics; name them in `keys`, or export CSV."""
 
     def table(self) -> dict[str, list[Any]]:
-        """Return the columns `key`, `step`, `value` and `time`, and for another axis `seconds` or `tokens`, with one
-        row for each point, as `pandas.DataFrame` takes them."""
+        """Return the columns `key`, `step`, `value` and `time`, and for another axis `seconds` or `tokens`, with a row
+        for each point. `pandas.DataFrame` accepts the result."""
         columns: dict[str, list[Any]] = {
             "key": [one.key for one in self.series for _ in one.steps],
             "step": [step for one in self.series for step in one.steps],
@@ -77,7 +77,7 @@ class MetricsResource(Resource):
 
 
 class CurvesOfJobs(list[MetricsResource]):
-    """The curves of several jobs, one item for each job."""
+    """The curves of several jobs, an item for each job."""
 
     def table(self) -> dict[str, list[Any]]:
         """Return the columns of `MetricsResource.table` with the column `job` before them."""

@@ -1,4 +1,4 @@
-"""Data accounts: what became of the records of each source of a run on their way to tokens that are learned."""
+"""Data accounts: how many records of each source of a run became examples, rows and learned tokens."""
 
 from typing import Any, Literal
 
@@ -8,9 +8,9 @@ from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
 from trainyard.contract.base import NonNegativeInt, PositiveInt, Resource, example
 
 DATA_ACCOUNT = "data_account"
-"""Type of the event of a worker with the account of one source; its data is a `DataAccount`."""
+"""Type of the worker event with the account of a source; its data is a `DataAccount`."""
 MAX_SOURCES_OF_JOB = 128
-"""Accounts of one job, at most: more than a spec has sources and evaluation sets."""
+"""Accounts of a job, at most: more than a spec has sources and evaluation sets."""
 MAX_PLANNED_RECORDS = 100_000
 PLANNED_RECORDS = 1000
 """Records of each source that a plan reads unless another number is requested."""
@@ -52,7 +52,7 @@ _EXAMPLE: dict[str, Any] = {
 
 
 class TextPart(Resource):
-    """Consecutive tokens that are all learned, or all not; or a place where tokens are left out."""
+    """Consecutive tokens, either all learned or none; or a gap where tokens are left out."""
 
     text: str = Field(examples=["Hello"])
     learned: bool = False
@@ -61,12 +61,12 @@ class TextPart(Resource):
 
 
 class ExampleText(Resource):
-    """The tokens of one example, as text."""
+    """The tokens of an example, as text."""
 
     name: Literal["text", "chosen", "rejected", "answer", "anchor", "positive", "negative"] = "text"
-    """What the text is: a preference has two."""
+    """The part of the example; a preference has two parts."""
     label: str | None = None
-    """The label of a text or of an answer, if it has one."""
+    """The label of a text or answer; None without a label."""
     parts: list[TextPart]
     tokens: NonNegativeInt = Field(examples=[9])
     learned_tokens: NonNegativeInt = Field(examples=[2])
@@ -84,41 +84,41 @@ class BadRecordReason(Resource):
     """Why records hold no example."""
 
     problem: str = Field(examples=["is not JSON"])
-    """Positions are replaced by `N`, so that records with the same problem count as one."""
+    """The problem, with positions replaced by `N`, so that records with the same problem are counted together."""
     records: PositiveInt
     first: str = ""
     """The file and the line or row of the first of them."""
     hint: str = ""
-    """What to do about it."""
+    """The remedy."""
 
 
 class TemplateFacts(Resource):
-    """What a probe of the model's chat template tells. Texts are empty where it shows nothing."""
+    """Results of a probe of the model's chat template. Texts are empty where it shows nothing."""
 
     turn_end: str = Field(default="", examples=["<|im_end|>"])
     """The special token that ends an answer."""
     end_token: str = Field(default="", examples=["<|endoftext|>"])
     """The end token of the tokenizer."""
     system_prompt: str = ""
-    """What it writes as a system message to conversations without one."""
+    """The system message that the template adds to conversations that have none."""
     generation_start: str = Field(default="", examples=["<|im_start|>assistant\n"])
     """The generation prompt."""
     opens_thought: str = Field(default="", examples=["<think>"])
-    """What the generation prompt has after the header."""
+    """The text of the generation prompt after the header."""
     strips_reasoning: bool = False
-    """Whether it leaves the reasoning of earlier answers out."""
+    """Whether the template leaves out the reasoning of earlier answers."""
     arguments: Literal["object", "text", "unknown"] = "object"
-    """The form in which it takes the arguments of calls of tools."""
+    """The form in which the template takes the arguments of tool calls."""
     marks_answers: bool = False
-    """Whether it names what is learned itself, by `{% generation %}`."""
+    """Whether the template marks the learned parts itself, by `{% generation %}`."""
     learned_header: str = ""
     """The header of an answer, if it is learned too, since the template has no generation prompt."""
     fixed_date: str = Field(default="", examples=["26 July 2024"])
-    """What stands for the date of the day, if the template writes that."""
+    """The date that replaces the current date, if the template writes the current date."""
 
 
 class DataAccount(Resource):
-    """The account of one source: records, examples, tokens, and what is learned of them."""
+    """The account of a source: its records, examples, tokens and learned tokens."""
 
     model_config = example(**_EXAMPLE)
 
@@ -143,7 +143,7 @@ class DataAccount(Resource):
     tokens: NonNegativeInt = 0
     """Tokens of all examples, before any is cut."""
     learned_tokens: NonNegativeInt | None = None
-    """Those that the model learns to predict. None: it learns labels or vectors of texts."""
+    """Tokens that the model learns to predict. None: it learns labels or vectors of texts."""
     longest: NonNegativeInt = 0
     """Tokens of the longest example."""
     max_length: NonNegativeInt = 0
@@ -155,17 +155,17 @@ class DataAccount(Resource):
     truncated: NonNegativeInt = 0
     """Examples that are longer than a row, of which the beginning is used."""
     too_long: NonNegativeInt = 0
-    """Examples that are left out: what is learned begins after the end of a row."""
+    """Examples that are left out, because their learned tokens begin after the end of a row."""
     empty: NonNegativeInt = 0
-    """Examples that are left out: no token of them is learned."""
+    """Examples that are left out, because they have no learned token."""
     equal: NonNegativeInt = 0
     """Pairs that were left out: both answers are equal, whole or in the first `max_length` tokens."""
     template: TemplateFacts | None = None
     """None: no chat template writes the examples."""
     summary: list[str] = Field(default_factory=list, examples=[["1,200 records read"]])
-    """The same as sentences."""
+    """The account as sentences."""
     shown: list[ExampleShown] = Field(default_factory=list)
-    """The first example, one in the middle and the last."""
+    """The first, a middle and the last example."""
 
 
 class DataAccounts(Resource):
@@ -177,24 +177,24 @@ class DataAccounts(Resource):
     data: list[DataAccount] = Field(default_factory=list)
     """In the order of the spec: sources of training examples, then evaluation sets."""
     problem: str | None = None
-    """Of a plan: why a job with this spec would be refused."""
+    """Why a job with this spec would be refused; for plans only."""
     hint: str | None = None
-    """What to do about the problem."""
+    """The remedy of the problem."""
 
 
 class DataRequest(Resource):
-    """What a worker process reads to account for the data of a spec."""
+    """The request to a worker process that accounts for the data of a spec."""
 
     spec: dict[str, Any]
     """Resolved, as a plan returns it."""
     records: PositiveInt = PLANNED_RECORDS
-    """Of each source, at most."""
+    """Maximum number of records of each source."""
     seconds: float = Field(default=PLANNED_SECONDS, gt=0, le=MAX_PLANNED_SECONDS)
-    """How long to read, at most."""
+    """Maximum time to read."""
     roots: AllowedRoots = UNRESTRICTED_ROOTS
     """Where the files may be."""
     memory_bytes: PositiveInt | None = None
-    """How much memory to use, at most; None: no limit."""
+    """Maximum memory to use; None: no limit."""
     runs: str | None = None
     """The folder of all runs, with the uploaded files; None: unknown."""
 
@@ -207,5 +207,5 @@ class DataUpdate(Resource):
     result: DataAccounts | None = None
     """The last line."""
     failure: str | None = None
-    """Instead of a result: why there is none."""
+    """Why there is no result."""
     hint: str | None = None

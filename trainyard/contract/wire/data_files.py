@@ -73,7 +73,7 @@ class UploadRequest(Strict):
     """`sha256:` and the SHA-256 of the whole file, which is verified at the end. Absent: not verified; browsers cannot
     compute it for large files."""
     format: FileFormat | None = None
-    """Absent: the format of the first line. A line that has the fields of another one too is refused then."""
+    """Absent: the format of the first line. Then a line that also has the fields of another format is refused."""
 
 
 class UploadResource(Resource):
@@ -91,5 +91,5 @@ class UploadResource(Resource):
     created_by: str = Field(examples=["alice"])
     created_at: Timestamp
     expires_at: Timestamp = Field(examples=["2026-01-02T12:00:00.000Z"])
-    """When the parts are removed, unless another one is sent before."""
+    """When the parts are removed, unless another part is sent before."""
     file_id: Annotated[str | None, Field(description="The file, once the upload is complete.")] = None

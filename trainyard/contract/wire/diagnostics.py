@@ -8,7 +8,7 @@ from trainyard.contract.base import Resource, example
 
 
 class Finding(Resource):
-    """The result of one check."""
+    """The result of a check."""
 
     name: str
     state: Literal["ok", "warning", "error"]
@@ -47,7 +47,7 @@ class Readiness(Resource):
 
     status: Literal["ok", "degraded", "unavailable"]
     checks: dict[str, str] = Field(examples=[{"database": "ok", "runs_dir": "ok"}])
-    """`ok`, or what is wrong, by dependency."""
+    """`ok` or the problem, by dependency."""
     notes: list[str] = Field(default_factory=list)
 
 

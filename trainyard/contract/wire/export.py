@@ -1,4 +1,4 @@
-"""What the command `export` and the process that converts a checkpoint send each other, one JSON document a line."""
+"""Messages between the command `export` and the process that converts a checkpoint, a JSON document per line."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -10,13 +10,13 @@ ExportKind = Literal["model", "adapter", "trained"]
 
 
 def needs_classes(spec: Mapping[str, Any]) -> bool:
-    """Return whether a checkpoint of a job with this spec makes a model only with the names of the classes, which
-    manifests of former releases lack."""
+    """Return whether the export of a checkpoint of this spec needs the names of the classes, which manifests of former
+    releases lack."""
     return spec["task"] == "sequence_classification" or (spec.get("data") or {}).get("source") == "images"
 
 
 class ExportRequest(Resource):
-    """A checkpoint to convert, and where to."""
+    """A checkpoint to convert, and the target folder."""
 
     job_id: str
     step: Step
@@ -32,7 +32,7 @@ class ExportRequest(Resource):
     merge: bool = False
     """Merge adapters into the weights of the base model, even if the spec does not."""
     base: str | None = None
-    """The folder of the base model on this machine, if it is not that of the spec."""
+    """The folder of the base model on this machine, if it differs from the spec's."""
 
 
 class ExportUpdate(Resource):
@@ -40,11 +40,11 @@ class ExportUpdate(Resource):
 
     phase: Literal["verifying", "reading", "merging", "writing", "done", "failed"]
     bytes_done: NonNegativeInt = 0
-    """Of the tensors, while they are read."""
+    """Bytes of tensors that were read so far."""
     bytes_total: NonNegativeInt = 0
     kind: ExportKind | None = None
-    """What the export is; set when it is done."""
+    """Kind of the export; set when it is done."""
     dtype: ExportDtype | None = None
     """Type of its weights; set when it is done."""
     message: str = ""
-    """What failed, and a hint."""
+    """The error, with a hint."""

@@ -1,4 +1,4 @@
-"""export.json: what an export is, what it belongs to, and the digests of its files. Written last."""
+"""export.json: the kind and origin of an export, and the digests of its files. Written last."""
 
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ CLASSES = "classes.json"
 
 
 class TextVectors(Resource):
-    """How a model that embeds texts makes a vector of one."""
+    """How an embedding model turns a text into a vector."""
 
     pooling: Literal["mean", "first", "last"]
     max_length: int
@@ -26,7 +26,7 @@ class TextVectors(Resource):
 
 
 class ExportNote(Resource):
-    """The description of an export. Those of former releases lack the fields with defaults."""
+    """The description of an export. Descriptions of former releases lack the fields with defaults."""
 
     kind: ExportKind
     task: str
@@ -45,8 +45,8 @@ class ExportNote(Resource):
     base_digest: str | None = None
     """Digest of the base that adapters or trained tensors belong to."""
     input: ModelInput | None = None
-    """What a model that reads no text expects."""
+    """The input that a model that reads no text expects."""
     vectors: TextVectors | None = None
-    """How a model that embeds texts makes a vector of one."""
+    """How an embedding model turns a text into a vector."""
     files: dict[str, ManifestFile] = Field(default_factory=dict)
     """Every other file of the export."""

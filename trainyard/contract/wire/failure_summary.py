@@ -1,4 +1,4 @@
-"""What a person looks at first after a failure."""
+"""The summary of a failure, which a person reads first."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ class Frame(Resource):
     """One frame of a traceback."""
 
     file: str
-    """Relative to the uploaded code, if it is part of it."""
+    """Path of the file; relative to the uploaded code, if it is part of it."""
     line: int
     function: str
     source: str = ""
@@ -34,8 +34,8 @@ class FailureSummary(Resource):
     is_traceback: bool = False
     """Whether `error.traceback` has a traceback; otherwise it is the end of the log."""
     last_lines: list[str] = Field(default_factory=list)
-    """The last lines that the failed rank wrote which are no part of a traceback."""
+    """The last lines that the failed rank wrote, without tracebacks."""
     fixes: list[Fix] = Field(default_factory=list)
-    """The most likely to help first."""
+    """Fixes, most promising first."""
     repeats: bool = False
     """Whether a retry without a change would fail in the same way."""

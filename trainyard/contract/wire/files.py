@@ -14,7 +14,7 @@ _CHECKPOINT_INDEX = ".metadata"
 def is_hidden(path: str) -> bool:
     """Return whether a part of the path begins with a dot, as in `.git/config`; not the index of a checkpoint.
 
-    Downloads of whole folders leave such files out: programs run or trust what they find under such names.
+    Downloads of whole folders leave such files out, because programs run or trust files with such names.
     """
     *folders, name = PurePosixPath(path).parts or ("",)
     return any(part.startswith(".") for part in folders) or (name.startswith(".") and name != _CHECKPOINT_INDEX)
@@ -70,7 +70,7 @@ class CodeResource(Resource):
 
 
 class UserUsage(Resource):
-    """Disk use of one user's jobs."""
+    """Disk use of a user's jobs."""
 
     name: str
     jobs: int

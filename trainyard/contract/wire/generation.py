@@ -1,4 +1,4 @@
-"""What the command `generate` and the process that runs the model send each other, one JSON document a line."""
+"""Messages between the command `generate` and the process that runs the model, a JSON document per line."""
 
 from typing import Annotated, Literal
 
@@ -17,9 +17,9 @@ class GenerationSettings(Resource):
     temperature: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] = 0.0
     """0: always the most likely token."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-    """Of the samples, with a temperature."""
+    """Seed of the sampling; used if `temperature` is not 0."""
     chat: bool = False
-    """Whether the prompt is what a user says, to be formatted by the tokenizer's chat template."""
+    """Whether the prompt is a user's message, to be formatted by the tokenizer's chat template."""
 
 
 class GenerationRequest(Resource):
@@ -33,14 +33,14 @@ class GenerationRequest(Resource):
 
 
 class GenerationUpdate(Resource):
-    """A piece of the text, the result, or the error that ended the generation."""
+    """A chunk of the text, the result, or the error that ended the generation."""
 
     phase: Literal["text", "done", "failed"]
     text: str = ""
-    """The next piece; when it is done, the whole text."""
+    """The next chunk; when the generation is done, the whole text."""
     prompt_tokens: NonNegativeInt = 0
     new_tokens: NonNegativeInt = 0
     finish: Finish | None = None
     """`stop`: the model ended the text. `length`: the limit of tokens was reached. Set when it is done."""
     message: str = ""
-    """What failed."""
+    """The error."""

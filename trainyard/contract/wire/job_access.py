@@ -1,4 +1,4 @@
-"""Getting into a running job: the request, its answer, and what the nodes print for `trainyard exec`."""
+"""Access to a running job: the request, its answer, and the output of the nodes for `trainyard exec`."""
 
 import base64
 import binascii
@@ -13,7 +13,7 @@ from trainyard.contract.base import NonNegativeInt, Resource, ShortText, Strict,
 AccessKind = Literal["shell", "exec"]
 
 _CHUNK = 600
-"""Bytes of output in one record: Slurm passes lines of at most 1024 bytes on as a whole."""
+"""Bytes of output in a record: Slurm passes lines of at most 1024 bytes on as a whole."""
 _MAX_SHOWN_NODE = 64
 _MAX_MESSAGE = 500
 
@@ -22,7 +22,7 @@ class AccessRequest(Strict):
     """The body of `POST /v1/jobs/{id}/access`."""
 
     kind: AccessKind = Field(examples=["exec"])
-    """`shell`: an interactive shell beside one rank. `exec`: one command on each node, or on the node of `rank`."""
+    """`shell`: an interactive shell beside a rank. `exec`: a command on each node, or on the node of `rank`."""
     rank: NonNegativeInt | None = None
     """Required for a shell."""
     program: ShortText | None = Field(default=None, examples=["nvidia-smi"])
@@ -46,7 +46,7 @@ class NodeRanks(Resource):
 
 
 class AccessResource(Resource):
-    """What a client needs to start a program beside the ranks of a job. It contains no secret."""
+    """The data with which a client starts a program beside the ranks of a job. It contains no secret."""
 
     model_config = example(
         command=[
@@ -65,18 +65,18 @@ class AccessResource(Resource):
     scheduler: str
     scheduler_id: str | None = Field(default=None, examples=["4711"])
     account: str = Field(examples=["anna"])
-    """The Unix account that the program must run as: that of the job. Its uid, if the account has no name."""
+    """The Unix account of the job, as which the program must run. Its uid, if the account has no name."""
     uid: int = Field(examples=[1000])
     folder: str = Field(examples=["/shared/runs/job_01kdvdna00az9cxjnszk8v8abh/attempts/1-0123456789abcdef"])
     """The folder of the attempt on the nodes."""
     command: list[str]
     """The program that runs on the node; it enters the environment of the ranks. The client appends arguments."""
     nodes: list[NodeRanks] = Field(examples=[[{"name": "node1", "ranks": [0, 1]}]])
-    """The nodes to enter: that of `rank`, or all of them."""
+    """The nodes to enter: the node of `rank`, or all nodes."""
 
 
 class CommandOutput(Strict):
-    """A piece of a command's output on one node."""
+    """A part of a command's output on a node."""
 
     node: Annotated[str, Field(max_length=_MAX_SHOWN_NODE)]
     stream: Literal["stdout", "stderr"]
@@ -85,7 +85,7 @@ class CommandOutput(Strict):
 
 
 class CommandEnd(Strict):
-    """The end of a command on one node."""
+    """The end of a command on a node."""
 
     node: Annotated[str, Field(max_length=_MAX_SHOWN_NODE)]
     exit_code: Annotated[int, Field(ge=0, le=255)]
@@ -96,7 +96,7 @@ class CommandEnd(Strict):
 
 
 def format_output(node: str, stream: Literal["stdout", "stderr"], data: bytes) -> Iterator[bytes]:
-    """Yield the lines that carry a piece of output."""
+    """Yield the lines that carry a chunk of output."""
     for start in range(0, len(data), _CHUNK):
         text = base64.b64encode(data[start : start + _CHUNK]).decode()
         yield _line({"node": node[:_MAX_SHOWN_NODE], "stream": stream, "data": text})
@@ -113,7 +113,7 @@ def _line(record: dict[str, object]) -> bytes:
 
 
 def parse_record(line: bytes) -> tuple[CommandOutput, bytes] | CommandEnd | None:
-    """Return a record, a piece of output with its bytes; None if the line is none."""
+    """Return the record in a line, for output with its bytes; None for other lines."""
     try:
         document = json.loads(line)
         if not isinstance(document, dict) or "exit_code" in document:

@@ -93,7 +93,7 @@ ConditionCode = Literal[
 _FieldName = Annotated[str, StringConstraints(max_length=64)]
 
 MAX_SHOWN_METRICS = 64
-"""Metrics that one resource or stream event carries."""
+"""Maximum number of metrics in a resource or stream event."""
 
 TERMINAL: frozenset[str] = frozenset({"succeeded", "failed", "cancelled"})
 
@@ -131,12 +131,12 @@ class JobProgress(Progress):
 
 
 class JobCondition(Resource):
-    """What a job waits for, or what is unusual about it, within its status."""
+    """The reason why a job waits, or another unusual condition, within its status."""
 
     code: str = Field(examples=["silent"])
-    """One of `ConditionCode`, or a later one: a client may be older than its service."""
+    """A value of `ConditionCode`, or an unknown code if the service is newer than the client."""
     data: dict[str, str] = Field(default_factory=dict, examples=[{"since": "2026-01-01 12:05:00 UTC"}])
-    """What the message says about it, such as since when, or the scheduler's reason."""
+    """Data of the message, such as the time since when, or the scheduler's reason."""
 
 
 class AttemptResource(Resource):
@@ -161,7 +161,7 @@ class AttemptResource(Resource):
     """The scheduler's own report of the end: its state, by whom the attempt was cancelled, the exit code, and why a
     node is out of service."""
     failure: str | None = None
-    """What the worker reported as the cause, in one line."""
+    """The cause that the worker reported, in one line."""
     failed_node: str | None = Field(default=None, examples=["node1"])
     """The node that caused the end; the next attempts exclude it."""
 
@@ -179,13 +179,13 @@ class JobResource(Resource):
     id: str = Field(examples=[EXAMPLE_JOB])
     name: str = Field(examples=["digits-ddp"])
     project: str | None = Field(default=None, examples=["digits"])
-    """Groups jobs in lists: from the spec, or what the program named to W&B."""
+    """Groups jobs in lists: from the spec, or else the project that the program named to W&B."""
     status: JobStatus = Field(examples=["running"])
     status_reason: StatusReason | None = None
     status_message: str = Field(examples=["runs on node1, node2"])
     """One sentence that explains the status."""
     condition: JobCondition | None = None
-    """The same for programs; None if there is nothing to wait for and nothing unusual."""
+    """The status message for programs; None if the job neither waits nor is unusual."""
     desired: Desired
     created_by: str
     created_at: Timestamp
@@ -193,7 +193,7 @@ class JobResource(Resource):
     sequence: int = 0
     """Position in the job's stream: `?after=<sequence>` streams only later events."""
     estimated_start: Timestamp | None = None
-    """While pending: the start time that the scheduler expects, if it reports one."""
+    """Start time that the scheduler expects for a pending job; None if it reports none."""
     started_at: Timestamp | None = Field(default=None, examples=["2026-01-01T12:01:00.000Z"])
     finished_at: Timestamp | None = None
     progress: JobProgress | None = None
@@ -202,10 +202,10 @@ class JobResource(Resource):
     metrics: dict[str, AnyFloat | None] = Field(default_factory=dict)
     """The latest values of at most 64 metrics; `GET /v1/jobs/{id}/metrics` returns all."""
     loss_metric: str | None = Field(default=None, examples=["train/loss"])
-    """The one of `metrics` that tables and pages show as the loss: `train/loss`, or the name that the program uses."""
+    """The key of `metrics` that tables and pages show as the loss: `train/loss`, or the name that the program uses."""
     evaluation_metric: str | None = Field(default=None, examples=["eval/accuracy"])
-    """The one of `metrics` that tells best how good the job is: that of early stopping or of the best checkpoint, or
-    else an accuracy, a score or a loss of its evaluations."""
+    """The key of `metrics` that tells best how good the job is: the metric of early stopping or of the best checkpoint,
+    or else an accuracy, a score or a loss of its evaluations."""
     metrics_omitted: int = 0
     """Number of the job's metrics that are not in `metrics`."""
     last_checkpoint_step: int | None = Field(default=None, examples=[100])
@@ -215,17 +215,17 @@ class JobResource(Resource):
     failure_summary: FailureSummary | None = None
     """The user's own part of the error, and fixes; not in lists."""
     advice: list[Advice] = Field(default_factory=list)
-    """While running: what would make the job faster or cheaper; not in lists."""
+    """Changes that would make the running job faster or cheaper; empty in lists."""
     metadata: dict[str, str] = Field(default_factory=dict, examples=[{"team": "nlp"}])
     parameters: dict[str, bool | int | float | str | None] = Field(default_factory=dict)
-    """What the program reported through its tracker, such as the learning rate. Lists of jobs have 64 at most, and
-    texts of at most 200 characters."""
+    """Values that the program reported through its tracker, such as the learning rate. Lists of jobs have 64 at most,
+    and texts of at most 200 characters."""
     tags: dict[str, str] = Field(default_factory=dict)
     """Tags that a user or the program gave, each with a text that may be empty; bounded in the same way."""
     notes: str | None = None
     """Notes of a user or the program, in Markdown; bounded in the same way."""
     archived: bool = False
-    """Whether lists leave the job out unless they are asked for it."""
+    """Whether lists leave out the job unless archived jobs are requested."""
     spec: dict[str, Any] = Field(examples=[{"gpus": 2, "steps": 400, "task": "image_classification"}])
     """The resolved spec."""
     run_directory: str = Field(examples=["/shared/runs/job_01kdvdna00az9cxjnszk8v8abh"])
@@ -234,7 +234,7 @@ class JobResource(Resource):
     sweep_id: str | None = None
     """The sweep that the job belongs to."""
     values: dict[str, bool | int | float | str | None] | None = None
-    """In a list with `columns`: the value of each."""
+    """In a list with `columns`: the value of each column."""
 
 
 class ProfileRequest(Strict):
@@ -253,7 +253,8 @@ class ResumeRequest(Strict):
     model_config = example()
 
     resources: Annotated[dict[_FieldName, JsonValue], Field(max_length=32)] = Field(default_factory=dict)
-    """Fields of the spec's `resources` to change; null: the default. The new spec is checked like that of a new job."""
+    """Fields of the spec's `resources` to change; null: the default. The new spec is checked like the spec of a new
+    job."""
 
 
 class RetryRequest(ResumeRequest):
@@ -287,7 +288,7 @@ class ResolveLostRequest(Strict):
 
 
 class ResolutionResource(Resource):
-    """What became of one lost job."""
+    """The outcome for a lost job."""
 
     object: Literal["resolution"] = "resolution"
     job_id: str

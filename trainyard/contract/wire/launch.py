@@ -11,7 +11,7 @@ from trainyard.contract.spec.stored_spec import unused_fields, without_fields
 from trainyard.contract.spec.training_spec import TrainingSpec
 
 PROTOCOL = 1
-"""Raised by a change of these documents, or of the reports, that an older launcher must not ignore."""
+"""Increased by a change of these documents, or of the reports, that an older launcher must not ignore."""
 
 _UPDATE = "it is older than the service; install the release of the service on the nodes"
 
@@ -27,11 +27,11 @@ class Origin(Document):
     """Whether the run continues after that step, with the optimizer's state and the position in the data. Else it loads
     only the weights and starts at its first step."""
     differs: Annotated[tuple[Identifier, ...], Field(max_length=256)] = ()
-    """The fields that differ and change the updates. Without any, a run that continues makes the updates that the
-    source would make."""
+    """The differing fields that change the updates. If empty, a run that continues makes the same updates as the source
+    would."""
     layout_differs: Annotated[tuple[Identifier, ...], Field(max_length=256)] = ()
-    """The fields that differ, if it continues with another layout, such as `gpus`. Ranks and micro-batches are
-    then added in another order, so that its numbers agree with the source's to rounding, not to the last digit."""
+    """The differing fields of the layout, such as `gpus`, if the run continues. Ranks and micro-batches are then added
+    in another order, so that its numbers agree with the source's up to rounding, not to the last digit."""
 
 
 class CurrentAttempt(Document):
@@ -40,14 +40,14 @@ class CurrentAttempt(Document):
     attempt_id: Identifier
     attempt: PositiveInt
     execution: PositiveInt
-    """The attempt's first execution. Of two attempts, the one with the higher number is the later one."""
+    """The attempt's first execution. A later attempt has a higher number."""
 
 
 class LaunchDocument(Document):
     """Written by the service to the attempt's folder before submission; read by every launcher and rank."""
 
     protocol: PositiveInt = PROTOCOL
-    """A launcher that knows only a lower one does not start."""
+    """A launcher that knows only lower protocols does not start."""
     job_id: Identifier
     attempt_id: Identifier
     attempt: PositiveInt
@@ -69,7 +69,7 @@ class LaunchDocument(Document):
     """Step of the run's newest checkpoint, as far as the service knows. If no valid checkpoint is left, the run is
     refused: it does not start again from the beginning by itself."""
     pause_at_step: PositiveInt | None = None
-    """The step after which the ranks save a checkpoint and end, if it is before the last one. The run continues from
+    """The step after which the ranks save a checkpoint and end, if it is before the last step. The run continues from
     there in a later attempt."""
     nodes: PositiveInt = 1
     ranks_per_node: PositiveInt
@@ -86,21 +86,21 @@ class LaunchDocument(Document):
     roots: AllowedRoots = UNRESTRICTED_ROOTS
     """Where the models and data of the spec may be."""
     container_runtime: ContainerRuntime | None = None
-    """What starts the container of the spec."""
+    """The program that starts the container of the spec."""
     site_setup: Annotated[str, StringConstraints(max_length=4096)] = ""
     """A file of the administrator that each node sources before the ranks start. Empty: none."""
     modules_init: Annotated[str, StringConstraints(max_length=4096)] = ""
     """The file that defines the command `module` in bash. Empty: the node searches for it."""
     umask: Annotated[int, Field(ge=0, le=0o777)] = 0o077
-    """The permissions that files and folders of the run do not get."""
+    """The umask of files and folders of the run."""
     log_bytes: PositiveInt = 1024**3
-    """Maximum disk use of one rank's log; older output is dropped."""
+    """Maximum disk use of a rank's log; older output is dropped."""
     time_limit_minutes: PositiveInt | None = None
     """The requested time limit."""
     partition_limit_minutes: PositiveInt | None = None
     """The partition's default time limit, if known."""
     lead_seconds: PositiveInt = 180
-    """Seconds before the time limit at which the ranks are requested to save, if the limit is long enough."""
+    """Seconds between the request to save and the time limit, if the limit is long enough."""
     excluded_nodes: Annotated[tuple[Identifier, ...], Field(max_length=1000)] = ()
     """Nodes on which earlier attempts of this job, or of several jobs, failed; they are excluded from this attempt."""
     spec: TrainingSpec
@@ -125,8 +125,8 @@ class LaunchDocument(Document):
 
     @property
     def processes_per_node(self) -> int:
-        """Number of processes that torchrun starts on each node: one for each rank, but one for `dp`, and for a program
-        that is started once per node or job."""
+        """Number of processes that torchrun starts on each node: 1 for `dp` and for a program that is started once per
+        node or job, else the number of ranks on the node."""
         return 1 if self.spec.has_one_process_per_node else self.ranks_per_node
 
     @property

@@ -1,4 +1,4 @@
-"""Where a job comes from, and what was made of it."""
+"""The origin of a job, and the jobs and versions made from it."""
 
 from typing import Literal
 
@@ -12,7 +12,7 @@ FORKED_FROM = "forked_from"
 
 
 class RelatedJob(Resource):
-    """A job that this one starts from, or that starts from this one."""
+    """A job from which this job starts, or that starts from this job."""
 
     job_id: str
     name: str | None = None
@@ -21,11 +21,11 @@ class RelatedJob(Resource):
     step: int | None = None
     """The step of the checkpoint from which the later of the two jobs starts. None: it took only the spec."""
     continues: bool = False
-    """Whether the later one continues after that step; else it took only the weights."""
+    """Whether the later job continues after that step; else it took only the weights."""
 
 
 class RelatedDependency(Resource):
-    """A job for which this one waits or has waited, or that waits or has waited for this one."""
+    """A job for which this job waits or has waited, or that waits or has waited for this job."""
 
     job_id: str
     name: str | None = None
@@ -59,7 +59,7 @@ class MadeVersion(Resource):
 
 
 class JobLineage(Resource):
-    """Where a job comes from, and what was made of it."""
+    """The origin of a job, and the jobs and versions made from it."""
 
     model_config = example(
         ancestors=[{"job_id": "job_01kdvdna00az9cxjnszk8v8abg", "name": "base", "status": "succeeded", "step": 400}],
@@ -69,20 +69,20 @@ class JobLineage(Resource):
     object: Literal["job_lineage"] = "job_lineage"
     job_id: str
     ancestors: list[RelatedJob] = Field(default_factory=list)
-    """The job that this one starts from, then the one that that starts from, and so on: 20 at most."""
+    """The job from which this job starts, then its own origin, and so on: 20 at most."""
     forks: list[RelatedJob] = Field(default_factory=list)
-    """Jobs that start from this one, oldest first."""
+    """Jobs that start from this job, oldest first."""
     has_more_forks: bool = False
     prerequisites: list[RelatedDependency] = Field(default_factory=list)
     """The jobs that `after` of the spec names."""
     dependents: list[RelatedDependency] = Field(default_factory=list)
-    """Jobs whose `after` names this one, oldest first."""
+    """Jobs whose `after` names this job, oldest first."""
     has_more_dependents: bool = False
     data: list[UsedData] = Field(default_factory=list)
     base: str | None = None
     """The base model: its folder, or its name in OpenAI's API."""
     base_versions: list[MadeVersion] = Field(default_factory=list)
-    """Versions of registered models that are of the job and step that this one starts from."""
+    """Versions of registered models made of the job and step from which this job starts."""
     sweep_id: str | None = None
     versions: list[MadeVersion] = Field(default_factory=list, examples=[[{"model": "digits", "version": 3}]])
     """Versions of registered models that are of this job."""

@@ -16,12 +16,12 @@ class LogLine(Resource):
     offset: int
     """Offset of its first byte. It never changes, so that a link to the line stays valid."""
     text: str
-    """The line without its end; a long one is cut."""
+    """The line without its end; a long line is cut."""
     level: LogLevel | None = None
 
 
 class LogLines(Resource):
-    """The matching lines of one part of a log. The whole log was searched once `has_more` is false."""
+    """The matching lines of a part of a log. The whole log was searched once `has_more` is false."""
 
     model_config = example(data=[{"offset": 8192, "text": "WARNING: the learning rate is 0", "level": "warning"}])
 
@@ -30,13 +30,13 @@ class LogLines(Resource):
     attempt: int | None = Field(default=None, examples=[1])
     """The attempt whose log was searched; none before the job's first attempt."""
     has_more: bool = Field(examples=[False])
-    """Whether a part of the log was not searched: the response is full, or the time for one request is over."""
+    """Whether a part of the log was not searched: the response is full, or the time limit of the request is over."""
     next_offset: int = Field(examples=[10240])
     """The `offset` of the request that continues."""
 
 
 class LogPosition(Resource):
-    """Where a log was at a time."""
+    """The position in a log at a point in time."""
 
     object: Literal["log_position"] = "log_position"
     attempt: int
@@ -44,4 +44,4 @@ class LogPosition(Resource):
     offset: int = Field(examples=[8192])
     """Offset of the first line that was received at this time or later; the end of the log if there is none."""
     time: Timestamp
-    """The requested time; of a step, when it was done."""
+    """The requested time; for a step, the time when it was done."""

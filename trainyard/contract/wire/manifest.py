@@ -1,4 +1,4 @@
-"""manifest.json: what makes a folder a checkpoint. Written last."""
+"""manifest.json: its presence makes a folder a checkpoint. Written last."""
 
 from pydantic import Field
 
@@ -25,9 +25,9 @@ class Manifest(Resource):
     files: dict[str, ManifestFile]
     metrics: dict[str, AnyFloat] = Field(default_factory=dict)
     sources: dict[str, str] = Field(default_factory=dict)
-    """Digests of what the run is trained from and the checkpoint does not hold, by the field of the spec."""
+    """Digests of the files that the run is trained from and the checkpoint does not hold, by field of the spec."""
     classes: tuple[str, ...] = ()
-    """Names of the outputs of a model that classifies. Those of former releases lack them."""
+    """Names of the outputs of a model that classifies. Checkpoints of former releases lack them."""
     created_at: Timestamp
 
     @property

@@ -1,4 +1,4 @@
-"""Images and other media that programs log: the reports of workers, and what the API returns of them."""
+"""Images and other media that programs log: the reports of workers, and the resources of the API."""
 
 from itertools import pairwise
 from pathlib import PurePosixPath
@@ -21,11 +21,11 @@ from trainyard.contract.base import (
 from trainyard.contract.wire.reports import MetricKey, SpoolRecords
 
 MAX_MEDIA = 32
-"""Items of one report."""
+"""Items of a report."""
 MAX_JOB_MEDIA = 20_000
-"""Items of one job."""
+"""Items of a job."""
 MAX_MEDIA_KEYS = 1000
-"""Keys of one job."""
+"""Keys of a job."""
 MAX_BINS = 512
 MAX_CAPTION = 2000
 MAX_PATH = 1000
@@ -43,10 +43,10 @@ MediaPath = Annotated[SanitizedText, StringConstraints(min_length=1, max_length=
 
 
 class Histogram(Document):
-    """How many values were between one edge and the next."""
+    """How many values were between an edge and the next."""
 
     bins: Annotated[tuple[Float, ...], Field(min_length=2, max_length=MAX_BINS + 1)]
-    """The edges, ascending, one more than `values`."""
+    """The edges, ascending; `values` has one item less."""
     values: Annotated[tuple[Float, ...], Field(min_length=1, max_length=MAX_BINS)]
 
     @model_validator(mode="after")
@@ -83,15 +83,15 @@ class MediaItem(Document):
 
 
 class MediaReport(Document):
-    """Media of one execution."""
+    """Media of an execution."""
 
     model_config = example(items=[{"key": "samples", "step": 10, "type": "image", "path": "images/10.png"}])
 
     execution: PositiveInt
     items: Annotated[tuple[MediaItem, ...], Field(max_length=MAX_MEDIA)]
     source: SpoolRecords | None = Field(default=None, exclude_if=lambda value: value is None)
-    """The records that have the items. Of several items of one key, step and position, the one of the highest record
-    stays, and within a record the last one. Between two spools, and without `source`, the first stays."""
+    """The records that have the items. If several items have the same key, step and position, the item of the highest
+    record stays, and within a record the last. Between two spools, and without `source`, the first stays."""
 
     @model_validator(mode="after")
     def _check_source(self) -> "MediaReport":
@@ -123,12 +123,12 @@ class MediaResource(Resource):
 
 
 class MediaKeyResource(Resource):
-    """The media of a job under one key."""
+    """The media of a job under a key."""
 
     object: Literal["media_key"] = "media_key"
     key: str = Field(examples=["samples"])
     type: MediaType = Field(examples=["image"])
-    """If a program logged several types under the key, one of them."""
+    """The type of the media; any of them, if a program logged several types under the key."""
     count: int = Field(examples=[3])
     first_step: int = Field(examples=[0])
     last_step: int = Field(examples=[20])

@@ -18,7 +18,7 @@ from trainyard.contract.base import (
 from trainyard.contract.validation_messages import ALIAS_PATTERN, MODEL_NAME_PATTERN
 
 NEWEST = "latest"
-"""Stands for the newest version, and so is no alias."""
+"""Stands for the newest version, and so cannot be an alias."""
 
 ModelName = Annotated[str, StringConstraints(pattern=MODEL_NAME_PATTERN)]
 Alias = Annotated[str, StringConstraints(pattern=ALIAS_PATTERN)]
@@ -50,7 +50,7 @@ class ModelParent(Resource):
 
 
 class ModelVersionResource(Resource):
-    """One version of a registered model: the export of a job, or one of its checkpoints."""
+    """A version of a registered model: the export or a checkpoint of a job."""
 
     object: Literal["model_version"] = "model_version"
     model: str = Field(examples=["chat"])
@@ -65,7 +65,7 @@ class ModelVersionResource(Resource):
     digest: str
     """SHA-256 of `export.json`, which has the digests of the other files, or of the checkpoint's manifest."""
     metrics: dict[str, AnyFloat] = Field(default_factory=dict, examples=[{"eval/loss": 0.25}])
-    """Of the checkpoint, or the job's latest ones."""
+    """Metrics of the checkpoint, or else the job's latest metrics."""
     base: str | None = Field(default=None, examples=["/shared/models/llama-3.2-1b"])
     """The folder of the base model, if a model of a folder was trained."""
     is_adapter: bool = Field(default=False, examples=[True])

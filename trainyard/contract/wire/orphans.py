@@ -1,4 +1,4 @@
-"""Orphans: what runs or lies on disk, and no job of the database names."""
+"""Orphans: entries of the scheduler's queue and run directories that no job of the database names."""
 
 from typing import Literal
 
@@ -28,7 +28,7 @@ class OrphanResource(Resource):
     """The run directory."""
     first_observed_at: Timestamp
     requested: Literal["cancel", "adopt"] | None = None
-    """What an administrator has requested; the reconciler does it."""
+    """The action that an administrator has requested; the reconciler performs it."""
     message: str = Field(default="", examples=[""])
     """Why the request could not be fulfilled."""
 
@@ -40,7 +40,7 @@ class JobCreator(Strict):
 
 
 class OrphanRequest(Strict):
-    """The body of `POST /v1/orphans/{id}/resolve`: what to do about an orphan."""
+    """The body of `POST /v1/orphans/{id}/resolve`: the action for an orphan."""
 
     action: Literal["cancel", "adopt"] = Field(examples=["adopt"])
     """`cancel`: remove it from the scheduler's queue. `adopt`: make a job from its run directory."""

@@ -34,4 +34,4 @@ class ErrorEnvelope(Resource):
 
     error: ErrorBody
     problems: list[dict[str, str]] | None = None
-    """All problems of a spec, each with `param` and `message`; the first one is also in `error`."""
+    """All problems of a spec, each with `param` and `message`; the first is also in `error`."""

@@ -16,7 +16,7 @@ class ModelSize(Resource):
 
 
 class MemoryParts(Resource):
-    """Bytes on one rank in the phase with the peak memory; they add up to the peak."""
+    """Bytes on a rank in the phase with the peak memory; they add up to the peak."""
 
     parameters: int = 0
     """In fp32; the rank's shard if the model is sharded."""
@@ -35,7 +35,7 @@ class MemoryParts(Resource):
 
 
 class StrategyPlan(Resource):
-    """The needs of one strategy with the spec's number of ranks."""
+    """The needs of a strategy with the spec's number of ranks."""
 
     strategy: str
     micro_size: int | None = None
@@ -77,9 +77,9 @@ class DiskNeed(Resource):
     """Disk space in the run directory, in bytes."""
 
     checkpoint_bytes: int
-    """Maximum size of one checkpoint: trained parameters, optimizer state and metadata."""
+    """Maximum size of a checkpoint: trained parameters, optimizer state and metadata."""
     checkpoints: int
-    """Maximum number at any time, including the one being written."""
+    """Maximum number at any time, including an unfinished checkpoint."""
     export_bytes: int
     """Size of the export without the tokenizer's files."""
     total_bytes: int
@@ -99,7 +99,7 @@ class StartEstimateResource(Resource):
     created_at: Timestamp | None = Field(default=None, examples=[EXAMPLE_TIME])
     answered_at: Timestamp | None = Field(default=None, examples=[EXAMPLE_TIME])
     accepted: bool | None = Field(default=None, examples=[True])
-    """Whether the scheduler would accept the job; None: no answer yet, or no clear one."""
+    """Whether the scheduler would accept the job; None: no answer yet, or no clear answer."""
     estimated_start: Timestamp | None = Field(default=None, examples=[EXAMPLE_LATER])
     message: str
 
@@ -140,14 +140,14 @@ class PlanResource(Resource):
     """Why the size of the model is unknown."""
     strategies: list[StrategyPlan] = Field(default_factory=list)
     strategy: str = Field(examples=["ddp"])
-    """The strategy of the spec, or the one that `auto` selects."""
+    """The strategy of the spec, or the selection of `auto`."""
     strategy_reason: str = Field(examples=["set in the spec"])
     """Why this strategy is used."""
     fits: bool | None = Field(default=None, examples=[True])
     summary: str = Field(examples=["fits: needs about 6 GiB of 80 GiB per GPU"])
     """The result as a sentence."""
     accelerator: Literal["cpu", "cuda"] = Field(default="cuda", examples=["cuda"])
-    """What the ranks compute on."""
+    """The accelerator of the ranks."""
     gpus: list[GpuMemory] = Field(default_factory=list)
     """The possible GPU types. On a local backend without GPUs: each rank's share of the machine's memory."""
     changes: list[Change] = Field(default_factory=list)

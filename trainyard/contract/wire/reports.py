@@ -44,13 +44,13 @@ from trainyard.contract.wire.worker_events import EventData, check_event_data
 MAX_POINTS = 1000
 MAX_EVENTS = 100
 MAX_LOG_CHUNK = 256 * 1024
-"""Bytes of one log append."""
+"""Bytes of a log append."""
 
 MAX_NAME = 1024
 """Characters of a host, an error's type or its hint."""
 MAX_CHECKPOINT_METRICS = 1000
 MAX_PARAMETERS = 1000
-"""Parameters, and tags, of one report and of one job."""
+"""Maximum number of parameters, and of tags, of a report and of a job."""
 MAX_PARAMETER_TEXT = 2000
 MAX_PARAMETER_CHARS = 100_000
 """Characters of all parameters, or of all tags, of a job, names included: every list of jobs reads them."""
@@ -94,7 +94,7 @@ class Claim(Document):
     host: ReportedName = Field(examples=["node1"])
     pid: PositiveInt = Field(examples=[4242])
     scheduler_id: Annotated[str, StringConstraints(pattern=SCHEDULER_ID_PATTERN)] | None = None
-    """The scheduler's id of the job in which the claimant runs, if it has one."""
+    """The scheduler's id of the job in which the claimant runs, if any."""
     nodes: Annotated[str, StringConstraints(pattern=NODE_LIST_PATTERN)] | None = None
     """All nodes of that job, as a Slurm node list: `node[1-2]`. Host names may differ."""
 
@@ -111,7 +111,7 @@ class ClaimGrant(Document):
 
     execution: PositiveInt
     secrets: dict[VariableName, SecretValue] = Field(default_factory=dict, max_length=MAX_SPEC_SECRETS, repr=False)
-    """The values of `environment.secrets`, without those that the user has deleted."""
+    """The values of `environment.secrets`, without secrets that the user has deleted."""
 
 
 class Accepted(Resource):
@@ -164,7 +164,7 @@ class HeartbeatReply(Document):
 
 
 class Point(Document):
-    """The value of one metric at one step."""
+    """The value of a metric at a step."""
 
     key: MetricKey
     step: Step
@@ -173,7 +173,7 @@ class Point(Document):
 
 
 Phase = Literal["training", "evaluating", "saving", "exporting"]
-"""What a run does after its start."""
+"""The phase of a run after its start."""
 
 
 class Progress(Document):
@@ -182,14 +182,14 @@ class Progress(Document):
     step: Step
     """Completed steps."""
     total_steps: Step | None
-    """The length of the run; None: a program has not said it."""
+    """The length of the run; None: the program has not reported it."""
     epoch: NonNegativeInt = 0
     seconds_per_step: AnyFloat | None = None
     """Average over about the last minute, evaluations and waits for checkpoints included."""
     seconds_left: AnyFloat | None = None
     """Expected time to the end of the last step, with the evaluations and checkpoints until then."""
     phase: Phase | None = None
-    """What the run does now."""
+    """The current phase of the run."""
     phase_done: NonNegativeInt | None = None
     """Evaluated examples of `phase_total`."""
     phase_total: NonNegativeInt | None = None
@@ -200,21 +200,22 @@ class Progress(Document):
 
 
 IDLE_GPUS = "idle_gpus"
-"""Last part of the name of a node's number of GPUs that were below `IDLE_GPU_PERCENT` for `IDLE_GPU_SECONDS`."""
+"""Last part of the name of the metric that counts the GPUs of a node below `IDLE_GPU_PERCENT` for
+`IDLE_GPU_SECONDS`."""
 IDLE_GPU_PERCENT = 5.0
 IDLE_GPU_SECONDS = 300.0
 
 UNKNOWN_STEP = 2**53
-"""The step that an execution resumed from, as a writer sends it that does not know it: it hides no point."""
+"""The step that a writer sends if it does not know the step from which the execution resumed. It hides no point."""
 
 
 MAX_SPOOL = 2**17 - 1
 MAX_RECORD = 2**36 - 1
-"""Largest numbers of a spool and of a record in it. Both fit into one integer that every JSON parser reads exactly."""
+"""Largest numbers of a spool and of a record in it. Both fit into an integer that every JSON parser reads exactly."""
 
 
 class SpoolRecords(Document):
-    """The records of a spool from which the points of a batch are."""
+    """The records of a spool that contain the points of a batch."""
 
     model_config = example(records=[[7, 1]])
 
@@ -241,24 +242,24 @@ class SpoolRecords(Document):
 
 
 class MetricsBatch(Document):
-    """Points of one execution; either all are stored or none."""
+    """Points of an execution; either all are stored or none."""
 
     model_config = example(points=[{"step": 10}])
 
     execution: PositiveInt
     resumed_from_step: Step = Field(examples=[0])
-    """The step of the checkpoint from which this execution started; 0: none. It hides
-    later points of earlier executions. The lowest one of the execution's batches counts."""
+    """The step of the checkpoint from which this execution started; 0: none. It hides later points of earlier
+    executions. The lowest value of the execution's batches counts."""
     points: Annotated[tuple[Point, ...], Field(max_length=MAX_POINTS), FailFast()] = ()
     progress: Progress | None = Field(default=None, examples=[{"step": 10, "total_steps": 400}])
     source: SpoolRecords | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Where the points are from. Of several values of a metric at one step of an execution, the one of the highest
-    record stays, and within a record the last one. Between two spools, and without `source`, the first stays."""
+    """The records that have the points. If a metric has several values at a step of an execution, the value of the
+    highest record stays, and within a record the last. Between two spools, and without `source`, the first stays."""
     restarts: Annotated[tuple[MetricKey, ...], Field(max_length=MAX_POINTS)] = Field(
         default=(), examples=[[]], exclude_if=lambda value: not value
     )
-    """Metrics whose curves begin again with this batch: what the execution reported of them in earlier records of the
-    spool is deleted, and is not stored if it arrives later. Such a batch has the points of one record alone."""
+    """Metrics whose curves begin again with this batch: their points in earlier records of the execution's spool are
+    deleted, and are not stored if they arrive later. Such a batch has the points of a single record."""
 
     @model_validator(mode="after")
     def _check_source(self) -> "MetricsBatch":
@@ -290,7 +291,7 @@ class WorkerEvent(Document):
 
 
 class EventsBatch(Document):
-    """Events of one execution."""
+    """Events of an execution."""
 
     model_config = example(events=[{"type": "note", "level": "info"}])
 
@@ -312,7 +313,7 @@ class CheckpointReport(Document):
     metrics: dict[MetricKey, AnyFloat] = Field(default_factory=dict, max_length=MAX_CHECKPOINT_METRICS)
     time: Timestamp
     seconds: Annotated[NonNegativeFloat, Field(le=1e9)] | None = None
-    """From the begin of the save until the manifest was on disk. None: an older worker."""
+    """Time from the start of the save until the manifest was on disk. None: an older worker."""
     removed_steps: Annotated[tuple[Step, ...], Field(max_length=10_000)] = ()
     """Steps of the checkpoints that retention has deleted."""
 
@@ -336,7 +337,7 @@ class ParametersReport(Document):
     tags: dict[ParameterName, ParameterText] = Field(default_factory=dict, max_length=MAX_PARAMETERS)
     notes: ParameterText | None = Field(default=None, examples=["a first try"])
     removed_tags: tuple[ParameterName, ...] = Field(default=(), max_length=MAX_PARAMETERS)
-    """Tags that the program deleted; those in `tags` are set after it."""
+    """Tags that the program deleted, before `tags` are set."""
 
 
 class Failure(Document):
@@ -354,7 +355,7 @@ class Failure(Document):
     node: ReportedName | None = None
     """The node that caused the error, by its name in the scheduler; the next attempt excludes it."""
     consequence: StrictBool = False
-    """Whether another rank, which left no error, caused this one."""
+    """Whether another rank, which left no error, caused this error."""
 
     exit_code: Annotated[int, Field(ge=0, le=255), BeforeValidator(reject_bool)] | None = None
     """The exit code of a user's program."""
@@ -377,9 +378,9 @@ class FinishRecord(Document):
     """If the run was stopped early, the step of its best evaluation."""
     failure: Failure | None = None
     restarts: NonNegativeInt = 0
-    """In-place restarts of torchrun within the attempt; each used one retry."""
+    """In-place restarts of torchrun within the attempt; each used a retry."""
     of_program: StrictBool = False
-    """Whether a program of the user's ran, whose number of steps nobody else knows."""
+    """Whether a user's program ran, which alone knows its number of steps."""
     time: Timestamp = Field(examples=[EXAMPLE_LATER])
 
 

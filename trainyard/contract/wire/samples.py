@@ -8,7 +8,7 @@ from trainyard.contract.base import NonNegativeInt, Step
 from trainyard.contract.spec.objectives import MAX_PROMPTS
 
 FOLDER = "samples"
-"""Folder of a job's artifacts with one file for each evaluation, named by its step."""
+"""Folder of a job's artifacts with a file for each evaluation, named by its step."""
 MAX_BYTES = 2**20
 """No file of samples is larger."""
 
@@ -29,7 +29,7 @@ class Sample(_Stored):
 
 
 class SamplesRecord(_Stored):
-    """The samples of one evaluation."""
+    """The samples of an evaluation."""
 
     step: Step
     samples: Annotated[tuple[Sample, ...], Field(max_length=MAX_PROMPTS)]

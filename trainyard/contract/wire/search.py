@@ -25,7 +25,7 @@ _MAX_INT = 2**31
 
 Algorithm = Literal["random", "grid", "tpe", "asha", "hyperband"]
 RUNG_ALGORITHMS: frozenset[str] = frozenset({"asha", "hyperband"})
-"""They pause trials at rungs and continue the best ones."""
+"""They pause trials at rungs and continue the best trials."""
 
 FieldPath = Annotated[str, StringConstraints(max_length=200, pattern=FIELD_PATH_PATTERN)]
 """The path of a field of a spec, such as `optimizer.lr`."""
@@ -34,7 +34,7 @@ BoundedInt = Annotated[int, Field(ge=-_MAX_INT, le=_MAX_INT), BeforeValidator(re
 
 
 def reject_nested_paths(changed: dict[str, Any]) -> dict[str, Any]:
-    """Raises ValueError: one path is inside of another."""
+    """Raises ValueError: a path is inside another."""
     for path in changed:
         if outer := next((other for other in changed if path.startswith(f"{other}.")), None):
             raise ValueError(f"contains `{path}` and `{outer}`, which overlap")
@@ -52,7 +52,7 @@ def reject_duplicates(values: list[Any]) -> list[Any]:
 
 
 class Condition(Strict):
-    """Sets a field only in trials where another searched field has one of some values."""
+    """Sets a field only in trials where another searched field has one of certain values."""
 
     field: FieldPath
     """The other field; its range is a `choice` or `int`."""
@@ -115,7 +115,7 @@ RANGE_FORMS = "log:LOW:HIGH, uniform:LOW:HIGH, int:LOW:HIGH, intlog:LOW:HIGH or 
 
 
 def typed_value(text: str) -> Any:
-    """Return the number, boolean or null that a text stands for, or the text itself: `1e-2` is a number."""
+    """Return the number, boolean or null that a text represents, or the text itself: `1e-2` is a number."""
     text = text.strip()
     if _NUMBER.fullmatch(text):
         number = float(text)
@@ -169,7 +169,7 @@ Range = Annotated[
 
 
 def _order_conditions(space: dict[str, Any]) -> dict[str, Any]:
-    """Return the ranges so that each condition comes after its field. Raises ValueError: there is no such order."""
+    """Return the ranges so that each condition comes after its field. Raises ValueError: no such order exists."""
     ordered: dict[str, Any] = {}
     waiting = dict(space)
     while waiting:
@@ -219,21 +219,21 @@ class Search(Strict):
 
     algorithm: Algorithm = "tpe"
     """`random`; `grid`, all combinations; `tpe`, a model of good and bad trials; `asha` and `hyperband`, which train
-    many trials for few steps and continue the best ones."""
+    many trials for few steps and continue the best."""
     space: Annotated[dict[FieldPath, Range], AfterValidator(reject_nested_paths), AfterValidator(_order_conditions)] = (
         Field(min_length=1, max_length=MAX_PARAMETERS, json_schema_extra=CLOSED)
     )
     """The range of each field, as an object or as text: `log:1e-5:1e-1`, `uniform:0:1`, `int:1:8`, `choice:a,b`."""
     metric: MetricKey | None = None
-    """The metric that trials are compared by. Absent: that of `checkpoint.keep_best`, by default `eval/loss`."""
+    """The metric that trials are compared by. Absent: same as `checkpoint.keep_best`, by default `eval/loss`."""
     mode: Literal["min", "max"] | None = None
-    """Whether a smaller or a larger value is better. Absent: that of `checkpoint.keep_best`, or `min`."""
+    """Whether a smaller or a larger value is better. Absent: same as `checkpoint.keep_best`, or else `min`."""
     max_trials: Annotated[int, Field(ge=1, le=MAX_TRIALS), BeforeValidator(reject_bool)] | None = None
     """Number of trials. Absent: 30, or all combinations of a grid."""
     max_gpu_hours: PositiveFloat | None = None
-    """GPU time after which no trial starts or continues; running ones finish. Absent: no limit."""
+    """GPU time after which no trial starts or continues; running trials finish. Absent: no limit."""
     seed: Annotated[int, Field(ge=0, le=2**32 - 1), BeforeValidator(reject_bool)] = 0
-    """Trials are drawn from it and from the results before them."""
+    """Seed. Trials depend only on it and on earlier results."""
     sampler: Literal["tpe", "random"] = "tpe"
     """For `asha` and `hyperband`: how values are proposed."""
     min_steps: PositiveInt | None = None

@@ -10,14 +10,14 @@ from trainyard.contract.local_paths import is_loopback
 from trainyard.contract.validation_messages import CREDENTIAL_PATTERN
 
 MAX_CREDENTIAL = 4096
-"""Maximum length of a credential; one that carries a message of `sign_in_message` has a few hundred characters."""
+"""Maximum length of a credential. A message of `sign_in_message` takes a few hundred characters."""
 
 _PURPOSE = "trainyard sign-in 1"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class NonceResource(Resource):
-    """A nonce for one sign-in."""
+    """A nonce for a single sign-in."""
 
     object: Literal["sign_in_nonce"] = "sign_in_nonce"
     nonce: str = Field(examples=["MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY"])
@@ -25,7 +25,7 @@ class NonceResource(Resource):
 
 
 class SignInCodeResource(Resource):
-    """A code that signs one browser in, once."""
+    """A code that signs a browser in, once."""
 
     object: Literal["sign_in_code"] = "sign_in_code"
     code: Annotated[str, Field(repr=False)] = Field(examples=["QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVphYmNkZWY"])
@@ -65,11 +65,11 @@ def audience(url: str, host_name: str) -> str:
 
 
 def sign_in_message(url: str, host_name: str, nonce: str) -> bytes:
-    """Return what a credential for one sign-in carries.
+    """Return the message of the credential for a sign-in.
 
     Args:
-        url: The URL at which the client reaches the service. It must never come from the service itself: a program
-            that pretends to be a service could name the URL of another one, and sign in there with the credential.
+        url: The URL at which the client reaches the service. It must never come from the service itself: a program that
+            pretends to be a service could name the URL of another service, and sign in there with the credential.
         host_name: Name of the machine.
     """
     return f"{_PURPOSE}\n{audience(url, host_name)}\n{nonce}\n".encode()

@@ -1,4 +1,4 @@
-"""The spool of an execution: rank 0's reports, written before they are sent; one record per line, with a checksum."""
+"""The spool of an execution: rank 0's reports, written before they are sent. Each line is a record with a checksum."""
 
 import re
 import zlib
@@ -26,12 +26,12 @@ _LINE = re.compile(
 )
 
 RESTARTS_MARK = b'"restarts":'
-"""In the text of a record with which curves begin again."""
+"""Part of the text of each record with which curves begin again."""
 
 PUT_ASIDE_SUFFIX = ".put_aside"
-"""Of the file beside a spool that lists the acknowledged records that the service has not stored."""
+"""Suffix of the file beside a spool that lists the acknowledged records that the service has not stored."""
 MAX_PUT_ASIDE = 1000
-"""Records of one spool that are listed as put aside."""
+"""Maximum number of records of a spool that are listed as put aside."""
 _MAX_LINE = 16 * 1024 * 1024
 """Maximum bytes of a line, so that a file without line breaks is not read into memory as a whole."""
 _MAX_COMMAS = 100_000
@@ -129,7 +129,7 @@ def format_put_aside(starts: Iterable[int]) -> str:
 
 
 def parse_put_aside(content: bytes) -> list[int]:
-    """Return the offsets in that file, each once and in order; a line that is no number is left out."""
+    """Return the offsets in that file, each once and in order; a line that is not a number is left out."""
     return sorted({int(line) for line in content.split(b"\n") if re.fullmatch(rb"\d{1,18}", line)})
 
 

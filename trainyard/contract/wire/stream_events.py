@@ -21,7 +21,7 @@ class StatusUpdate(Resource):
 
 
 class MetricsUpdate(Resource):
-    """Data of a `metrics` event: new points of one execution."""
+    """Data of a `metrics` event: new points of an execution."""
 
     execution: int
     resumed_from_step: int
@@ -44,7 +44,7 @@ class JobMetricsUpdate(Resource):
     name: str
     values: dict[str, AnyFloat]
     loss_metric: str | None = None
-    """The one of `values` that is the training loss."""
+    """The key of `values` that is the training loss."""
     progress: JobProgress | None = None
 
 
@@ -53,7 +53,7 @@ class Reset(Resource):
 
 
 class LogUpdate(Resource):
-    """Data of a `log` event: the next bytes of one log, decoded as UTF-8 with replacement."""
+    """Data of a `log` event: the next bytes of a log, decoded as UTF-8 with replacement."""
 
     attempt: int
     rank: str

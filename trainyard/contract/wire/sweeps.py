@@ -23,9 +23,9 @@ from trainyard.contract.wire.search import CLOSED, FieldPath, Search, reject_dup
 
 MAX_AXES = 10
 DEFAULT_PARALLEL = 4
-"""Members of a search that run at once: more of them learn less from each other."""
+"""Default number of members of a search that run at once. With more members, each learns less from the others."""
 MAX_CHANGES = 64
-"""Changed fields of one member."""
+"""Changed fields of a member."""
 
 Values = Mapping[str, Any]
 
@@ -112,9 +112,10 @@ class SweepResource(Resource):
     algorithm: str = "grid"
     """How values are chosen; `members` if they were listed."""
     state: SweepState = Field(default="finished", examples=["running"])
-    """Of a search: `running` while members are proposed or run. Else `finished` when all members have ended."""
+    """`running` while members are proposed or run, then `finished`. A search may also end as `cancelled` or
+    `failed`."""
     message: str = ""
-    """Of a search: why it has ended, or what it waits for."""
+    """Why a search has ended or waits."""
 
 
 class SweepMember(Resource):
@@ -129,17 +130,17 @@ class SweepMember(Resource):
     progress: JobProgress | None = None
     metrics: dict[str, AnyFloat | None] = Field(default_factory=dict)
     loss_metric: str | None = None
-    """The one of `metrics` that is the training loss."""
+    """The key of `metrics` that is the training loss."""
     number: int = 0
     """Its position in the sweep, from 0."""
     state: MemberState = "waiting"
     """`paused`: at a rung, and may continue. `stopped_early`: ended at a rung, since others were better."""
     value: AnyFloat | None = None
-    """The value of the sweep's metric: the last one, or that of the last rung of a member that was paused there."""
+    """The last value of the sweep's metric; for a member that was paused at a rung, the value at that rung."""
     rank: int | None = None
     """1 is the best. Members that have trained for more rungs come first. None: failed, or without a value."""
     rungs: dict[str, AnyFloat | None] = Field(default_factory=dict)
-    """Of `asha` and `hyperband`: the value at each rung that it has reached, by step."""
+    """The value at each rung that the member has reached, by step; for `asha` and `hyperband`."""
 
 
 class SweepDetail(SweepResource):
@@ -153,12 +154,12 @@ class SweepDetail(SweepResource):
     """The job with rank 1."""
     search: Search | None = None
     rung_steps: list[int] = Field(default_factory=list)
-    """Of `asha` and `hyperband`: the steps at which members are paused."""
+    """The steps at which `asha` and `hyperband` pause members."""
     gpu_seconds: float = 0.0
     """GPU time of all members so far: allocated GPUs times time."""
     importance: dict[str, float] = Field(default_factory=dict)
-    """Of a search: each field's share of what separates good members from the others (PED-ANOVA); empty until about
-    ten members have a value."""
+    """Each field's share of the difference between good members of a search and the others (PED-ANOVA); empty until
+    about ten members have a value."""
 
 
 def variants(request: SweepRequest) -> list[dict[str, Any]]:

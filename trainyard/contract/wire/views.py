@@ -1,4 +1,4 @@
-"""The runs table: changes of what a job is called, keys of queries, and saved views."""
+"""The runs table: changes of the names and tags of jobs, keys of queries, and saved views."""
 
 from typing import Annotated, Literal
 
@@ -10,7 +10,7 @@ from trainyard.contract.job_query import MAX_KEY, MAX_QUERY
 MAX_NOTES = 20_000
 """Characters of a job's notes."""
 MAX_EDITED_TAGS = 100
-"""Tags that one request changes."""
+"""Maximum number of tags that a request changes."""
 MAX_VIEW_COLUMNS = 100
 
 TagName = Annotated[
@@ -27,17 +27,17 @@ EditedTags = Annotated[
 
 
 class JobChanges(Strict):
-    """The body of `PATCH /v1/jobs/{id}`. Fields that are left out stay as they are."""
+    """The body of `PATCH /v1/jobs/{id}`. Omitted fields do not change."""
 
     name: DisplayName | None = None
     project: DisplayName | Literal[""] | None = None
-    """An empty text takes the job out of its project."""
+    """An empty text removes the job from its project."""
     tags: EditedTags | None = Field(default=None, examples=[{"baseline": ""}])
     """Tags to add, each with a text that may be empty, or with null to remove. Other tags stay."""
     notes: NotesText | None = Field(default=None, examples=["**Best.**"])
     """Notes in Markdown; an empty text removes them."""
     archived: StrictBool | None = None
-    """Whether lists leave the job out unless they are asked for it. Only jobs that have ended can be archived."""
+    """Whether lists leave out the job unless archived jobs are requested. Only jobs that have ended can be archived."""
 
 
 class JobKeyResource(Resource):
@@ -70,7 +70,7 @@ class ViewRequest(Strict):
     group: Annotated[str, StringConstraints(max_length=MAX_KEY, pattern=r"^[^\x00]*$")] = ""
     """The keys by whose values the page groups jobs, separated by commas; a comma within a key is doubled."""
     page: Annotated[str, StringConstraints(max_length=4000, pattern=r"^[\x20-\x7e]*$")] = ""
-    """What else the dashboard keeps of the view, as a query string: widths, pinned columns and charts."""
+    """Further state of the view in the dashboard, as a query string: widths, pinned columns and charts."""
 
 
 class ViewResource(Resource):

@@ -10,15 +10,15 @@ from trainyard.contract.validation_messages import describe_error
 from trainyard.contract.wire.data_accounts import DATA_ACCOUNT, DataAccount
 
 WORKER_PREFIX = "worker."
-"""Every event of a worker is stored with this prefix, so that no reader takes it for one of the service."""
+"""Every event of a worker is stored with this prefix, so that no reader takes it for an event of the service."""
 
 ALERT = "alert"
 """Type of the event by which a program notifies people, such as `wandb.alert`. Webhooks deliver it."""
 
 MAX_DATA_VALUES = 4000
-"""Values in the data of one event, keys included. A communication check has about 1,000."""
+"""Values in the data of an event, keys included. A communication check has about 1,000."""
 MAX_DATA_CHARS = 64 * 1024
-"""Characters of all texts in the data of one event."""
+"""Characters of all texts in the data of an event."""
 
 
 def _storable(value: Any, total: list[int]) -> Any:
@@ -123,10 +123,10 @@ _REQUIRED: dict[str, type[BaseModel]] = {
 
 
 def check_event_data(type_: str, data: dict[str, Any]) -> None:
-    """Check the data of an event whose type the service, the client or the dashboard reads.
+    """Check the data of an event whose type is read by the service, the client or the dashboard.
 
     Raises:
-        ValueError: The data lacks what readers of this type need.
+        ValueError: The data lacks a value that readers of this type need.
     """
     required = _REQUIRED.get(type_)
     if required is None:
