@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 from sqlalchemy.orm import Session
 
-from service.cluster.exclusions import ExcludedNode, Exclusions
+from service.cluster.exclusions import ExcludedNode
 from service.cluster.repository import ClusterRepository, NodeFaultRepository
 from service.core.clock import Clock
 from service.db.engine import Database
@@ -60,7 +60,8 @@ class QueueExclusion:
     scheduler: Scheduler
     lease: LeaderLease
     runs: Path
-    _state: Exclusions | None = field(default=None, init=False)
+    _state: object = field(default=None, init=False)
+    """The excluded nodes, and the nodes of each partition."""
     _examined: set[str] = field(default_factory=set, init=False)
     """The attempts that agree with `_state`. Empty after a restart."""
     _failures: Counter[_Group] = field(default_factory=Counter, init=False)
@@ -90,16 +91,17 @@ class QueueExclusion:
 
     def _changes(self, session: Session, now: datetime) -> list[_Change]:
         backend = self.scheduler.name
-        excluded = NodeFaultRepository(session, now).exclusions(backend)
-        if self._state is None or _places(excluded) != _places(self._state):
-            self._state, self._examined, self._failures = excluded, set(), Counter()
+        clusters = ClusterRepository(session)
+        members, excluded = clusters.members(backend), NodeFaultRepository(session, now).exclusions(backend)
+        state = {(node.name, node.partitions) for node in excluded.nodes}, members
+        if state != self._state:
+            self._state, self._examined, self._failures = state, set(), Counter()
         pending = pending_attempt_ids(session, with_exclusions=not excluded.nodes)
         self._examined &= pending
         ids = sorted(pending - self._examined)[:_MAX_JOBS]
         if not ids:
             return []
-        clusters = ClusterRepository(session)
-        cluster, members = clusters.resource(backend, now), clusters.members(backend)
+        cluster = clusters.resource(backend, now)
         changes = []
         for job, attempt in jobs_of_attempts(session, ids):
             spec = parse_stored_spec(job.spec)
@@ -126,10 +128,6 @@ class QueueExclusion:
     def _submitted(self, job: Job, attempt: Attempt) -> SubmittedJob:
         folder = RunLayout(self.runs / job.id).attempt(attempt.folder_name).root
         return SubmittedJob(attempt.tag, str(attempt.scheduler_id), folder, job.unix_uid)
-
-
-def _places(excluded: Exclusions) -> set[tuple[str, tuple[str, ...]]]:
-    return {(node.name, node.partitions) for node in excluded.nodes}
 
 
 def _change(job: Job, attempt: Attempt, spec: TrainingSpec, choice: NodeChoice) -> _Change | None:

@@ -306,6 +306,12 @@ def test_exclusions_of_the_cluster_do_not_become_those_of_the_job(world: World) 
     assert list(world.launch_document(job).excluded_nodes) == ["n3"]
 
 
+def edits_of(world: World, queue: EditingScheduler, job: str) -> list[list[str]]:
+    """Return the excluded nodes in the requests about a job."""
+    tag = world.launch_document(job).tag
+    return [nodes for tags, nodes in queue.edits if tag in tags]
+
+
 def two_nodes(world: World) -> None:
     """Let the partition have two nodes."""
     world.scheduler.nodes = ClusterReport(
@@ -330,6 +336,20 @@ def test_pending_attempts_keep_a_node_of_their_partition(world: World, queue: Ed
     changed = {tag: nodes for tags, nodes in queue.edits for tag in tags}
     assert changed[world.launch_document(waits).tag] == ["n2"]
     assert [changed[world.launch_document(job).tag] for job in failed] == [["n1"]] * 2
+
+
+def test_pending_attempts_use_a_node_again_if_the_partition_shrinks(world: World, queue: EditingScheduler) -> None:
+    waits = world.submit(resources={"exclude": "n[3-4]"})
+    fail_to_start(world, "n2")
+    world.tick(2)
+    assert edits_of(world, queue, waits) == [["n[3-4]", "n2"]]
+    queue.edits.clear()
+    world.scheduler.nodes = ClusterReport(
+        partitions=[PartitionResource(name="gpu", default=True, nodes={"idle": 3})], members={"gpu": NODES[1:]}
+    )
+    world.clock.advance(61)
+    world.tick(2)
+    assert edits_of(world, queue, waits) == [["n[3-4]"]]
 
 
 def test_an_attempt_excludes_no_more_nodes_than_it_can_do_without(world: World) -> None:
