@@ -167,8 +167,9 @@ class AnswerExamples(Examples):
         desirable = torch.from_numpy(self.desirable[indices]).to(device, non_blocking=True)
         return (*self.answers.train_batch(indices, device), reference, desirable)
 
-    def digest_arrays(self, examples: int) -> list[NDArray[Any]]:
-        """Return what the digest of the first `examples` examples is taken of."""
+    def digest_arrays(self, examples: int | None = None) -> list[NDArray[Any]]:
+        """Return the arrays that identify the first `examples` examples. None: the training examples."""
+        examples = self.train if examples is None else examples
         rows = self.answers.rows
         assert isinstance(rows, TokenRows), "answers are in memory"
         ends = rows.ends[: (2 if self.paired else 1) * examples]

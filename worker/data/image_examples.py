@@ -68,7 +68,7 @@ class ImageExamples(Examples):
         return self._batch(images, numbers, device)
 
     def digest_arrays(self) -> list[NDArray[Any]]:
-        """Return what the digest of the training examples is taken of: the SHA-256 of each image, and its class."""
+        """Return the SHA-256 and the class of each training image, and the names of the classes."""
         records = self.records[: self.train]
         # Without sources that hold no training image, which may be large.
         ends = np.cumsum([len(images) for images in self.stored])

@@ -51,7 +51,7 @@ class LabelledExamples(Examples):
         return tuple(torch.from_numpy(array).to(device, non_blocking=True) for array in arrays)
 
     def digest_arrays(self) -> list[NDArray[Any]]:
-        """Return what the digest of the training examples is taken of."""
+        """Return the arrays that identify the training examples."""
         ends = self.texts.ends[: self.train]
         return [ends, self.texts.tokens[: ends[-1]], self.labels[: self.train]]
 

@@ -88,7 +88,7 @@ class PairGroups(Examples):
         return GroupTokens(self)
 
     def digest_arrays(self) -> list[NDArray[Any]]:
-        """Return what the digest of the training examples is taken of."""
+        """Return the arrays that identify the training examples."""
         return [self.texts.tokens, self.texts.ends, self.pairs, np.array([self.size])]
 
     def _shuffled(self, epoch: int) -> Indices:

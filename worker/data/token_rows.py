@@ -145,7 +145,6 @@ class RowExamples(Examples):
     """Examples that are rows of tokens; a batch is padded to its longest row, or a little further."""
 
     rows: Rows
-    packed: bool
     multiple: int = 1
     """Inputs are padded to a multiple of so many tokens, as far as `context` allows."""
     context: int | None = None
@@ -159,6 +158,12 @@ class RowExamples(Examples):
     def largest(self, count: int) -> Indices:
         """Return the `count` longest rows for training: int64, shape (count,)."""
         return np.argsort(-self.rows.lengths[: self.train], kind="stable")[:count].astype(np.int64)
+
+    def digest_arrays(self) -> list[NDArray[Any]]:
+        """Return the arrays that identify the training examples."""
+        assert isinstance(self.rows, TokenRows), "stored rows have a digest of their own"
+        ends = self.rows.ends[: self.train]
+        return [ends, *(flat[: ends[-1]] for flat in (self.rows.tokens, self.rows.targets, self.rows.positions))]
 
     def train_batch(self, indices: Indices, device: torch.device) -> Tensors:
         """Return inputs and labels: int64, each of shape (len(indices), length of the longest input).

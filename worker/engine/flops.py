@@ -89,9 +89,8 @@ def model_flops(task: Task, model: nn.Module, described: Model | None) -> ModelF
     N parameters in matrix products, T tokens, L layers with heads of W dimensions in all. Not counted are gradients of
     frozen parameters, the backward below the first trained layer, and the experts that a token is not sent to.
     """
-    own = getattr(task, "flops_per_example", None)
-    if own is not None:
-        return ModelFlops(per_example=float(own(model)))
+    if task.flops_per_example is not None:
+        return ModelFlops(per_example=float(task.flops_per_example(model)))
     if not task.tokens_per_example:
         return None
     lookups, share = _lookup_tables(model), _active_share(model)

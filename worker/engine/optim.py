@@ -102,7 +102,7 @@ def build_optimizers(
         RefusedError: the task's optimizers leave out a trained parameter, two of them hold the same one, or they would
             have to update parameters in bf16.
     """
-    own: Any = getattr(task, "optimizers", None)
+    own = task.optimizers
     if own is None:
         return {"": build_optimizer(spec, module, sharded=sharded)}
     if converts_values(spec):

@@ -23,7 +23,7 @@ from worker.data.sampler import Indices
 from worker.engine.precision import Precision
 from worker.engine.strategies.base import ParallelModel
 from worker.reporting.reporter import Reporter
-from worker.tasks.base import ReferencedTask
+from worker.tasks.base import Task, answers_of
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class ReferenceFile:
 
 
 def fill_reference(
-    task: ReferencedTask,
+    task: Task,
     model: ParallelModel,
     precision: Precision,
     ranks: Ranks,
@@ -98,7 +98,7 @@ def fill_reference(
     Raises:
         RefusedError: On all ranks; not all is stored for the run, and the model is not the reference.
     """
-    examples = task.answers
+    examples = answers_of(task)
     pairs, shape = examples.compared(batches), examples.reference.shape
     values: Values = ranks.broadcast(file.read(shape, pairs) if ranks.is_first else None)
     missing = np.flatnonzero(np.isnan(values))
@@ -122,7 +122,7 @@ def fill_reference(
 
 
 def _read_in_parts(
-    task: ReferencedTask,
+    task: Task,
     model: ParallelModel,
     precision: Precision,
     ranks: Ranks,
@@ -135,7 +135,7 @@ def _read_in_parts(
     """Yield the numbers of sequences and their log-probabilities, and first whether these are the last ones. `size`:
     sequences that a rank computes at once."""
     # The longest first, so that rows of about the same length are in one batch, and too little memory shows at once.
-    order = missing[np.argsort(-task.answers.lengths(pairs)[missing], kind="stable")]
+    order = missing[np.argsort(-answers_of(task).lengths(pairs)[missing], kind="stable")]
     part = size * ranks.world * _BATCHES
     model.module.eval()
     for start in range(0, len(order), part):
@@ -148,7 +148,7 @@ def _read_in_parts(
 
 @torch.no_grad()
 def _compute(
-    task: ReferencedTask,
+    task: Task,
     model: ParallelModel,
     precision: Precision,
     ranks: Ranks,
@@ -166,7 +166,7 @@ def _compute(
         progress.mark("reference")
         part = own[start : start + size]
         # Every rank makes as many forwards, because the forward of a sharded model is a collective.
-        batch = task.answers.sequences(part if len(part) else numbers[:1], pairs, ranks.device)
+        batch = answers_of(task).sequences(part if len(part) else numbers[:1], pairs, ranks.device)
         with precision.autocast():
             logps = task.reference_logps(model.evaluation_module, batch)
         values[start : start + len(part)] = logps[: len(part)].float().cpu()

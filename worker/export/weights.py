@@ -75,7 +75,7 @@ def export_weights(
             lambda: _base(spec, task),
             partial=partial,
             dtype=DTYPES[dtype],
-            classes=getattr(task, "classes", ()),
+            classes=task.classes,
             base=base,
         )
         averaged = spec.ema is not None and spec.ema.export

@@ -17,12 +17,12 @@ from trainyard.contract.spec.text_data import TextData
 from worker.core.errors import RefusedError
 from worker.data.builtin import load_stdlib, windows
 from worker.data.examples import Examples, Tensors
-from worker.data.notices import Notice
 from worker.data.sampler import Indices
 from worker.data.text_examples import DIRECT, DataAccess, load_examples
 from worker.data.token_rows import RowExamples
 from worker.data.tokenizers import ByteTokenizer, HfTokenizer, Tokenizer
 from worker.deferred.model import DeferredModel
+from worker.tasks.base import Task
 from worker.tasks.builtin_models import build_builtin
 from worker.tasks.cross_entropy import PLAIN, Counted, Terms
 
@@ -32,7 +32,7 @@ ACCURACY = "mean_token_accuracy"
 """The end of the names of metrics: the fraction of target tokens that the model finds the most likely ones."""
 
 
-class CausalLm:
+class CausalLm(Task):
     """The loss in nats, summed over the tokens that are targets."""
 
     def __init__(
@@ -51,18 +51,11 @@ class CausalLm:
         self._weights = weights
         self.examples = examples
         self.tokens_per_example = tokens_per_example
-        self.notices: list[Notice] = []
-        """What a user should know about the data."""
 
     def build_model(self) -> nn.Module:
         return self._build()
 
     def deferred_model(self) -> DeferredModel | None:
-        """Return the model without its stored parameters; None if it is not stored.
-
-        Raises:
-            CannotDeferError: The model must be loaded whole.
-        """
         return self.defer() if self.defer else None
 
     def weight(self, indices: Indices) -> float:
@@ -80,9 +73,6 @@ class CausalLm:
     def metric_weight(self, name: str, indices: Indices) -> float:
         """Return the number of target tokens."""
         return self.weight(indices)
-
-    def complete_metrics(self, means: Mapping[str, float]) -> dict[str, float]:
-        return dict(means)
 
     def evaluation_sums(self, model: nn.Module, batch: Tensors) -> Mapping[str, torch.Tensor]:
         loss, hits = _loss_of(model, batch, Counted(PLAIN)).unbind()

@@ -9,8 +9,6 @@ from trainyard.contract.spec.image_data import ImageFiles
 from trainyard.contract.spec.optimization import Loss
 from trainyard.contract.spec.sections import HfModel
 from worker.data.examples import Examples, Tensors
-from worker.data.notices import Notice
-from worker.data.sampler import Indices
 from worker.data.text_examples import DIRECT, DataAccess
 from worker.deferred.recording import CannotDeferError
 from worker.tasks.adapter_classes import check_classes, known_classes
@@ -26,9 +24,6 @@ class HfImageClassification(ImageClassification):
     ) -> None:
         super().__init__(build, examples, loss)
         self.classes = classes
-        """The names of the model's outputs."""
-        self.notices: list[Notice] = []
-        """What a user should know about the data."""
 
     def deferred_model(self) -> None:
         """Raise CannotDeferError: transformers draws the weights of a new head while it loads the others."""
@@ -40,14 +35,6 @@ class HfImageClassification(ImageClassification):
         logits = model(images)
         hits = (logits.detach().argmax(dim=-1) == labels).sum()
         return summed_cross_entropy(logits, labels, self._loss), {"accuracy": hits}
-
-    def metric_weight(self, name: str, indices: Indices) -> float:
-        """Return the number of images: each counts once in every metric."""
-        return float(len(indices))
-
-    def complete_metrics(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Return the metrics as they are."""
-        return dict(means)
 
 
 def build_image_classification(

@@ -54,18 +54,13 @@ class PreferenceTask(CausalLm):
         self._objective, self._options, self._beta = spec.objective, spec.preference, preference_beta(spec)
         self._divergence: torch.Tensor | None = None
         self.needs_reference = self._objective in WITH_REFERENCE
-        """Whether `examples.reference` must be filled before the first loss."""
         self.shares_mean = self._objective == "kto"
-        """Whether the loss needs the mean of `shared_sum` over the whole batch."""
-        self.notices += notices
-        if examples.mixture is not None:
-            self.notices.append(examples.mixture.notice())
+        self.notices = [*notices, *([examples.mixture.notice()] if examples.mixture else [])]
 
     def loss_sum(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
         return self.measured_loss(model, batch)[0]
 
     def measured_loss(self, model: nn.Module, batch: Tensors) -> tuple[torch.Tensor, Sums]:
-        """Return the summed loss, and sums of measured values by the ends of their names; each of shape ()."""
         losses, measured = self._paired(model, batch) if self._objective in PAIRED else self._labelled(model, batch)
         return losses.sum(), {name: values.detach().sum() for name, values in measured.items()}
 
@@ -90,7 +85,6 @@ class PreferenceTask(CausalLm):
         return {**means, **margins}
 
     def reference_logps(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
-        """Return the log-probabilities of the answers of n sequences, inputs and labels: fp32, (n,)."""
         return _log_probabilities(model, *batch)
 
     def shared_batch(self, batch: Indices, positions: Indices, device: torch.device) -> Tensors:

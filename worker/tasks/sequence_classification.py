@@ -8,13 +8,12 @@ from torch import nn
 from trainyard.contract.spec.optimization import Loss
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.text_data import TextData
-from worker.data.examples import Examples, Tensors
+from worker.data.examples import Tensors
 from worker.data.labelled_texts import LabelledExamples, load_labelled
-from worker.data.notices import Notice
-from worker.data.sampler import Indices
 from worker.data.text_examples import DIRECT, DataAccess
 from worker.deferred.recording import CannotDeferError
 from worker.tasks.adapter_classes import check_classes, known_classes
+from worker.tasks.base import Task
 from worker.tasks.causal_lm import row_length
 from worker.tasks.cross_entropy import PLAIN, summed_cross_entropy
 
@@ -22,7 +21,7 @@ _COUNTS = ("hit", "predicted", "present")
 """Counts of each class, from which its F1 follows."""
 
 
-class SequenceClassification:
+class SequenceClassification(Task):
     """Cross entropy in nats, summed over texts; accuracy and macro-averaged F1 on held-out texts."""
 
     def __init__(
@@ -35,12 +34,9 @@ class SequenceClassification:
         """`loss`: the terms of the training loss."""
         self._build = build
         self._loss = loss
-        self.examples: Examples = examples
+        self.examples = examples
         self.classes = classes
-        """The names of the model's outputs."""
         self.tokens_per_example = round(float(examples.lengths.mean()))
-        self.notices: list[Notice] = []
-        """What a user should know about the data."""
 
     def build_model(self) -> nn.Module:
         return self._build()
@@ -48,9 +44,6 @@ class SequenceClassification:
     def deferred_model(self) -> None:
         """Raise CannotDeferError: transformers draws the weights of a new head while it loads the others."""
         raise CannotDeferError("the head for the classes may be new")
-
-    def weight(self, indices: Indices) -> float:
-        return float(len(indices))
 
     def loss_sum(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
         tokens, mask, labels = batch
@@ -62,10 +55,6 @@ class SequenceClassification:
         logits = model(tokens, mask)
         hits = (logits.detach().argmax(dim=-1) == labels).sum()
         return summed_cross_entropy(logits, labels, self._loss), {"accuracy": hits}
-
-    def metric_weight(self, name: str, indices: Indices) -> float:
-        """Return the number of texts: each counts once in every metric."""
-        return float(len(indices))
 
     def evaluation_sums(self, model: nn.Module, batch: Tensors) -> Mapping[str, torch.Tensor]:
         tokens, mask, labels = batch
