@@ -1,4 +1,4 @@
-"""The account of the loss: what became of the records of a source on their way to tokens that are learned.
+"""The data account of a source: counts of its records on their way to learned tokens.
 
 Counts of examples, by name:
 
@@ -37,7 +37,7 @@ _WARNINGS: Mapping[str, str] = {
 
 
 def counts_of(tokenizer: Tokenizer, marked: MarkedText, segment: Segment) -> Counter[str]:
-    """Return the counts of one example."""
+    """Return the counts of an example."""
     counts = Counter(marked.counts)
     if not segment.targets[1:].any():
         # Nothing of the example is learned, as the account states.

@@ -32,7 +32,7 @@ def _block_digest(handle: int, start: int) -> bytes:
 
 
 class ContentDigests:
-    """The digests of data files. They are remembered in a folder, by what the file system states about each file."""
+    """The digests of data files, remembered in a folder by the state of each file in the file system."""
 
     def __init__(self, folder: Path, on_progress: Callable[[], None]) -> None:
         self._folder = folder

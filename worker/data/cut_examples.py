@@ -17,7 +17,7 @@ class CutExamples:
     truncated: int = 0
     """Longer than a row; the beginning is used."""
     too_long: int = 0
-    """Longer than a row, and left out: what is learned begins after the row's end."""
+    """Longer than a row, and left out: the learned tokens begin after the row's end."""
     empty: int = 0
     """Left out: no token of them is learned, at any length."""
     longest: int = 0
@@ -32,7 +32,7 @@ class CutExamples:
         return asdict(self)
 
     def notices(self, section: str, length: int) -> list[Notice]:
-        """Return what a user should know of rows of at most `length` tokens."""
+        """Return the notices for the user about rows of at most `length` tokens."""
         notices = []
         if longer := self.truncated + self.too_long:
             parts = [f"{_counted(self.truncated)} truncated"] if self.truncated else []

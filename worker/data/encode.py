@@ -30,7 +30,7 @@ from worker.data.unread_fields import UnreadFields
 
 _AT_ONCE = 1000
 _CHARACTERS_AT_ONCE = 2**20
-"""Records, and about how many characters, are encoded by one call of the tokenizer."""
+"""The number of records, and roughly of characters, that a call of the tokenizer encodes."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,11 @@ def encode_chunk(
     is_detected: bool = False,
     limit: SourceLimit | None = None,
 ) -> EncodedChunk:
-    """Encode the examples of a part of a file, up to the bad record after `max_bad` ones, and within the limit.
+    """Encode the examples of a part of a file within the limit, up to the first bad record beyond `max_bad`.
 
     Args:
-        is_detected: Whether the format is that of the first record, so that one with the fields of another is bad.
+        is_detected: Whether the first record determined the format, so that a record with fields of another format is
+            bad.
 
     Raises:
         RefusedError: The file changed or is damaged.

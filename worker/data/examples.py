@@ -36,7 +36,7 @@ class CountsTokens(Protocol):
 
 @dataclass(frozen=True)
 class TokenCounts:
-    """The values of `BatchTokens` of each example, those for training before the held-out ones; shape (examples,)."""
+    """The values of `BatchTokens` for each example, training before held-out examples; shape (examples,)."""
 
     tokens: NDArray[np.int64]
     squares: NDArray[np.float64]
@@ -54,8 +54,7 @@ class Examples:
     train: int
     held_out: int
     held_out_sets: Mapping[str, int] = field(default_factory=dict, kw_only=True)
-    """The number of held-out examples of each named set, in their order, which add up to `held_out`. Empty for one set
-    without a name."""
+    """The number of held-out examples of each named set, in order; the sum is `held_out`. Empty for one unnamed set."""
     mixture: Mixture | None = field(default=None, kw_only=True)
     """The sources of the training examples, if they are drawn from by weight."""
     packed: bool = field(default=False, kw_only=True)

@@ -64,7 +64,7 @@ def decode_image(encoded: bytes) -> Image.Image:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Return an image that Pillow has opened as one of mode RGB, as `decode_image` does.
+    """Convert an image that Pillow has opened to mode RGB, as `decode_image` does.
 
     Raises:
         BadImageError: It is too large or too narrow, or has pixels that are no colours.

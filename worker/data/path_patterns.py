@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from trainyard.contract.allowed_roots import AllowedRoots
 
 _MAX_DEPTH = 64
-"""Of folders that `**` descends into: a link may lead to a folder above it."""
+"""The depth to which `**` descends: a link may lead to a folder above it."""
 
 
 def matching_paths(pattern: str, roots: AllowedRoots) -> set[str]:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 class Rendering:
-    """The text that is being written, of which there is one at a time."""
+    """The text that is being written; only one text is written at a time."""
 
     def __init__(self) -> None:
         self._since: float | None = None

@@ -1,4 +1,4 @@
-"""Makes the account of a source: of what was built from its files, its chat template and its rows."""
+"""Makes the account of a source from its tokenised files, its chat template and its rows."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -69,7 +69,7 @@ def answer_facts(
 
 
 def template_facts(tokenizer: Tokenizer) -> TemplateFacts | None:
-    """Return what a probe of the tokenizer's chat template tells; None without a template."""
+    """Return the facts that a probe finds about the tokenizer's chat template; None without a template."""
     if tokenizer.template is None:
         return None
     traits = tokenizer.template.traits

@@ -26,12 +26,12 @@ _LARGEST = -1
 
 @dataclass(frozen=True)
 class PairGroups(Examples):
-    """Pairs in groups: one group is one example.
+    """Pairs in groups: each group is an example.
 
-    The pairs of an epoch, of several sources drawn by their weights, are shuffled and divided into groups; those that
-    fill no group are left out of the epoch.
+    The pairs of an epoch, of several sources drawn by their weights, are shuffled and divided into groups; pairs
+    that fill no group are left out of the epoch.
     A group for training has the number `epoch * (train + held_out) + group`, so that a batch is a function of its
-    numbers, as it is for other examples. Held-out groups never change.
+    numbers, as for other examples. Held-out groups never change.
     """
 
     texts: TokenLists
@@ -116,7 +116,7 @@ class PairGroups(Examples):
 
 @dataclass(frozen=True)
 class GroupTokens:
-    """The tokens of groups, as `TokenCounts` has those of other examples."""
+    """Counts the tokens of groups, as `TokenCounts` does for other examples."""
 
     groups: PairGroups
 
@@ -129,7 +129,7 @@ class GroupTokens:
 def load_pairs(
     data: TextData, tokenizer: Any, length: int, size: int, seed: int, access: DataAccess = DIRECT
 ) -> tuple[PairGroups, list[Notice]]:
-    """Return the pairs of a section, each text of at most `length` tokens, and what a user should know about them.
+    """Return the pairs of a section, each text of at most `length` tokens, and notices for the user.
 
     Args:
         size: Pairs of a group.

@@ -15,7 +15,7 @@ from worker.data.sampler import Indices
 
 @dataclass(frozen=True)
 class Segment:
-    """The tokens of one example, or of a part of it, and which of them are targets; both of shape (length,)."""
+    """The tokens of an example, or of a part of it, and which of them are targets; both of shape (length,)."""
 
     tokens: NDArray[np.int32]
     targets: NDArray[np.bool_]

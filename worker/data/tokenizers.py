@@ -43,7 +43,7 @@ class Tokenizer(Protocol):
         ...
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of tokens, special ones included."""
+        """Return the text of tokens, including special tokens."""
         ...
 
     def conversation(self, chat: Chat) -> MarkedText:
@@ -132,7 +132,7 @@ class HfTokenizer:
 
         backend = getattr(self._tokenizer, "backend_tokenizer", None)
         if backend is None:
-            # Of a tokenizer in Python no complete state is known. Its folder may hold more than the tokenizer.
+            # No complete state of a tokenizer in Python is known. Its folder may hold more than the tokenizer.
             state = [f"{path.name} {_hash_of(path)}" for path in _files(self._tokenizer.name_or_path)]
         else:
             state = [backend.to_str()]
@@ -207,8 +207,10 @@ class HfTokenizer:
         return targets
 
     def _token_at(self, text: str, position: int, ids: list[int]) -> tuple[int, bool]:
-        """Return the token with the character at a position, and whether it holds characters before it too: the first
-        one that differs if what precedes the position is tokenised alone."""
+        """Return the index of the token with the character at a position, and whether it also holds earlier characters.
+
+        It is the first token that differs if the text before the position is tokenised alone.
+        """
         if position in (0, len(text)):
             return (0 if position == 0 else len(ids)), False
         before = self._tokenizer(text[:position], add_special_tokens=False)["input_ids"]
