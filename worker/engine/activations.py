@@ -61,7 +61,7 @@ def _offloaded(inner: Callable[..., Any], options: dict[str, Any], host: HostAct
         # only positional arguments as tensors.
         count, moved = len(args), [key for key, value in named.items() if _has_gradient(value)]
         values = (*args, *(named.pop(key) for key in moved))
-        # Until the backward, `run` exists and with it what it refers to: none of the inputs.
+        # `run` and all objects that it refers to exist until the backward, so it refers to none of the inputs.
         run = _rebuilt_call(inner, count, moved, named)
         with host.storing(tuple(filter(_has_gradient, values))):
             return checkpoint(run, *values, **options)

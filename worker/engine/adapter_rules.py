@@ -1,7 +1,7 @@
-"""What an adapter's files in peft's format state, and whether a training can continue it. Pure functions.
+"""Reads the settings of an adapter in peft's format, and decides whether a training can continue it. Pure functions.
 
 A field of `adapter_config.json` counts only if it differs from peft's default, so that other versions of peft are read.
-A field that this module does not know, and that is set, is refused: it may change what the adapter computes.
+A field that this module does not know, and that is set, is refused: it may change the adapter's results.
 """
 
 import re
@@ -56,7 +56,7 @@ _REASONS: Mapping[str, tuple[str, str]] = {
     "kasa_config": ("belongs to a base that KaSA has truncated", MERGE),
 }
 _INITIALISATIONS = (True, False, "true", "gaussian", "eva", "orthogonal")
-"""Values of `init_lora_weights` with which the base remains as it is."""
+"""Values of `init_lora_weights` that leave the base unchanged."""
 
 
 def require_continuable(folder: str, config: Any) -> None:
@@ -94,8 +94,8 @@ def _defaults() -> Mapping[str, Any]:
 
 
 def normalised(tensors: Tensors) -> Tensors:
-    """Return an adapter's tensors by the names that peft writes. Our earlier exports had another one for the norms of
-    DoRA."""
+    """Return an adapter's tensors by the names that peft writes. Our earlier exports had another name for the norms
+    of DoRA."""
     return {
         name.removesuffix(".weight") if name.endswith(f"{_MAGNITUDE}.weight") else name: tensor
         for name, tensor in tensors.items()

@@ -1,4 +1,4 @@
-"""`precision: fp8`: linear layers whose matrix products compute in 8 bits, with one scale for each tensor (torchao).
+"""`precision: fp8`: linear layers whose matrix products compute in 8 bits, with a scale for each tensor (torchao).
 
 Weights, gradients and optimizer state stay in fp32, and parameters keep their names. Each product casts its operands
 to 8 bits as it computes: e4m3 for inputs and weights, e5m2 for gradients (arXiv:2209.05433).
@@ -22,7 +22,7 @@ CAPABILITY = (8, 9)
 def convert_linear_layers(model: nn.Module, device: torch.device) -> None:
     """Make the trained linear layers compute in 8 bits, in place. On a CPU they emulate it in fp32.
 
-    The output layer, layers that share their weight, and layers whose sizes are no multiples of 16 stay as they are.
+    The output layer, layers that share their weight, and layers whose sizes are no multiples of 16 do not change.
 
     Raises:
         RefusedError: The GPU or the model has nothing for it, or torchao is not installed.

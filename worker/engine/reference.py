@@ -50,7 +50,10 @@ class ReferenceFile:
         return self._path.name if self._path else ""
 
     def read(self, shape: tuple[int, ...], pairs: Pairs) -> Values:
-        """Return what is stored for this digest, of rows of this shape (examples, rows of an example) and of pairs."""
+        """Return the stored values for this digest: rows of this shape (examples, rows of an example), then pairs.
+
+        A missing value is NaN.
+        """
         rows, others = np.full(shape, np.nan, dtype=np.float32), OtherReference()
         if self._path is not None:
             try:
@@ -86,8 +89,9 @@ def fill_reference(
     progress: ProgressCounter,
     reporter: Reporter,
 ) -> None:
-    """Write the reference's log-probabilities into the task's examples: those of the file, or else of the model as it
-    is now, which are then stored. A collective.
+    """Write the reference's log-probabilities into the task's examples. A collective.
+
+    They come from the file; the current model computes missing values, which are then stored.
 
     Args:
         file: Used on rank 0.
@@ -132,7 +136,7 @@ def _read_in_parts(
     size: int,
     progress: ProgressCounter,
 ) -> Iterator[tuple[bool, Indices, Values]]:
-    """Yield the numbers of sequences and their log-probabilities, and first whether these are the last ones. `size`:
+    """Yield the numbers of sequences and their log-probabilities, and first whether these are the last. `size`:
     sequences that a rank computes at once."""
     # The longest first, so that rows of about the same length are in one batch, and too little memory shows at once.
     order = missing[np.argsort(-answers_of(task).lengths(pairs)[missing], kind="stable")]

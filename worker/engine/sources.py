@@ -1,4 +1,4 @@
-"""Digests of what a run is trained from and its checkpoints do not hold: the frozen base, the examples, their order."""
+"""Digests of a run's inputs that its checkpoints do not hold: the frozen base, the examples, their order."""
 
 import hashlib
 from collections.abc import Sequence
@@ -32,8 +32,10 @@ def source_digests(
     origin: str = "",
     roots: AllowedRoots = UNRESTRICTED_ROOTS,
 ) -> dict[str, str]:
-    """Return the digests by the names of the spec's fields, and that of a reference model. A `custom` task may make
-    other examples at every start. `origin`: see `initial_model_digest`."""
+    """Return the digests by the names of the spec's fields, and the digest of a reference model.
+
+    A `custom` task may make other examples at every start. `origin`: see `initial_model_digest`.
+    """
     digests = {"data.shuffle": digest(batches.at(0))}
     if spec.task != "custom":
         digests["data"] = _digest_of_examples(task.examples)
@@ -45,7 +47,7 @@ def source_digests(
 
 
 def initial_model_digest(spec: TrainingSpec, origin: str, roots: AllowedRoots = UNRESTRICTED_ROOTS) -> str:
-    """Return the digest of what the model before its first step depends on.
+    """Return the digest of all inputs that determine the model before its first step.
 
     Args:
         origin: The checkpoint of another job whose weights the run starts from; else empty.
@@ -61,8 +63,8 @@ def initial_model_digest(spec: TrainingSpec, origin: str, roots: AllowedRoots = 
 
 
 def reference_digest(spec: TrainingSpec, task: Task, origin: str, roots: AllowedRoots = UNRESTRICTED_ROOTS) -> str:
-    """Return the digest of what the reference's log-probabilities depend on: the initial model, all examples, and the
-    precision in which they are computed."""
+    """Return the digest of the inputs of the reference's log-probabilities: the initial model, all examples, and the
+    precision of the computation."""
     answers = answers_of(task)
     examples = _digest_of_arrays(answers.digest_arrays(len(answers.desirable)))
     text = "\n".join((initial_model_digest(spec, origin, roots), examples, spec.precision, spec.param_dtype))

@@ -77,7 +77,7 @@ class PhaseSeconds(NamedTuple):
 
 @dataclass
 class StepMarks:
-    """The marks of one step."""
+    """The marks of a step."""
 
     started: Mark
     loaded: Mark = None

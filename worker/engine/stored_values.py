@@ -15,7 +15,7 @@ Dtypes = Mapping[str, torch.dtype]
 
 
 def match_parameters(state: StateDict, stored: Dtypes) -> None:
-    """Replace the tensors of `model` and `low_halves` by new ones wherever a checkpoint has a parameter in another
+    """Replace the tensors of `model` and `low_halves` by new tensors wherever a checkpoint has a parameter in another
     form: as two halves, or as one fp32 tensor."""
     model, halves = state["model"], state.setdefault("low_halves", {})
     for name, tensor in list(model.items()):

@@ -68,8 +68,8 @@ class TrainStep:
         """Make step `step` (counted from 1) from the global batch `indices` (int64, shape (batch.size,)).
 
         Every rank gets the same `indices`, computes its own share, and makes the same update. No value is read from
-        the device unless `health.on_nan` is `skip`. With `log_due` the gradient norm is computed in any case, and what
-        the task measures beside its loss.
+        the device unless `health.on_nan` is `skip`. With `log_due` the gradient norm is always computed, and the
+        task's measures beside its loss.
         """
         self._learning_rates.set(step)
         marks = StepMarks(self._clock.mark())
@@ -93,7 +93,7 @@ class TrainStep:
                 parts, values = self._forward(batch, weight, indices, empty=not len(share), measures=log_due)
                 marks.forwards.append((forward_started, self._clock.mark()))
                 self._progress.mark("backward")
-                # One backward for all losses: a second one would reduce the gradients again.
+                # A single backward for all losses: a second backward would reduce the gradients again.
                 self._backward(_total({name: self._precision.scale(part) for name, part in parts.items()}))
             _add(losses, parts)
             _add(measured, values)
@@ -119,7 +119,7 @@ class TrainStep:
         return self._loader.load(self._substitute(share, indices))
 
     def _substitute(self, share: Indices, indices: Indices) -> Indices:
-        # A rank without an example computes another one with weight zero, so that it takes part in every collective.
+        # A rank without an example computes another example with weight zero, to take part in every collective.
         # The micro-batch of the others has a single example then, since shares differ by at most one.
         return share if len(share) else indices[:1]
 
@@ -147,7 +147,7 @@ class TrainStep:
         loss.backward(None if divisor == 1 else torch.full_like(loss, divisor))  # type: ignore[no-untyped-call]
 
     def _clip_gradients(self) -> torch.Tensor:
-        """Return the 2-norm of all gradients, fp32, shape (). Clip those of each optimizer by their own norm."""
+        """Return the 2-norm of all gradients, fp32, shape (). Clip each optimizer's gradients by their own norm."""
         norms = []
         for parameters in self._parameters:
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
@@ -173,7 +173,7 @@ class TrainStep:
         self._loader.prefetch([self._substitute(share, indices) for share in shares])
 
     def start_loaders(self, batches: Iterable[Indices], *, processes: int, seed: int) -> None:
-        """Let other processes prepare this rank's share of the global `batches`, one for each step to come."""
+        """Let other processes prepare this rank's share of the global `batches`, a batch for each step to come."""
         order = (
             self._substitute(share, indices)
             for indices in batches

@@ -59,7 +59,7 @@ class Outcome:
     best_step: int | None = None
     """The step of the best evaluation, if the run was stopped early."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Of the last step, as its checkpoint records them."""
+    """The metrics of the last step, as its checkpoint records them."""
 
 
 class Trainer:
@@ -178,7 +178,7 @@ class Trainer:
 
     @property
     def _last_step(self) -> int:
-        """The step after which this execution ends: the last one, or that at which it is to pause."""
+        """The step after which this execution ends: the run's last step, or the step at which it must pause."""
         return min(self.total_steps, self._inputs.pause_at or self.total_steps)
 
     @property
@@ -221,7 +221,7 @@ class Trainer:
         return start
 
     def _fill_reference(self) -> None:
-        """Compute the log-probabilities of the reference, which is the model as it is now, or read those of the run's
+        """Compute the log-probabilities of the reference, which is the current model, or read the values of the run's
         first execution."""
         task = self._task
         if not task.needs_reference:
@@ -243,7 +243,7 @@ class Trainer:
         )
 
     def _compared_batches(self) -> Iterator[Indices]:
-        """Yield the examples of each step of the whole run, and those of each evaluation."""
+        """Yield the examples of each step of the whole run, and of each evaluation."""
         yield from map(self._batches.at, range(self.total_steps))
         examples = self._task.examples
         for held_out in held_out_sets(examples, self._spec.evaluation.limit).values():

@@ -21,11 +21,11 @@ _MIN_SHARE = 0.1
 class Straggler:
     rank: int
     factor: float
-    """Its own seconds per step, divided by the median of the ranks; of two ranks, by those of the other."""
+    """Its own seconds per step, divided by the median of the ranks; with two ranks, by the other rank's seconds."""
 
 
 class StragglerDetector:
-    """Reports every straggler once per execution. Pure: time is what the caller adds."""
+    """Reports every straggler once per execution. Pure: the caller adds the time."""
 
     def __init__(self) -> None:
         self._slow_seconds: dict[int, float] = {}

@@ -1,7 +1,7 @@
 """Adafactor for whole and sharded parameters.
 
-torch's own waits for the device twice for each parameter. This one has two collectives in a step of sharded parameters,
-and waits for nothing.
+torch's own waits for the device twice for each parameter. This optimizer has two collectives in a step of sharded
+parameters, and waits for nothing.
 """
 
 from collections.abc import Callable

@@ -41,7 +41,7 @@ class BucketedOptimizer(torch.optim.Optimizer):
     """Makes the updates of another optimizer, whose arithmetic is elementwise, on fp32 copies of one bucket at a time.
 
     Parameters may be in bf16 with a lower half, gradients and moments in bf16, and moments in int8. Only the copies
-    of one bucket exist in fp32; what is stored in fp32 is changed in place. Each rank updates its own shards.
+    of one bucket exist in fp32; tensors that are stored in fp32 change in place. Each rank updates its own shards.
 
     All state exists from the start, so that a checkpoint is loaded into it in place.
     """
@@ -119,7 +119,7 @@ class BucketedOptimizer(torch.optim.Optimizer):
 
 @dataclass
 class _Copy:
-    """The fp32 values of some rows during an update; views of what is stored in fp32."""
+    """The fp32 values of some rows during an update; views of tensors that are stored in fp32."""
 
     rows: _Rows
     stored: Mapping[str, torch.Tensor]

@@ -110,7 +110,7 @@ def _table(positive: bool, device: torch.device) -> torch.Tensor:
 
     Updates divide by the root of a positive moment, so that its relative error counts: the steps of its values are
     equal in the logarithm. Others have the decades of arXiv:2110.02861, section 2.1, with twice as many values in
-    each as in the one below, made symmetric.
+    each as in the decade below, made symmetric.
     """
     if positive:
         exponents = torch.linspace(-_OCTAVES, 0, 254, dtype=torch.float64)

@@ -17,7 +17,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
     """Muon (https://kellerjordan.github.io/posts/muon) with Nesterov momentum, as `torch.optim.Muon`, and AdamW.
 
     The rate of a matrix is lr * 0.2 * sqrt(longest side), which gives its updates the root mean square of AdamW's
-    (arXiv:2502.16982, section 2.2): one learning rate and one weight decay serve both. Filters of convolutions are
+    (arXiv:2502.16982, section 2.2): the same learning rate and weight decay serve both. Filters of convolutions are
     matrices with one row for each output channel.
 
     Each rank stores the momentum of its shards alone. It gathers one matrix's update at a time, orthogonalises it, and

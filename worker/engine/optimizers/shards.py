@@ -66,7 +66,7 @@ def part_of(whole: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
 
 
 def zeros_by_row(parameter: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """Return fp32 zeros of a shape with as many rows as `parameter`, sharded as it is."""
+    """Return fp32 zeros of a shape with as many rows as `parameter`, sharded like it."""
     part = local_part(parameter)
     zeros = torch.zeros((part.shape[0], *shape[1:]), dtype=torch.float32, device=part.device)
     if not isinstance(parameter, DTensor):

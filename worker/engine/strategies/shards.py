@@ -26,7 +26,7 @@ def allocate_shards(
     """Replace a module's tensors on the meta device, and return where their values belong.
 
     Args:
-        tensors: The tensors by each of their names; a tied one stays tied.
+        tensors: The tensors by each of their names; a tied tensor stays tied.
         device: Where the shards are.
         buffer_device: Where buffers are, which every rank holds whole.
         rank: This rank's number among those that share the model.

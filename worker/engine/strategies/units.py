@@ -143,7 +143,7 @@ def _named(model: nn.Module, path: str) -> list[tuple[str, nn.Parameter]]:
 
 @dataclass(frozen=True)
 class ParameterFootprint:
-    """The number of parameter elements on one rank."""
+    """The number of parameter elements on a rank."""
 
     sharded: int
     """Elements of its shards."""
@@ -154,7 +154,7 @@ class ParameterFootprint:
 def parameter_footprint(
     model: nn.Module, units: list[Unit], *, rank: int, shards: int, reshard_after_forward: bool = True
 ) -> ParameterFootprint:
-    """Return what a rank will hold of a model that is not sharded yet. Parameters are sharded along dimension 0.
+    """Return a rank's future share of a model that is not sharded yet. Parameters are sharded along dimension 0.
 
     Args:
         reshard_after_forward: False: units stay gathered until their backward (zero1, zero2), all of them at its start.
@@ -168,7 +168,7 @@ def parameter_footprint(
 
 
 def _rows(parameter: nn.Parameter, rank: int, shards: int) -> int:
-    """Return a rank's elements after `torch.chunk`: equal parts, rounded up, the last ones short or empty."""
+    """Return a rank's elements after `torch.chunk`: equal parts, rounded up; the last parts may be short or empty."""
     start, stop = shard_rows(parameter.shape[0], rank, shards)
     return (stop - start) * (parameter.numel() // parameter.shape[0])
 
