@@ -33,16 +33,16 @@ def known_classes(base: tuple[str, ...], adapter: str | None, roots: AllowedRoot
 
 
 def check_classes(adapter: str | None, known: Sequence[str], classes: Sequence[str]) -> None:
-    """Compare the classes of the data with those of a continued adapter.
+    """Compare the classes of the data with the classes of a continued adapter.
 
     Args:
-        known: What `known_classes` returns.
-        classes: Those of the data, in their order.
+        known: The result of `known_classes`.
+        classes: The classes of the data, in their order.
 
     Raises:
         RefusedError: An output may be for another class.
     """
-    # Classes that are numbers have one order for all.
+    # Classes that are numbers always have the same order.
     numbers = [str(number) for number in range(len(classes))]
     if adapter is None or list(classes) in (list(known), numbers):
         return

@@ -29,7 +29,7 @@ from worker.tasks.cross_entropy import PLAIN, Counted, Terms
 MAX_ROW_TOKENS = 2048
 """Tokens of a row unless the spec or the model's context sets a limit."""
 ACCURACY = "mean_token_accuracy"
-"""The end of the names of metrics: the fraction of target tokens that the model finds the most likely ones."""
+"""The end of the names of metrics: the fraction of target tokens to which the model gives the highest probability."""
 
 
 class CausalLm(Task):
@@ -43,7 +43,7 @@ class CausalLm(Task):
         tokens_per_example: int,
         terms: Loss = PLAIN,
     ) -> None:
-        """`terms`: what the training loss contains beside the cross entropy."""
+        """`terms`: the parts of the training loss beside the cross entropy."""
         self._build = build
         self._terms = terms
         self.defer: Callable[[], DeferredModel] | None = None
@@ -66,7 +66,7 @@ class CausalLm(Task):
         return _loss_of(model, batch, self._terms).sum()
 
     def measured_loss(self, model: nn.Module, batch: Tensors) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        """Return the summed loss, and the number of target tokens that are the most likely one."""
+        """Return the summed loss, and the number of target tokens with the highest probability."""
         loss, hits = _loss_of(model, batch, Counted(self._terms)).view(-1, 2).sum(dim=0)
         return loss, {ACCURACY: hits.detach()}
 
@@ -92,7 +92,7 @@ def _loss_of(model: nn.Module, batch: Tensors, terms: Terms) -> torch.Tensor:
 
 
 def build_builtin_on_stdlib(model: BuiltinDecoder, data: BuiltinData, loss: Loss = PLAIN) -> CausalLm:
-    """Return the task on windows of bytes, each of the model's context plus one: uint8, shape (rows, context + 1)."""
+    """Return the task on windows of bytes, a byte longer than the model's context: uint8, (rows, context + 1)."""
     rows = windows(load_stdlib(), model.context + 1)
     held_out = round(len(rows) * data.eval_fraction)
     examples = Examples((rows,), train=len(rows) - held_out, held_out=held_out)

@@ -20,7 +20,7 @@ class CustomTask(Task):
 
     `examples` must be set before `build` returns. A loss is a *sum* over the batch: the engine divides it by the
     `weight` of the whole global batch. Give either `loss_sum`, or `losses` where there are several. Where the module
-    needs more than the spec's one optimizer, define `optimizers(module, spec)`, which returns them by name.
+    needs more than the spec's single optimizer, define `optimizers(module, spec)`, which returns them by name.
     """
 
     def build_model(self) -> nn.Module:

@@ -51,7 +51,7 @@ def probed_attention(model: Any) -> Iterator["Probe"]:
 
 
 class Probe:
-    """An attention that computes what transformers does, and compares it with the loop over examples."""
+    """An attention that computes the result of transformers, and compares it with the loop over examples."""
 
     def __init__(self, model: Any) -> None:
         self._config = model.config.get_text_config()
@@ -98,7 +98,7 @@ def _obstacle_before(model: Any) -> str:
 def _obstacle_of(
     module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: dict[str, Any], mixed: Any
 ) -> str:
-    """Return why the kernel cannot compute one attention, whose result is `mixed` (batch, length, heads, width)."""
+    """Return why the kernel cannot compute an attention, whose result is `mixed` (batch, length, heads, width)."""
     if used := [name for name in _EXTRAS if options.get(name) is not None]:
         return f"its attention has `{used[0]}`"
     if key.shape != value.shape or query.shape[-1] != key.shape[-1]:

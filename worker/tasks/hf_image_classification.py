@@ -45,7 +45,7 @@ def build_image_classification(
     loss: Loss = PLAIN,
     adapter: str | None = None,
 ) -> HfImageClassification:
-    """Return the task of a Hugging Face model on images with classes. `adapter`: the folder of the one it continues."""
+    """Return the task of a Hugging Face model on images with classes. `adapter`: the folder of a continued adapter."""
     from worker.tasks.hf_classifier import class_names, load_image_classifier
     from worker.tasks.hf_model import HfFolder
 

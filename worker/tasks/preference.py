@@ -69,7 +69,7 @@ class PreferenceTask(CausalLm):
         return {"eval/loss": loss, **{f"eval/{name}": value for name, value in measured.items()}}
 
     def metric_weight(self, name: str, indices: Indices) -> float:
-        """Return the divisor of a measured sum over these examples: of answers of one kind, their number."""
+        """Return the divisor of a measured sum over these examples; for a kind of answers, their number."""
         desirable = int(self.answers.desirable[indices].sum())
         if self.answers.paired or not name.endswith(("/chosen", "/rejected")):
             return float(len(indices))
@@ -88,7 +88,7 @@ class PreferenceTask(CausalLm):
         return _log_probabilities(model, *batch)
 
     def shared_batch(self, batch: Indices, positions: Indices, device: torch.device) -> Tensors:
-        """Return the prompts at these positions of a global batch with answers to other ones, and the reference's
+        """Return the prompts at these positions of a global batch with answers to other prompts, and the reference's
         log-probabilities."""
         assert self.answers.others is not None, "only answers with labels are compared with others"
         return self.answers.other_batch(self.answers.others.pairs_in(batch)[positions], device)

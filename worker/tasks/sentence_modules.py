@@ -12,13 +12,13 @@ _MODULES = "modules.json"
 _TRAINED = frozenset({"Transformer", "Pooling", "Normalize"})
 """The modules that a vector here is made by."""
 _POOLING = {"mean": "mean", "cls": "first", "lasttoken": "last"}
-"""The names of `embedding.pooling` by those of sentence-transformers."""
+"""The names in `embedding.pooling` by the names in sentence-transformers."""
 _ALONE = f"remove {_MODULES} from a copy of the folder, to train its transformer alone."
 _LEGACY, _TOKENS = "pooling_mode_", ("_tokens", "_token")
 
 
 def check_sentence_modules(field: str, path: Path, pooling: str, roots: AllowedRoots) -> None:
-    """Compare the folder of a model or an adapter with `embedding.pooling`. One without `modules.json` states nothing.
+    """Compare the folder of a model or an adapter with `embedding.pooling`. A folder without `modules.json` passes.
 
     Args:
         field: The field of the spec that names the folder, for messages.

@@ -75,7 +75,7 @@ class SequenceClassification(Task):
 
     def complete_metrics(self, means: Mapping[str, float]) -> dict[str, float]:
         """Return the metrics with F1 instead of the counts of classes: its mean over the classes that occur, in the
-        texts or in what the model says, as scikit-learn's `f1_score(average="macro")`."""
+        texts or in the model's predictions, as scikit-learn's `f1_score(average="macro")`."""
         metrics = {name: value for name, value in means.items() if not name.startswith("eval/f1:")}
         for name in [one for one in metrics if one.startswith("eval/accuracy")]:
             end = name.removeprefix("eval/accuracy")
@@ -91,7 +91,7 @@ class SequenceClassification(Task):
 def build_classification(
     model: HfModel, data: TextData, access: DataAccess = DIRECT, loss: Loss = PLAIN, adapter: str | None = None
 ) -> SequenceClassification:
-    """Return the task of a Hugging Face model on texts with labels. `adapter`: the folder of the one it continues."""
+    """Return the task of a Hugging Face model on texts with labels. `adapter`: the folder of a continued adapter."""
     from worker.tasks.hf_classifier import class_names, load_text_classifier
     from worker.tasks.hf_model import HfFolder
 
