@@ -2,7 +2,7 @@
 
 Counts of examples, by name:
 
-* `answers`: messages of the assistant; `answers_trained`; and those that are not trained: `answers_excluded` by the
+* `answers`: messages of the assistant; `answers_trained`; and untrained answers: `answers_excluded` by the
   record, `answers_stripped` since the chat template leaves a part of them out, as some do with the reasoning of earlier
   answers, and `answers_unlocated` since the template does not show where they begin and end.
 * `reasoning_left_out`: answers that are trained without their reasoning, which the template does not write.

@@ -71,7 +71,7 @@ def are_equal(chosen: Answer, rejected: Answer, length: int) -> bool:
 
 
 def labelled_rows(answers: Sequence[Answer], desirable: Sequence[bool], length: int) -> AnswerRows:
-    """Return the rows of answers with a label; those without a token within `length` are left out."""
+    """Return the rows of labelled answers; an answer without a token within `length` is left out."""
     usable = [number for number, one in enumerate(answers) if one.segment(length).targets.any()]
     answers, labels = [answers[number] for number in usable], [desirable[number] for number in usable]
     prompts = TokenLists.of([one.prompt for one in answers], 0)

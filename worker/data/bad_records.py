@@ -169,7 +169,7 @@ def too_many_bad(
     whole: bool = True,
     can_skip: bool = True,
 ) -> RefusedError:
-    """Return the error about bad records, of which at least one is named.
+    """Return the error about bad records; `named` has at least one of them.
 
     Args:
         limit: How many may be skipped.

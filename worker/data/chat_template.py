@@ -41,9 +41,9 @@ class MarkedText:
     is_rendered: bool = False
     """Whether a chat template wrote it, with all special tokens that it needs."""
     marked_tokens: Sequence[bool] | None = None
-    """Which tokens the template itself marks as learned, if it does: of the spans, only these are."""
+    """Which tokens the template itself marks as learned, if it does. Only these tokens of the spans are learned."""
     counts: Counter[str] = field(default_factory=Counter)
-    """What became of the answers: see `worker.data.account`."""
+    """Counts of answers: see `worker.data.account`."""
 
 
 class ChatTemplate:
@@ -160,7 +160,7 @@ class ChatTemplate:
 
     @cached_property
     def traits(self) -> TemplateTraits:
-        """What a probe without `tools` tells. A template that refuses a probe has none of its traits."""
+        """The traits that a probe without `tools` finds. A template that refuses a probe has none of its traits."""
         return self._probed(None)
 
     @cached_property
@@ -252,7 +252,7 @@ class ChatTemplate:
         *before, last = changed.split(mark)
         if not header or not traits.answer_start.startswith(header) or len(before) != len(turns):
             return {}
-        # What follows a header, such as an empty thought, may depend on the answer.
+        # The text after a header, such as an empty thought, may depend on the answer.
         divided = [part.rpartition(header) for part in before]
         parts = [start + end for start, end, _ in divided]
         starts = aligned(text, [*parts, last]) if all(parts) else None

@@ -1,4 +1,4 @@
-"""What the maximum length of a row does to the examples of a source, for the user."""
+"""Counts the examples of a source that the maximum length of a row cuts or drops, for the user."""
 
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -29,7 +29,7 @@ RecordKind = Literal["jsonl", "array", "parquet", "arrow"]
 
 @dataclass(frozen=True)
 class FileState:
-    """What tells whether a file is still the same, without reading it."""
+    """Metadata of a file that changes when the file changes, so that the file need not be read."""
 
     device: int
     inode: int
@@ -56,7 +56,7 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A part of a file: bytes from `start` up to `stop` (jsonl; of an array, whole items), row groups (parquet) or
+    """A part of a file: bytes from `start` up to `stop` (lines, or whole items of an array), row groups (parquet) or
     record batches (arrow)."""
 
     file: DataFile

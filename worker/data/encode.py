@@ -56,7 +56,7 @@ class EncodedChunk:
     records: int
     """Lines or rows of the part."""
     counts: Counter[str]
-    """What became of the examples; see `worker.data.account`."""
+    """Counts of examples; see `worker.data.account`."""
     bad: list[BadRecord] = field(default_factory=list)
     """In the order of their numbers."""
     unread: UnreadFields = field(default_factory=lambda: UnreadFields(frozenset()))

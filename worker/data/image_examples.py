@@ -100,7 +100,7 @@ class ImageExamples(Examples):
 
 @dataclass(frozen=True)
 class LabelledImages:
-    """What the files of a section hold."""
+    """The examples in the files of a section, with notices about them."""
 
     examples: ImageExamples
     notices: list[Notice]

@@ -58,7 +58,7 @@ class LabelledExamples(Examples):
 
 @dataclass(frozen=True)
 class LabelledFiles:
-    """What the files of a section hold."""
+    """The examples in the files of a section, with notices about them."""
 
     examples: LabelledExamples
     classes: tuple[str, ...]
@@ -83,7 +83,7 @@ def load_labelled(
     training = [part for part in parts if part.name is None]
     held_out = [part for part in parts if part.name is not None]
     fields = data.training_sources
-    # As for images, those that are held out of the training files count.
+    # As for images, held-out records of the training files count.
     present = {one.label for part in parts if part.field in fields for one in part.records}
     classes = tuple(known) if present <= set(known) else tuple(sorted(present, key=by_number))
     if not 2 <= len(classes) <= MAX_CLASSES:

@@ -80,7 +80,7 @@ class RecordReader(Generic[Record]):
         self._parse = parse
         self._access = access
         self.notices: list[Notice] = []
-        """What a user should know about the data."""
+        """Notices for the user about the data."""
         self._facts: dict[str, dict[str, Any]] = {}
         """Fields of the account of each source, by its section."""
 

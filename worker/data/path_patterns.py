@@ -44,7 +44,7 @@ def _below(folder: str, parts: list[str], roots: AllowedRoots) -> Iterator[str]:
 
 
 def _folders(folder: str, roots: AllowedRoots, depth: int = 0) -> Iterator[str]:
-    """Yield a folder and those below it that are not hidden."""
+    """Yield a folder and the folders below it that are not hidden."""
     yield folder
     if depth < _MAX_DEPTH:
         for name, is_folder in _listed(folder, roots):

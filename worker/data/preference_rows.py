@@ -44,9 +44,9 @@ class LoadedAnswers:
 
     train: AnswerRows
     held_out: AnswerRows
-    """Those of `data.eval_fraction`."""
+    """The rows that `data.eval_fraction` holds out."""
     notices: list[Notice]
-    """What a user should know about them."""
+    """Notices for the user about the rows."""
 
 
 def load_answers(

@@ -55,11 +55,11 @@ class RecordPosition:
 
     file: DataFile
     number: int
-    """From 1."""
+    """The number of the line, item or row, from 1."""
 
     @property
     def unit(self) -> str:
-        """What is counted."""
+        """The unit that numbers count."""
         return {"jsonl": "line", "array": "item"}.get(self.file.kind, "row")
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ def _too_long() -> str:
 
 
 def _array_chunks(file: DataFile) -> Iterator[Chunk]:
-    """Yield parts that begin after the bracket or a comma. What follows the last comma is of the last part."""
+    """Yield parts that begin after the bracket or a comma. The text after the last comma is in the last part."""
     size, scanner = file.state.size, ArrayScanner()
     with opened(file) as handle:
         start = array_start(handle) or 0

@@ -56,7 +56,7 @@ class NumberedByEpoch:
 
 
 class WeightedSources:
-    """An epoch has as many draws as there are examples, of which each source has its share by weight.
+    """An epoch has as many draws as there are examples. Each source gets its share of the draws by weight.
 
     A source is passed over again and again, each time in another order, and its draws continue in the next epoch where
     they stopped. So within a pass, however many epochs it lasts, each of its examples is drawn once.
@@ -120,8 +120,8 @@ class WeightedSources:
 
 
 def shares(total: int, weights: Sequence[float]) -> list[int]:
-    """Divide `total` in proportion to the weights, by the method of the largest remainder; of equal remainders, the
-    first counts."""
+    """Divide `total` in proportion to the weights, by the method of the largest remainder; the first of equal
+    remainders counts."""
     exact = [total * Fraction(weight) / sum(map(Fraction, weights)) for weight in weights]
     counts = [int(value) for value in exact]
     by_remainder = sorted(range(len(exact)), key=lambda index: (counts[index] - exact[index], index))

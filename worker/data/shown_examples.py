@@ -62,7 +62,7 @@ def _token_texts(tokens: list[int], learned: list[bool], decode: Decode) -> list
         text = decode(tokens[: index + 1])
         if index + 1 < len(tokens):
             text = text.rstrip(_UNFINISHED)
-        # The text of some tokens depends on those that follow.
+        # The text of some tokens depends on later tokens.
         item = text[len(before) :] if text.startswith(before) else decode(tokens[index : index + 1])
         before = text
         items.append((item[:_TOKEN_CHARACTERS].replace("\0", _NUL), is_learned))

@@ -25,7 +25,7 @@ def shown_of(
     """Return a few examples as JSON data.
 
     Args:
-        tokens: Of all examples, shape (tokens,).
+        tokens: The tokens of all examples, shape (tokens,).
         targets: Whether each is learned, shape (tokens,).
         ends: The index after each example's last token, shape (examples,).
     """
@@ -104,7 +104,7 @@ def account_of(
         facts: `format`, `examples`, `bad` and, where they are known, other fields of the account.
         template: None: no chat template writes the examples.
         max_length: Tokens of a row at most.
-        cut: What this length does to the examples: of all, or of both parts where some are held out.
+        cut: Counts of examples that this length affects: all examples, or both parts if some are held out.
         rows: For training, or of an evaluation set.
         held_out_rows: Those that are held out.
     """

@@ -1,4 +1,4 @@
-"""What a chat template does with messages: traits that a probe finds, so that no name of a model decides."""
+"""The traits of a chat template. A probe finds them, so that no model name decides."""
 
 import json
 import re
@@ -122,7 +122,7 @@ class _Probe:
         """Return the headers of messages by role.
 
         Args:
-            ending: What ends an answer.
+            ending: The text that ends an answer.
             begin: The generation prompt.
         """
         headers = {}

@@ -47,7 +47,7 @@ class PreparedPart:
 
 @dataclass(frozen=True)
 class PreparedText:
-    """What the first rank found and built, and all ranks open."""
+    """The files that the first rank prepared and all ranks open."""
 
     parts: list[PreparedPart]
     notices: list[Notice] = field(default_factory=list)
@@ -290,7 +290,7 @@ def load_examples(
     try:
         prepared = PreparedText.parse(access.share(lambda: preparation.prepare().dump()))
     finally:
-        # Only the rank that prepares has them. What was refused has an account, too.
+        # Only the rank that prepares has accounts. A refused source has an account, too.
         for account in preparation.accounts:
             access.on_account(account)
     return open_examples(prepared, data, cache), prepared.notices

@@ -28,8 +28,8 @@ _LARGEST = -1
 class PairGroups(Examples):
     """Pairs in groups: each group is an example.
 
-    The pairs of an epoch, of several sources drawn by their weights, are shuffled and divided into groups; pairs
-    that fill no group are left out of the epoch.
+    The pairs of an epoch, drawn by weight from several sources, are shuffled and divided into groups; pairs that
+    fill no group are left out of the epoch.
     A group for training has the number `epoch * (train + held_out) + group`, so that a batch is a function of its
     numbers, as for other examples. Held-out groups never change.
     """
@@ -39,7 +39,7 @@ class PairGroups(Examples):
     pairs: NDArray[np.int64]
     """The numbers of the texts of each pair: shape (training pairs, 2), or (training pairs, 3) with a negative."""
     held_out_groups: Sequence[NDArray[np.int64]]
-    """The same for the pairs of each held-out group."""
+    """The numbers of the texts of the pairs of each held-out group."""
     size: int
     """Pairs of a group for training."""
     seed: int
@@ -110,7 +110,7 @@ class PairGroups(Examples):
 
     @cached_property
     def _by_length(self) -> Indices:
-        """The training pairs, those with the longest text first."""
+        """The training pairs, sorted by their longest text, the longest first."""
         return np.argsort(-self.texts.lengths[self.pairs].max(axis=1), kind="stable")
 
 

@@ -39,7 +39,7 @@ class CacheEntry:
 
     path: Path
     facts: dict[str, Any]
-    """What its builder stated about it."""
+    """Facts about it that its builder returned."""
     digests: dict[str, str]
     """The digests of its files."""
 

@@ -28,7 +28,7 @@ class TokenRows:
     tokens: NDArray[np.int32]
     """Shape (tokens,)."""
     targets: NDArray[np.bool_]
-    """Shape (tokens,): whether the token is predicted from those before it."""
+    """Shape (tokens,): whether the token is predicted from the tokens before it."""
     positions: NDArray[np.int32]
     """Shape (tokens,): the index of each token in its own segment."""
     ends: NDArray[np.int64]

@@ -26,7 +26,7 @@ class Tokenizer(Protocol):
     special_tokens: frozenset[int]
     """The special tokens."""
     template: ChatTemplate | None
-    """What writes conversations, if they can be encoded."""
+    """The chat template, if conversations can be encoded."""
 
     @property
     def turn_end(self) -> str | None:
@@ -228,8 +228,10 @@ class HfTokenizer:
 
 
 def learned_tokens(marked: MarkedText, offsets: Sequence[Span]) -> list[bool]:
-    """Return which tokens of a text are learned, by their spans of characters: those with a character of an answer, of
-    which the first may be joined with the end of the prompt."""
+    """Return which tokens of a text are learned, by their spans of characters.
+
+    A token with a character of an answer is learned; the first may also hold the end of the prompt.
+    """
     if not offsets:
         return []
     first, stop = np.array(offsets, dtype=np.int64).T

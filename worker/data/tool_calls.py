@@ -22,7 +22,7 @@ class LostCallsError(ValueError):
 
 
 def unused_mark(text: str) -> str:
-    """Return a character that a text lacks; the first of private use if it has all of these."""
+    """Return a private-use character that a text lacks; the first of them if the text has all."""
     return next((mark for mark in _MARKS if mark not in text), _MARKS[0])
 
 

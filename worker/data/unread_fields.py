@@ -16,7 +16,7 @@ _COUNTED = 1000
 """Different fields that are counted."""
 _CHARACTERS = 100
 _OF_TURNS = {"from", "value", *MARKS}
-"""What is read of the turns of format `sharegpt`, which chat templates do not get."""
+"""Fields that are read from the turns of format `sharegpt`, which chat templates do not get."""
 
 
 class UnreadFields:
