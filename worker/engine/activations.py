@@ -32,8 +32,8 @@ _STORED_OPERATIONS = [
 def checkpoint_activations(
     model: nn.Module, how: Literal["selective", "full", "offload"], device: torch.device = _CPU
 ) -> None:
-    """Make every layer store only its input (full), that in host memory (offload), or also the results of products and
-    attention (selective).
+    """Make every layer store only its input on the device (full) or in host memory (offload), or also the results of
+    products and attention (selective).
 
     The layer's `forward` is replaced instead of the layer, so that the names in checkpoints do not change.
     """
@@ -72,7 +72,7 @@ def _offloaded(inner: Callable[..., Any], options: dict[str, Any], host: HostAct
 def _rebuilt_call(
     inner: Callable[..., Any], count: int, names: list[str], others: dict[str, Any]
 ) -> Callable[..., Any]:
-    """Return a function of positional arguments, of which those after the first `count` have names."""
+    """Return a function of positional arguments only; the arguments after the first `count` get their names back."""
 
     def run(*values: Any) -> Any:
         return inner(*values[:count], **others, **dict(zip(names, values[count:], strict=True)))

@@ -15,11 +15,11 @@ from worker.core.errors import RefusedError
 Tensors = Mapping[str, torch.Tensor]
 
 PREFIX = "base_model.model."
-"""peft wraps the base in two modules, of which names in its file have the names."""
+"""The names of the two modules in which peft wraps the base; names in its file begin with them."""
 _MAGNITUDE = ".lora_magnitude_vector"
 
 MERGE = "Merge it into its base with peft (merge_and_unload), and train from the merged model, without lora.adapter."
-"""What to do with an adapter that changes weights in another way than adapters of a training."""
+"""Hint for an adapter that changes weights differently from the adapters of a training."""
 _NEW = "Train new adapters, without lora.adapter."
 _CANNOT_MERGE = frozenset(
     {"PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "ADAPTION_PROMPT", "CPT", "CARTRIDGE"}

@@ -27,7 +27,7 @@ _TASK_TYPES = {
     "sequence_classification": "SEQ_CLS",
     "text_embedding": "FEATURE_EXTRACTION",
 }
-"""What peft calls the tasks of Hugging Face models; it has no name for images."""
+"""peft's names of the tasks of Hugging Face models; it has no name for images."""
 _CLASSIFIERS = ("sequence_classification", "image_classification")
 _INSTALL_HINT = "Install what `pip install 'trainyard[hf]'` does where the workers run."
 

@@ -14,7 +14,7 @@ from worker.core.errors import RefusedError
 from worker.engine.parameter_groups import output_parameters
 
 MULTIPLE = 16
-"""What the sizes of a layer must be multiples of; the kernels require it."""
+"""The kernels require that the sizes of a layer are multiples of this."""
 CAPABILITY = (8, 9)
 """The lowest compute capability with 8-bit floating point products."""
 

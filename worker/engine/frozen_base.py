@@ -121,8 +121,10 @@ def round_base(model: nn.Module, dtype: HeldDtype) -> None:
 
 
 def held_layers(model: nn.Module, dtype: HeldDtype) -> dict[str, HeldDtype]:
-    """Return the frozen linear layers and embeddings, by name, and how their weights are held. Those of the output
-    layer, of embeddings, and those that several layers share are not quantised."""
+    """Return the frozen linear layers and embeddings, by name, and how their weights are held.
+
+    The weights of the output layer, of embeddings, and weights that several layers share are not quantised.
+    """
     output = _output_layer(model)
     inner = set() if output is None else {id(module) for module in output.modules()}
     owners: dict[int, int] = {}

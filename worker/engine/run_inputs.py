@@ -1,4 +1,4 @@
-"""What a run has beside its spec, its task and its data."""
+"""The inputs of a run beside its spec, its task and its data."""
 
 from dataclasses import dataclass
 

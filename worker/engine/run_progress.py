@@ -1,4 +1,4 @@
-"""What the run does now, and how long it will take: training, evaluating, saving or exporting.
+"""Reports the current phase of the run (training, evaluating, saving or exporting) and its remaining time.
 
 A phase that ends within a second is not reported.
 """

@@ -61,11 +61,11 @@ class StepSync:
         self._step_seconds = PERIOD_SECONDS
         self._stop = False
         self._shares: list[_Share] = []
-        """What was shared since the last gather began."""
+        """Values that were shared since the last gather began."""
         self._pending: Gather | None = None
         """The gather that is under way."""
         self._receivers: list[_Share] = []
-        """What this gather carries."""
+        """Receivers of the values that this gather carries."""
         self.profile_request = 0
         """The number of the latest trace request that all ranks know of."""
 

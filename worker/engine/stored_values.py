@@ -46,7 +46,7 @@ def match_moments(moments: StateDict, stored: Dtypes) -> None:
 
 
 def decoded_moments(moments: StateDict) -> StateDict:
-    """Return loaded moments with those in int8 in fp32, without their scales."""
+    """Return loaded moments, with int8 moments decoded to fp32, and without their scales."""
     return {
         name: sharded_like(_decoded(moments, name), tensor) if name + SCALE in moments else tensor
         for name, tensor in moments.items()

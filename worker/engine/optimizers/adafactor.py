@@ -79,7 +79,7 @@ class _Update:
         return (rows @ columns).div_(mean.clamp(min=EPSILON))
 
     def apply(self, squared_weights: torch.Tensor, squared_update: torch.Tensor, group: dict[str, Any]) -> None:
-        """Change the weights by the scaled gradient. The sums are those over all ranks."""
+        """Change the weights by the scaled gradient. The sums extend over all ranks."""
         count = prod(self.shape)
         clipping = ((squared_update / count).sqrt() / CLIPPING).clamp(min=1.0)
         rate = (squared_weights / count).sqrt().clamp(min=MIN_PARAMETER_RMS) * min(group["lr"], self.step**-0.5)

@@ -31,7 +31,7 @@ class ParallelModel:
 
     @property
     def gradient_divisor(self) -> int:
-        """What the sums of gradients over the ranks are divided by. The loss must be multiplied by it."""
+        """The divisor of the sums of gradients over the ranks. The loss must be multiplied by it."""
         return 1
 
     @property

@@ -29,8 +29,8 @@ def allocate_shards(
         tensors: The tensors by each of their names; a tied tensor stays tied.
         device: Where the shards are.
         buffer_device: Where buffers are, which every rank holds whole.
-        rank: This rank's number among those that share the model.
-        shards: The number of those ranks.
+        rank: This rank's number among the ranks that share the model.
+        shards: The number of ranks that share the model.
     """
     replaced: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     destinations: dict[DeferredTensor, list[Destination]] = defaultdict(list)
