@@ -54,7 +54,7 @@ class Task:
 
     def weight(self, indices: Indices) -> float:
         """Return the divisor of the summed loss of these examples (int64, shape (n,)): their number, or the number of
-        their target tokens. Held-out examples are numbered after those for training. Every rank computes it for the
+        their target tokens. Held-out examples are numbered after training examples. Every rank computes it for the
         whole global batch, so no communication is needed."""
         return float(len(indices))
 
@@ -82,7 +82,7 @@ class Task:
         return float(len(indices))
 
     def complete_metrics(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Return the metrics, with those that follow from others."""
+        """Return the metrics, including metrics that follow from others."""
         return dict(means)
 
     def reference_logps(self, model: nn.Module, batch: Tensors) -> torch.Tensor:

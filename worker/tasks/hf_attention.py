@@ -12,7 +12,7 @@ from worker.tasks.packing import Boundaries, KernelFit, attend_by_loop
 _KERNEL = "trainyard_kernel"
 _PROBE = "trainyard_probe"
 _EXTRAS = ("softcap", "s_aux", "position_bias")
-"""What layers pass to their attention beside its inputs, and the kernel cannot compute."""
+"""Options that layers pass to their attention, and that the kernel cannot compute."""
 
 
 def boundary_arguments(boundaries: Boundaries) -> dict[str, Any]:

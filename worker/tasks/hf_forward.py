@@ -21,7 +21,7 @@ _CAP = "final_logit_softcapping"
 
 
 class ModelTraits(NamedTuple):
-    """What a model does with a few tokens."""
+    """The traits of a model, from a forward of a few tokens."""
 
     logit_rule: LogitRule | None
     """How the logits follow from the head applied to the body's output; None if neither scale nor cap explains them."""

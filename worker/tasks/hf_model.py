@@ -138,7 +138,7 @@ class HfFolder:
         """Return the model of a class of transformers in fp32.
 
         Args:
-            kind: What the folder should hold, for messages.
+            kind: The expected content of the folder, for messages.
             may_be_new: Whether a parameter of the model that the folder lacks, or has in another shape, is initialised.
 
         Raises:
@@ -157,7 +157,7 @@ class HfFolder:
             model, report = self.read(kind, load)
         except RefusedError as error:
             raise RefusedError(str(error), _UNQUANTIZED if self._quantization else error.hint) from error
-        # Some kinds are converted to whole weights, and then the configuration describes these.
+        # Some kinds are converted to whole weights, and then the configuration describes the whole weights.
         if getattr(model.config, "quantization_config", None) is not None:
             raise RefusedError(
                 f"model.path: {self.path} has weights that are quantized ({self._quantization}) and cannot be trained",

@@ -20,7 +20,7 @@ LossOf = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class LogitRule(NamedTuple):
-    """What a model does with the output of its head."""
+    """The function from the output of a model's head to its logits."""
 
     scale: float = 1.0
     cap: float | None = None
@@ -144,7 +144,7 @@ class _ChunkedLoss(torch.autograd.Function):
             if gradient is not None and of_part is not None:
                 gradient[start : start + chunk] = of_part
             for total_gradient in sums:
-                # The next chunk's gradients would otherwise exist beside these.
+                # Otherwise these and the next chunk's gradients would exist at the same time.
                 total_gradient += of_weights.pop(0)
         # Not by `save_for_backward`: the backward scales them in place.
         ctx.gradients = gradient, sums, [weight.dtype for weight in weights]

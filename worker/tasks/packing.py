@@ -17,7 +17,7 @@ class Boundaries(NamedTuple):
 
 
 class KernelFit(NamedTuple):
-    """What decides whether a model's attention can be computed by `attend_by_kernel`."""
+    """Whether `attend_by_kernel` can compute a model's attention."""
 
     head_width: int
     obstacle: str = ""
@@ -49,7 +49,7 @@ def boundaries_of(ends: torch.Tensor, length: int) -> Boundaries:
 def separate(
     positions: torch.Tensor, ends: torch.Tensor | None, *, takes_boundaries: bool
 ) -> torch.Tensor | Boundaries:
-    """Return the mask or boundaries that separate packed examples in `attend`; see `packed_mask` and `boundaries_of`."""
+    """Return the mask or boundaries that separate packed examples; see `packed_mask` and `boundaries_of`."""
     if not takes_boundaries:
         return packed_mask(positions)
     assert ends is not None, "packed rows come with the ends of their examples"

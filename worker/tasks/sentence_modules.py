@@ -1,4 +1,4 @@
-"""What a folder of sentence-transformers states about its vectors, which a training must make in the same way."""
+"""Reads how a folder of sentence-transformers makes its vectors, since a training must make them in the same way."""
 
 import json
 from pathlib import Path
