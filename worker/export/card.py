@@ -32,14 +32,14 @@ _DIGESTS = {
     "data.shuffle": "the order of the examples",
     "reference": "the reference model",
 }
-"""What the digests of a run's sources are of; none is of a file as it was uploaded. The base model is named above."""
+"""The subjects of the digests of a run's sources; no digest is of an uploaded file. The base model is named above."""
 LICENSE_FIELDS = ("license", "license_name", "license_link")
 """Fields of the header, which labels of the spec's `metadata` with these names fill."""
 
 
 @dataclass(frozen=True)
 class BaseModelCard:
-    """What the folder of the base model says about itself."""
+    """Facts about the base model from its folder."""
 
     license: str | None = None
     hub_name: str | None = None
