@@ -1,4 +1,4 @@
-"""Where known parts of a text are, between others that are not known. A pure function."""
+"""Locates known parts of a text between unknown parts. A pure function."""
 
 from collections.abc import Sequence
 

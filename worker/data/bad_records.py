@@ -222,7 +222,7 @@ def bad_lines_text(count: int) -> str:
 
 
 def skipped_text(field: str, count: int, named: Sequence[NamedRecord]) -> str:
-    """Return the notice about bad records that were skipped, the first of which are named."""
+    """Return the notice about skipped bad records; it names the first."""
     listed = "; ".join(record.text for record in _of_source(field, named))
     more = f", and {count - len(named)} more" if count > len(named) else ""
     return f"{field}: {bad_lines_text(count)} {'was' if count == 1 else 'were'} skipped: {listed}{more}"

@@ -46,7 +46,7 @@ class BadLines:
     """How to handle records that hold no example."""
 
     limit: int
-    """How many may be skipped; 0: none."""
+    """The number of records that may be skipped; 0: none."""
 
 
 def build_tokens(

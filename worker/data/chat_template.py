@@ -352,8 +352,8 @@ def _squeezed(text: str) -> str:
 
 
 def _reasoning(message: Message) -> list[str]:
-    """Return the reasoning of an answer: the different texts of all fields that may have it, also within lists and
-    objects, which templates leave out."""
+    """Return the reasoning of an answer: the distinct texts of all fields that may hold it, including texts in lists
+    and objects, which templates leave out."""
     texts = (text for name in _REASONING for text in _texts(message.get(name)))
     return list({_squeezed(text): text for text in texts if text.strip()}.values())
 

@@ -14,7 +14,7 @@ from worker.data.data_files import DataFile, FileState, check_unchanged, opened
 
 _BLOCK_BYTES = 2**24
 _SETTLED_SECONDS = 5.0
-"""A file that changed less than so long ago may change again without another time, which is coarse on some systems."""
+"""A file that changed more recently may change again with the same timestamp, which is coarse on some systems."""
 
 
 def digest_of_descriptor(handle: int, size: int, on_progress: Callable[[], None]) -> str:

@@ -11,7 +11,7 @@ _HINT = "Shorten the examples, or raise data.max_length if the model's context i
 
 @dataclass(frozen=True)
 class CutExamples:
-    """Counts of a source's examples. One is longer than a row, or has nothing to learn, or is used whole."""
+    """Counts of a source's examples. An example is longer than a row, has no learned token, or is used whole."""
 
     examples: int
     truncated: int = 0
@@ -65,7 +65,7 @@ class CutExamples:
         return " and ".join(parts + ([within] if self.equal_when_cut else []))
 
     def refusal(self, section: str, files: str, length: int, which: str = "") -> RefusedError:
-        """Return the error about a source of which no example is left.
+        """Return the error about a source without usable examples.
 
         Args:
             which: Which examples of the files are meant, such as ` that is not held out`.

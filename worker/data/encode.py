@@ -1,4 +1,4 @@
-"""From the records of a part of a file to tokens. Part by part, so that several processes can share the work."""
+"""Encodes the records of a file to tokens, part by part, so that several processes can share the work."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ class BadRecord:
     """A record that holds no example."""
 
     number: int
-    """Its line in the part of the file, or its row in the file; from 1."""
+    """The number of the line in the part of the file, or of the row in the file; from 1."""
     problem: str
     hint: str | None = None
 
@@ -58,7 +58,7 @@ class EncodedChunk:
     counts: Counter[str]
     """Counts of examples; see `worker.data.account`."""
     bad: list[BadRecord] = field(default_factory=list)
-    """In the order of their numbers."""
+    """Bad records, sorted by number."""
     unread: UnreadFields = field(default_factory=lambda: UnreadFields(frozenset()))
     """The records with each field that the format does not read."""
 

@@ -71,7 +71,7 @@ class ImageExamples(Examples):
     def digest_arrays(self) -> list[NDArray[Any]]:
         """Return the SHA-256 and the class of each training image, and the names of the classes."""
         records = self.records[: self.train]
-        # Without sources that hold no training image, which may be large.
+        # Skip sources without a training image, which may be large.
         ends = np.cumsum([len(images) for images in self.stored])
         used = int(np.searchsorted(ends, records.max(), side="right")) + 1
         first = np.concatenate([images.digests for images in self.stored[:used]])[records]

@@ -22,7 +22,7 @@ from worker.data.records import numbered_records
 
 MAX_IMAGES = 5_000_000
 _SETTLED_SECONDS = 5.0
-"""A file that changed less than so long ago may change again without another time."""
+"""A file that changed more recently may change again with the same timestamp."""
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,7 @@ class ModelFiles:
         except RecursionError:
             raise self._refusal(f"has a {file.name} that is nested too deeply", _SAVE_AGAIN) from None
         except ValueError:
-            # Its loader fails, too, and explains it.
+            # The loader of the file fails, too, and explains the error.
             return
         model = content.get("model") if isinstance(content, dict) else None
         parts = [model.get("vocab"), model.get("merges")] if isinstance(model, dict) else []

@@ -76,7 +76,7 @@ class OtherReference:
     """The reference's log-probabilities of answers to other prompts."""
 
     pairs: Pairs = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """In their order."""
+    """Sorted pairs."""
     values: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
     """Shape (pairs,)."""
 

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 @dataclass
 class ReadLimit:
-    """How much of each source is read."""
+    """Limits how much of each source is read."""
 
     records: int
     """Maximum number of records of each source."""

@@ -51,7 +51,7 @@ def records_of(chunk: Chunk, columns: frozenset[str]) -> Iterator[tuple[int, Any
 
 @dataclass(frozen=True)
 class RecordPosition:
-    """Where a record is."""
+    """The position of a record."""
 
     file: DataFile
     number: int

@@ -1,4 +1,4 @@
-"""For how long a chat template has been writing the present text: a template with a loop may not end."""
+"""Measures how long a chat template has been writing the current text: a template with a loop may not end."""
 
 import time
 from collections.abc import Iterator

@@ -106,7 +106,7 @@ def account_of(
         max_length: Tokens of a row at most.
         cut: Counts of examples that this length affects: all examples, or both parts if some are held out.
         rows: For training, or of an evaluation set.
-        held_out_rows: Those that are held out.
+        held_out_rows: The number of rows that are held out.
     """
     known = {name: facts[name] for name in _COPIED if name in facts}
     known["counts"] = {name: count for name, count in facts.get("counts", {}).items() if count}

@@ -1,4 +1,4 @@
-"""From the text section of a spec to rows of tokens: tokenised once, laid out, and memory-mapped by every rank."""
+"""Makes rows of tokens from the text section of a spec: tokenised once, laid out, and memory-mapped by every rank."""
 
 import hashlib
 import json
@@ -254,12 +254,12 @@ Share = Callable[[Callable[[], str]], str]
 
 @dataclass(frozen=True)
 class DataAccess:
-    """Where data may be and is kept, and how ranks share the work of reading it."""
+    """The folders that data may come from, the cache of tokens, and the division of the work between ranks."""
 
     roots: AllowedRoots = UNRESTRICTED_ROOTS
-    """Where the files may be."""
+    """The roots below which files may be."""
     cache: TokenCache | None = None
-    """Where tokens are kept. None: in a temporary folder."""
+    """The cache that stores tokens. None: a temporary folder."""
     share: Share = lambda compute: compute()
     """Lets one rank prepare files that all ranks open."""
     on_progress: Callable[[], None] = lambda: None

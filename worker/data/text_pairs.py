@@ -46,7 +46,7 @@ class PairGroups(Examples):
     shuffle: bool
 
     def order_by_epoch(self) -> NumberedByEpoch:
-        """Return the groups of each epoch in their order: shuffled are the pairs that they have."""
+        """Return the groups of each epoch in order; the pairs are shuffled, not the groups."""
         groups = WholePass(self.train, seed=self.seed, shuffle=False)
         return NumberedByEpoch(groups, self.train + self.held_out)
 

@@ -58,7 +58,7 @@ class TokenRows:
 
     @cached_property
     def token_counts(self) -> TokenCounts:
-        """The tokens that the model computes for each row. Those of a segment attend to each other alone."""
+        """The tokens that the model computes for each row. The tokens of a segment attend only to each other."""
         starts, rows = self._segments
         lengths = np.diff(starts, append=len(self.tokens))
         # The last token of a row is only a target.

@@ -38,7 +38,7 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, texts: Sequence[MarkedText]) -> list[Segment]:
-        """Return the tokens of texts. Those of the learned spans are the targets, and so is the end token that follows
+        """Return the tokens of texts. The tokens of the learned spans are targets, and so is the end token that follows
         a text that no template wrote."""
         ...
 
@@ -66,7 +66,7 @@ class Tokenizer(Protocol):
 
 
 def whole_text(text: str) -> MarkedText:
-    """Return a text of which everything is learned."""
+    """Return a text that is learned from beginning to end."""
     return MarkedText(text, [(0, len(text))], counts=Counter({EMPTY: 1} if not text.strip() else {}))
 
 

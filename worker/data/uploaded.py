@@ -1,4 +1,4 @@
-"""Where the workers find uploaded data files, and how messages name them."""
+"""Locates uploaded data files on the workers, and names them in messages."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
