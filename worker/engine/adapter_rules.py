@@ -34,11 +34,11 @@ _ORIGIN = frozenset(
 _SELECTION = frozenset(
     {"target_modules", "exclude_modules", "modules_to_save", "layers_to_transform", "layers_pattern"}
 )
-"""Which layers are adapted; the tensors have their names, whatever pattern selected them."""
+"""Settings that select the adapted layers; the names of the tensors show the result."""
 _TRAINING = frozenset(
     {"lora_dropout", "runtime_config", "eva_config", "corda_config", "loftq_config", "lora_ga_config"}
 )
-"""How it was trained; the values of its tensors are its result. `init_lora_weights` has a rule of its own."""
+"""Settings of the adapter's training, whose result is in the tensors. `init_lora_weights` has its own rule."""
 _TYPE_OF_LAYER = frozenset({"fan_in_fan_out", "megatron_core"})
 """Derived from the layers of the base model."""
 _WITHOUT_EFFECT = _COMPARED | _ORIGIN | _SELECTION | _TRAINING | _TYPE_OF_LAYER
@@ -142,7 +142,7 @@ def alphas_of(tensors: Tensors, config: Mapping[str, Any]) -> dict[str, float]:
     if not isinstance(patterns, dict) or not all(map(_is_number, (*patterns.values(), config.get("lora_alpha")))):
         raise ValueError("lora_alpha and the values of alpha_pattern must be numbers")
     try:
-        # As in peft, where the end of a layer's name must match.
+        # As in peft, the pattern must match the end of a layer's name.
         compiled = {re.compile(rf"(.*\.)?({pattern})$"): alpha for pattern, alpha in patterns.items()}
     except re.error as error:
         raise ValueError(f"alpha_pattern has an invalid regular expression: {error}") from None

@@ -36,7 +36,7 @@ def evaluate(
 
     Args:
         training_size: Examples that a rank computes at once in training, whose memory is known to suffice.
-        on_examples: Called with the number of evaluated examples, and of all of them.
+        on_examples: Called with the number of evaluated examples, and the total number.
     """
     sets = held_out_sets(task.examples, options.limit)
     size = options.micro_size or training_size

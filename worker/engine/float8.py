@@ -25,7 +25,7 @@ def convert_linear_layers(model: nn.Module, device: torch.device) -> None:
     The output layer, layers that share their weight, and layers whose sizes are no multiples of 16 do not change.
 
     Raises:
-        RefusedError: The GPU or the model has nothing for it, or torchao is not installed.
+        RefusedError: The GPU has no 8-bit products, the model has no layer for them, or torchao is not installed.
     """
     _check_device(device)
     try:

@@ -63,7 +63,7 @@ class SampleGenerator:
         """Encode the prompts.
 
         Raises:
-            RefusedError: One is too long for the model.
+            RefusedError: A prompt is too long for the model.
         """
         self._prompts = [self.codec.encode(prompt, chat=self.options.chat) for prompt in self.options.prompts]
         for index, tokens in enumerate(self._prompts):

@@ -23,7 +23,7 @@ class StoredTensor:
     before: "weakref.ref[StoredTensor] | None"
     """The tensor that was stored before it, if that still exists."""
     on_device: torch.Tensor | None = None
-    """Its copy on the device, as soon as that was started."""
+    """The copy on the device, as soon as that was started."""
     copied: Any = None
     """The event in the stream of copies after that copy."""
 

@@ -63,7 +63,7 @@ def _try_to_defer(spec: TrainingSpec, task: Task, *, examine: bool) -> tuple[Def
     seed_generators(spec.seed)
     try:
         deferred = _defer(spec, task)
-        # Before adapters are added, which are in no file.
+        # Examine the model before adapters are added, which are in no file.
         result = deferred.examination.run() if examine and deferred.examination else None
         deferred = deferred.extended(lambda module: freeze_parameters(spec, module))
         deferred.tensors()

@@ -141,7 +141,7 @@ class MicroBatchFinder:
         if self._ranks.device.type == "cuda" and not self._spec.fsdp.cpu_offload:
             copies = {"sgd": 1, "lion": 1, "adafactor": 0}.get(self._spec.optimizer.name, 2)
             if converts_values(self._spec):
-                # All of it exists already.
+                # All state of the optimizer exists already.
                 copies = 0
             for parameter in module.parameters():
                 if parameter.requires_grad:

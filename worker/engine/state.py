@@ -103,7 +103,7 @@ class TrainingState:
     def restore(self, state: StateDict) -> int:
         """Restore a loaded template; return the number of skipped steps."""
         self._restore_moments(state["optimizer"])
-        # After the optimizer: reading the state of a new optimizer makes it take a step.
+        # Weights come after the optimizer: reading the state of a new optimizer makes it take a step.
         self.restore_weights(state)
         progress = state["progress"]
         if self.precision.scaler:

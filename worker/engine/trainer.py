@@ -48,7 +48,7 @@ from worker.tasks.base import Task, count_tokens
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the loop ended: completed, with all steps or stopped early, or interrupted."""
+    """The outcome of the loop: completed (with all steps, or stopped early) or interrupted."""
 
     step: int
     completed: bool

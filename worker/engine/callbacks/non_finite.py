@@ -50,7 +50,7 @@ class NonFiniteGuard(Callback):
         self._check_due = check_due
         self._first_bad = torch.tensor(_NO_STEP, dtype=torch.int64, device=ranks.device)
         self._unchecked: list[torch.Tensor] = []
-        """One scalar for each of the latest steps; not finite where the loss or the norm was not."""
+        """A scalar for each of the latest steps; not finite where the loss or the norm was not."""
         self._skipped = torch.zeros((), dtype=torch.int64, device=ranks.device)
         self.needs_norm = policy == "skip" or self._scaler is not None
 

@@ -12,9 +12,9 @@ from worker.reporting.reporter import Reporter
 FACTOR = 3.0
 """A straggler takes this many times the median of the ranks for its own part of a step."""
 MIN_SECONDS = 60.0
-"""For this long without interruption."""
+"""A straggler is reported after it was slow for this long without interruption."""
 _MIN_SHARE = 0.1
-"""The least part of a step that all others lose by it."""
+"""The smallest part of a step that a straggler must cost the other ranks."""
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,13 @@ CLIPPING = 1.0
 
 @dataclass
 class _Update:
-    """One parameter in a step. Tensors are this rank's parts, fp32."""
+    """A parameter in a step. Tensors are this rank's parts, fp32."""
 
     weight: torch.Tensor
     gradient: torch.Tensor
     state: dict[str, torch.Tensor]
     shape: torch.Size
-    """That of the whole parameter."""
+    """The shape of the whole parameter."""
 
     @property
     def step(self) -> float:
@@ -62,7 +62,7 @@ class _Update:
         """Divide the gradient by the root of its second moment, in place. Return the sum of its squares.
 
         Args:
-            sums: Those of `average_moments`, over all ranks.
+            sums: The sums of `average_moments`, over all ranks.
         """
         self.gradient.mul_(self._variance(sums).clamp_(min=EPSILON**2).rsqrt_())
         return self.gradient.square().sum()

@@ -38,9 +38,9 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
         Args:
             matrices: The ids of the parameters for Muon.
-            momentum: That of Muon.
-            betas, eps: Those of AdamW.
-            dtype: In which the iteration computes: bf16 suffices, and fp32 agrees over all layouts.
+            momentum: The momentum of Muon.
+            betas, eps: The options of AdamW.
+            dtype: The type in which the iteration computes: bf16 suffices, and fp32 agrees over all layouts.
         """
         split = [part for group in groups for part in _split(group, matrices, momentum) if part["params"]]
         by_adamw = [group for group in split if "momentum" not in group]

@@ -50,7 +50,7 @@ def allocate_shards(
                 if isinstance(current, nn.Parameter):
                     new = nn.Parameter(memory, requires_grad=current.requires_grad)
                 rows = slice(0, len(current)) if current.ndim else slice(None)
-            # With the tensor before, so that its id is not used again.
+            # Store the old tensor, too, so that its id is not used again.
             replaced[id(current)] = current, new
             encode = encoder_of(owner) if attribute == "weight" else None
             destinations[tensor].append(Destination(memory, rows, encode))

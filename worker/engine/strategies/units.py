@@ -1,7 +1,7 @@
-"""Which modules become sharding units, and how many parameters a rank then holds. Pure functions.
+"""Divides a model into sharding units, and counts the parameters that a rank then holds. Pure functions.
 
-A unit's parameters are gathered together before its forward and freed after it, except those that the backward needs
-first. Parameters of no other unit belong to the root, which stays gathered while the model computes.
+A unit's parameters are gathered together before its forward and freed after it, except parameters that the backward
+needs first. Parameters of no other unit belong to the root, which stays gathered while the model computes.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -23,11 +23,11 @@ class Unit:
     module: str
     """The module's name; empty for the root."""
     parameters: tuple[str, ...]
-    """Their names; a tied parameter has one of its names."""
+    """The names of the parameters; a tied parameter has one of its names."""
     size: int
-    """The number of elements of all of them."""
+    """The number of elements of all its parameters."""
     stays: bool = False
-    """It stays gathered from its forward to its backward, which follows at once."""
+    """Whether the unit stays gathered from its forward to its backward, which follows at once."""
 
 
 def plan_units(model: nn.Module, options: Fsdp) -> list[Unit]:
@@ -45,7 +45,7 @@ def plan_units(model: nn.Module, options: Fsdp) -> list[Unit]:
 
 
 def head_unit(model: nn.Module, units: Collection[Unit]) -> nn.Module | None:
-    """Return the head if it is a unit of its own."""
+    """Return the head if it is a separate unit."""
     name = _edges(model)[1]
     return model.get_submodule(name) if name and any(unit.module == name for unit in units) else None
 
