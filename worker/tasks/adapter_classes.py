@@ -1,4 +1,4 @@
-"""Which class each output of a continued adapter's head is for; peft stores the head without names."""
+"""Finds the class of each output of a continued adapter's head; peft stores the head without names."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ def known_classes(base: tuple[str, ...], adapter: str | None, roots: AllowedRoot
     """Return the names of the classes that a model has, in the order of its outputs.
 
     Args:
-        base: Those of the base model; empty if it has none.
+        base: The classes of the base model; empty if it has none.
         adapter: The folder of the adapter that is continued, whose `classes.json` names the outputs of its head.
 
     Raises:

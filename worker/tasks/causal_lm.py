@@ -62,7 +62,7 @@ class CausalLm(Task):
         return float(self._weights[indices].sum())
 
     def loss_sum(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
-        # Where a model is copied to several GPUs, each of them has its own part.
+        # If the model is copied to several GPUs, each of them returns its own part.
         return _loss_of(model, batch, self._terms).sum()
 
     def measured_loss(self, model: nn.Module, batch: Tensors) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:

@@ -120,7 +120,7 @@ def _attend(
     if boundaries is None:
         offsets = torch.arange(0, rows * length + 1, length, dtype=torch.int32, device=query.device)
         boundaries = Boundaries(offsets, length)
-    # Not at the top: see `attend`.
+    # The import is not at the top: see `attend`.
     from worker.tasks.varlen_kernel import attend_by_kernel
 
     return attend_by_kernel(query, key, value, boundaries, **_settings(options)).transpose(1, 2), None

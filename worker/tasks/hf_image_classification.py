@@ -17,7 +17,7 @@ from worker.tasks.image_classification import ImageClassification
 
 
 class HfImageClassification(ImageClassification):
-    """As its base, and accuracy in training."""
+    """Image classification that also measures accuracy in training."""
 
     def __init__(
         self, build: Callable[[], nn.Module], examples: Examples, classes: tuple[str, ...], loss: Loss = PLAIN
@@ -51,7 +51,7 @@ def build_image_classification(
 
     folder = HfFolder(model.path, access.roots)
     processor = folder.image_processor
-    # They need Pillow, whose absence the folder has explained.
+    # These imports need Pillow; the folder has explained its absence.
     from worker.data.image_examples import load_images
     from worker.data.image_pixels import pixel_format
 

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 
 class Boundaries(NamedTuple):
-    """Where the examples of a batch of rows begin, if all rows form a single sequence of tokens."""
+    """The starts of the examples of a batch of rows, if all rows form a single sequence of tokens."""
 
     offsets: torch.Tensor
     """int32, (examples + 1,): the first token of each example, and the end of the last. An example may be empty."""

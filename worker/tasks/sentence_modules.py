@@ -56,7 +56,7 @@ def pooling_modes(config: Any) -> list[str]:
     if stated is not None:
         return [str(mode) for mode in (stated if isinstance(stated, list) else [stated])]
     names = [name.removeprefix(_LEGACY) for name, is_on in config.items() if name.startswith(_LEGACY) and is_on]
-    # Without any, sentence-transformers takes the mean.
+    # If no mode is set, sentence-transformers takes the mean.
     return [_short(name) for name in names] or ["mean"]
 
 
