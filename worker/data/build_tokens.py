@@ -58,10 +58,9 @@ def build_tokens(
     on_progress: Callable[[], None],
     limit: SourceLimit | None = None,
 ) -> dict[str, Any]:
-    """Write the tokens of the examples of the files, and return facts about them.
-
-    The facts are `format`, `examples`, `tokens`, `records` (the number of records that were read), `bad` (the number of
-    records that hold no example), `named` (the first bad records), and other fields of a `DataAccount`.
+    """Write the tokens of the examples of the files, and return facts about them: `format`, `examples`, `tokens`,
+    `records` (the number of records read), `bad` (the number of records without an example), `named` (the first bad
+    records), and other fields of a `DataAccount`.
 
     Args:
         limit: The limit for reading; None: read everything.

@@ -45,7 +45,7 @@ class ImageExamples(Examples):
     shuffle: bool
 
     def order_by_epoch(self) -> EpochOrder | None:
-        """Return the order of the examples of each epoch; None for the plain order, if examples never change.
+        """Return the order of the examples of each epoch; None for the plain order, if no example ever differs.
 
         The number `n * train + i` is example i in epoch n, or in pass n over its source if there are several sources.
         """

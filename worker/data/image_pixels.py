@@ -65,7 +65,7 @@ def pixel_format(processor: Any, where: str, *, cropped: bool = False) -> PixelF
     take random parts of images.
 
     Raises:
-        RefusedError: It does not make a single array of each image, always of the same shape.
+        RefusedError: It does not make a single array of a fixed shape of each image.
     """
     try:
         first, *others = (processed(processor, Image.new("RGB", size)) for size in _PROBES)

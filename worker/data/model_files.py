@@ -1,7 +1,8 @@
 """The files of a model's folder, opened once: copies of the descriptive files, and links to the open weights.
 
 Accounts that can write in the folder can replace any file between a check and the opening by a loader, which takes a
-path. So a loader gets the path of a private folder, whose files had their real paths checked after they were opened.
+path. So a loader gets the path of a private folder. The real path of each file in it was checked after the file was
+opened.
 """
 
 import json

@@ -68,8 +68,8 @@ class TrainStep:
         """Make step `step` (counted from 1) from the global batch `indices` (int64, shape (batch.size,)).
 
         Every rank gets the same `indices`, computes its own share, and makes the same update. No value is read from
-        the device unless `health.on_nan` is `skip`. With `log_due` the gradient norm is always computed, and the
-        task's measures beside its loss.
+        the device unless `health.on_nan` is `skip`. With `log_due` the gradient norm and the task's measures
+        beside its loss are always computed.
         """
         self._learning_rates.set(step)
         marks = StepMarks(self._clock.mark())

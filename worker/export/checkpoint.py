@@ -1,4 +1,4 @@
-"""Makes an export of a checkpoint, without its run: in a single process, in host memory, without a GPU."""
+"""Makes an export of a checkpoint, without its run: in a single process, in host memory; it needs no GPU."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""The inputs of builtin models that read no text."""
+"""What the builtin models that read no text expect as their input."""
 
 from trainyard.contract.model_input import DIGITS, ImageInput, VectorInput
 from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, MlpModel

@@ -1,4 +1,4 @@
-"""Records traces of a few steps, which the spec names or a request to a running job."""
+"""Records traces of a few steps, as set in the spec or requested of a running job."""
 
 import contextlib
 import json
