@@ -1,8 +1,8 @@
-"""The account of the loss: what became of the records of a source on their way to tokens that are learned.
+"""The data account of a source: counts of its records on their way to learned tokens.
 
 Counts of examples, by name:
 
-* `answers`: messages of the assistant; `answers_trained`; and those that are not trained: `answers_excluded` by the
+* `answers`: messages of the assistant; `answers_trained`; and untrained answers: `answers_excluded` by the
   record, `answers_stripped` since the chat template leaves a part of them out, as some do with the reasoning of earlier
   answers, and `answers_unlocated` since the template does not show where they begin and end.
 * `reasoning_left_out`: answers that are trained without their reasoning, which the template does not write.
@@ -37,7 +37,7 @@ _WARNINGS: Mapping[str, str] = {
 
 
 def counts_of(tokenizer: Tokenizer, marked: MarkedText, segment: Segment) -> Counter[str]:
-    """Return the counts of one example."""
+    """Return the counts of an example."""
     counts = Counter(marked.counts)
     if not segment.targets[1:].any():
         # Nothing of the example is learned, as the account states.

@@ -28,17 +28,17 @@ _COUNTS = {
 
 
 def summary_of(account: DataAccount) -> list[str]:
-    """Return what an account states, as sentences without a period."""
+    """Return the contents of an account as sentences without a period."""
     return [*_records(account), *_answers(account), *_tokens(account), *_template(account.template)]
 
 
 def headline_of(account: DataAccount) -> str:
-    """Return the main facts of an account as one sentence, for the list of events."""
+    """Return the main facts of an account as a sentence, for the list of events."""
     return "; ".join(sentence for part in (_records, _tokens) for sentence in [*part(account)][:1])
 
 
 def count_sentence(name: str, counts: Mapping[str, int]) -> str:
-    """Return what one of the counts of `worker.data.account` states, as a sentence without a period."""
+    """Return a count of `worker.data.account` as a sentence without a period."""
     text = _COUNTS.get(name, f"{name}: {{n}}")
     return text.format(n=f"{counts[name]:,}", answers=f"{counts.get('answers', 0):,}")
 

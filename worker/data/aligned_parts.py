@@ -1,11 +1,13 @@
-"""Where known parts of a text are, between others that are not known. A pure function."""
+"""Locates known parts of a text between unknown parts. A pure function."""
 
 from collections.abc import Sequence
 
 
 def aligned(text: str, parts: Sequence[str]) -> list[int] | None:
-    """Return where each part begins: the first at the beginning of the text, the last one at its end, and the others
-    in their order; None if they are not all there, or if there are several ways."""
+    """Return the start of each part in the text, which the first part starts and the last part ends.
+
+    The other parts follow in their order. None if a part is missing, or if they fit in several ways.
+    """
     first, *inner, last = parts
     end = len(text) - len(last)
     if not text.startswith(first) or not text.endswith(last) or end < len(first):

@@ -1,4 +1,4 @@
-"""Examples with two answers each, a chosen and a rejected one, or with one answer that has a label."""
+"""Examples with a chosen and a rejected answer each, or with a labelled answer."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -32,31 +32,33 @@ class Answer:
         return len(self.prompt) + len(self.answer)
 
     def segment(self, length: int) -> Segment:
-        """Return both as one segment whose targets are the answer, cut after `length` tokens."""
+        """Return both as a segment whose targets are the answer, cut after `length` tokens."""
         tokens = np.concatenate([self.prompt, self.answer])[:length]
         targets = np.arange(len(tokens)) >= len(self.prompt)
-        # Of a segment without a prompt, no token precedes the first one.
+        # Without a prompt, no token precedes the first token.
         targets[:1] = False
         return Segment(tokens, targets)
 
 
 @dataclass(frozen=True)
 class AnswerRows:
-    """The rows of a data set: those of pair i are 2 i and 2 i + 1, that of the labelled answer i is i."""
+    """The rows of a data set: pair i has the rows 2 i and 2 i + 1, the labelled answer i has row i."""
 
     rows: TokenRows
     desirable: NDArray[np.bool_]
     """Shape (examples,): whether the first answer is desirable; true for all pairs."""
     parts: PromptsAndAnswers | None = None
-    """Of labelled answers: the same, apart. Each answer is as long as a row at most."""
+    """Labelled answers and their prompts, stored separately. No answer is longer than a row; None for pairs."""
 
     def __len__(self) -> int:
         return len(self.desirable)
 
 
 def pair_rows(pairs: Sequence[tuple[Answer, Answer]], length: int) -> AnswerRows:
-    """Return the rows of pairs of a chosen and a rejected answer; those of which an answer has no token within `length`
-    are left out."""
+    """Return the rows of pairs of a chosen and a rejected answer.
+
+    A pair is left out if one of its answers has no token within `length`.
+    """
     cut = [(chosen.segment(length), rejected.segment(length)) for chosen, rejected in pairs]
     rows = [[segment] for pair in cut if all(one.targets.any() for one in pair) for segment in pair]
     return AnswerRows(_build(rows), np.ones(len(rows) // 2, dtype=np.bool_))
@@ -69,7 +71,7 @@ def are_equal(chosen: Answer, rejected: Answer, length: int) -> bool:
 
 
 def labelled_rows(answers: Sequence[Answer], desirable: Sequence[bool], length: int) -> AnswerRows:
-    """Return the rows of answers with a label; those without a token within `length` are left out."""
+    """Return the rows of labelled answers; an answer without a token within `length` is left out."""
     usable = [number for number, one in enumerate(answers) if one.segment(length).targets.any()]
     answers, labels = [answers[number] for number in usable], [desirable[number] for number in usable]
     prompts = TokenLists.of([one.prompt for one in answers], 0)
@@ -86,7 +88,7 @@ def _build(rows: list[list[Segment]]) -> TokenRows:
 
 @dataclass(frozen=True)
 class AnswerExamples(Examples):
-    """Examples with one or two answers each, and what the reference model makes of them.
+    """Examples with one or two answers each, and their log-probabilities under the reference model.
 
     The sequences that the reference reads are numbered: first all rows, then the pairs of prompts and other answers.
     """
@@ -96,20 +98,20 @@ class AnswerExamples(Examples):
     desirable: NDArray[np.bool_] = field(kw_only=True)
     """Shape (examples,)."""
     paired: bool = field(kw_only=True)
-    """Whether an example is a chosen and a rejected answer; else it is one with a label."""
+    """Whether an example is a chosen and a rejected answer; otherwise it is a labelled answer."""
     reference: NDArray[np.float32] = field(kw_only=True)
     """The reference's log-probabilities of the rows of each example, shape (examples, 2) or (examples, 1). The engine
     writes them before the first step; zeros until then."""
     length: int = field(default=0, kw_only=True)
     """The tokens of a row at most."""
     others: PromptsAndAnswers | None = field(default=None, kw_only=True)
-    """Of examples with labels: the answers that follow other prompts."""
+    """Labelled answers and their prompts, to put an answer after the prompt of another example."""
     other_reference: OtherReference = field(default_factory=OtherReference, kw_only=True)
-    """The reference's log-probabilities of these; as `reference`."""
+    """The reference's log-probabilities of answers after other prompts; as `reference`."""
 
     @cached_property
     def token_counts(self) -> TokenCounts:
-        """The tokens with a gradient, by example; those of an answer to another prompt have none."""
+        """The tokens with a gradient, by example. An answer after another prompt has no gradient."""
         counts, each = self.answers.token_counts, 2 if self.paired else 1
         tokens, squares = counts.tokens.reshape(-1, each), counts.squares.reshape(-1, each)
         return TokenCounts(tokens.sum(axis=1), squares.sum(axis=1))
@@ -156,7 +158,7 @@ class AnswerExamples(Examples):
     def train_batch(self, indices: Indices, device: torch.device) -> Tensors:
         """Return the batch of n examples.
 
-        Both answers of pairs are in one tensor, first all chosen ones: inputs and labels (int64, (2 n, length)), then
+        Both answers of pairs are in one tensor, chosen answers first: inputs and labels (int64, (2 n, length)), then
         the reference's log-probabilities (fp32, (n, 2)). Else: inputs and labels of the answers (int64, (n, length)),
         the reference's log-probabilities (fp32, (n, 1)), and which are desirable (bool, (n,)).
         """
@@ -167,8 +169,9 @@ class AnswerExamples(Examples):
         desirable = torch.from_numpy(self.desirable[indices]).to(device, non_blocking=True)
         return (*self.answers.train_batch(indices, device), reference, desirable)
 
-    def digest_arrays(self, examples: int) -> list[NDArray[Any]]:
-        """Return what the digest of the first `examples` examples is taken of."""
+    def digest_arrays(self, examples: int | None = None) -> list[NDArray[Any]]:
+        """Return the arrays that identify the first `examples` examples. None: the training examples."""
+        examples = self.train if examples is None else examples
         rows = self.answers.rows
         assert isinstance(rows, TokenRows), "answers are in memory"
         ends = rows.ends[: (2 if self.paired else 1) * examples]

@@ -80,12 +80,12 @@ def column_names(file: DataFile) -> list[str]:
 
 
 def _schema_metadata(file: DataFile) -> dict[bytes, bytes]:
-    """Return what the writer of a file has stated about its columns."""
+    """Return the metadata that the writer of a file stored about its columns."""
     return dict(getattr(_schema(file), "metadata", None) or {})
 
 
 def _schema(file: DataFile) -> Any:
-    """Return the schema of a table; None for another file, and for one without batches."""
+    """Return the schema of a table; None for other kinds of files, and for a table without batches."""
     if file.kind not in ("parquet", "arrow"):
         return None
     with opened(file) as handle, _translated(file):
@@ -97,7 +97,7 @@ def _schema(file: DataFile) -> Any:
 
 
 def _json_decoder(field: Any) -> Decode | None:
-    """Return what decodes the JSON in the values of a column; None if its type has none."""
+    """Return a decoder for the JSON in the values of a column; None if its type holds no JSON."""
     import pyarrow as pa
 
     kind, stated = field.type, (field.metadata or {}).get(b"ARROW:extension:name", b"")
@@ -120,7 +120,7 @@ def _decoded(value: Any) -> Any:
     try:
         return json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
-        # The format of the record tells what is wrong.
+        # The parser of the record's format reports the error.
         return value
 
 

@@ -1,4 +1,4 @@
-"""Bad records of a source: they are counted, the first ones are named, and they are skipped or end the run."""
+"""Bad records of a source: they are counted, the first are named, and they are skipped or end the run."""
 
 import re
 import time
@@ -28,7 +28,7 @@ _REASON_CHARACTERS = 600
 _POSITION = re.compile(r"(?<=\bmessage )\d+|(?<=\bcharacter )\d+|(?<=\bbyte )\d+|(?<=[a-z]\.)\d+(?=`)")
 """Numbers in problems that differ from record to record."""
 _SECONDS = 10.0
-"""Time for which records are counted after the first bad one that ends the run."""
+"""Time for which records are counted after the first bad record that ends the run."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class BadRecordReasons:
     """Counts why records hold no example."""
 
     _counts: dict[str, list[Any]] = field(default_factory=dict)
-    """For each problem: the records, where the first is, and what to do."""
+    """For each problem: the number of records, the position of the first, and a hint."""
 
     def add(self, problem: str, position: str, hint: str | None = None) -> None:
         """Count a record. `position`: its file, and its line or row."""
@@ -74,7 +74,7 @@ class BadRecordReasons:
             self._counts.setdefault(reason, [0, position, hint or ""])[0] += 1
 
     def facts(self) -> list[dict[str, Any]]:
-        """Return the most frequent ones as JSON data."""
+        """Return the most frequent problems as JSON data."""
         ordered = sorted(self._counts.items(), key=lambda item: -item[1][0])
         return [
             {"problem": problem, "records": count, "first": first, "hint": hint}
@@ -83,19 +83,19 @@ class BadRecordReasons:
 
 
 class BadRecords:
-    """The bad records of one source.
+    """The bad records of a source.
 
     Attributes:
-        count: How many there are.
-        named: The first ones.
-        read: Records that were read, the bad ones included; the reader counts them.
+        count: The number of bad records.
+        named: The first bad records.
+        read: The number of records that were read, including bad records; the reader counts them.
     """
 
     def __init__(self, field: str, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
         """
         Args:
             field: The spec's field that names the files, for messages.
-            limit: How many may be skipped. 0: none, and those after the first one are counted for a limited time.
+            limit: How many may be skipped. 0: none; further bad records are counted for a limited time.
             clock: Seconds of a clock that never goes back.
         """
         self._field = field
@@ -107,13 +107,13 @@ class BadRecords:
         self._reasons = BadRecordReasons()
 
     def facts(self) -> dict[str, Any]:
-        """Return JSON data: how many `records` were read, how many are `bad`, the first ones `named`, and `reasons`."""
+        """Return JSON data: how many `records` were read, how many are `bad`, the first as `named`, and `reasons`."""
         named = [asdict(record) for record in self.named]
         return {"records": self.read, "bad": self.count, "named": named, "reasons": self._reasons.facts()}
 
     @property
     def most(self) -> int:
-        """After how many bad records there is no need to read another one."""
+        """The number of bad records after which reading can stop."""
         return self._limit or MAX_COUNTED
 
     def add(self, record: NamedRecord) -> None:
@@ -141,7 +141,7 @@ class BadRecords:
         """Raise RefusedError if all records were read and more of them are bad than may be skipped.
 
         Args:
-            can_skip: Whether the others would be read if the bad ones were skipped.
+            can_skip: Whether the other records could be read if the bad records were skipped.
         """
         if self.count > self._limit or (self.count and not can_skip):
             self._refuse(whole=True, can_skip=can_skip)
@@ -169,13 +169,13 @@ def too_many_bad(
     whole: bool = True,
     can_skip: bool = True,
 ) -> RefusedError:
-    """Return the error about bad records, of which at least one is named.
+    """Return the error about bad records; `named` has at least one of them.
 
     Args:
         limit: How many may be skipped.
-        count: How many are bad of the `read` ones.
+        count: The number of bad records among the `read` records.
         whole: Whether all records of the source were read.
-        can_skip: Whether the others would be read if the bad ones were skipped.
+        can_skip: Whether the other records could be read if the bad records were skipped.
     """
     named = _of_source(field, named)
     first = named[0]
@@ -222,7 +222,7 @@ def bad_lines_text(count: int) -> str:
 
 
 def skipped_text(field: str, count: int, named: Sequence[NamedRecord]) -> str:
-    """Return the notice about bad records that were skipped, the first of which are named."""
+    """Return the notice about skipped bad records; it names the first."""
     listed = "; ".join(record.text for record in _of_source(field, named))
     more = f", and {count - len(named)} more" if count > len(named) else ""
     return f"{field}: {bad_lines_text(count)} {'was' if count == 1 else 'were'} skipped: {listed}{more}"

@@ -37,16 +37,16 @@ TOKENS, TARGETS, ENDS = "tokens", "targets", "ends"
 (examples,)."""
 
 _SERIAL_BYTES = 2**24
-"""Of fewer bytes, processes would start for longer than they work."""
+"""For fewer bytes, processes would take longer to start than to work."""
 _MAX_PROCESSES = 64
 
 
 @dataclass(frozen=True)
 class BadLines:
-    """What to do about records that hold no example."""
+    """How to handle records that hold no example."""
 
     limit: int
-    """How many may be skipped; 0: none."""
+    """The number of records that may be skipped; 0: none."""
 
 
 def build_tokens(
@@ -59,11 +59,11 @@ def build_tokens(
     limit: SourceLimit | None = None,
 ) -> dict[str, Any]:
     """Write the tokens of the examples of the files, and return facts about them: `format`, `examples`, `tokens`,
-    `records` (the number of records that were read), `bad` (those of them that hold no example), `named` (the first of
-    these), and other fields of a `DataAccount`.
+    `records` (the number of records read), `bad` (the number of records without an example), `named` (the first bad
+    records), and other fields of a `DataAccount`.
 
     Args:
-        limit: Of what is read; None: everything.
+        limit: The limit for reading; None: read everything.
 
     Raises:
         RefusedError: A file is invalid, or has more bad records than may be skipped.
@@ -110,7 +110,7 @@ def _reported(chunks: Iterable[Chunk], on_progress: Callable[[], None]) -> Itera
 def _encoder(
     files: Sequence[DataFile], source: TextSource, tokenizer: Tokenizer, bad_lines: BadLines, limit: SourceLimit | None
 ) -> tuple[str, Callable[..., EncodedChunk]]:
-    """Return the format of the records, and what encodes a part of a file."""
+    """Return the format of the records, and an encoder for a part of a file."""
     is_detected = source.format == "auto"
     format: str = _detected(files, source, skips=bad_lines.limit > 0, limit=limit) if is_detected else source.format
     encode = partial(
@@ -125,7 +125,7 @@ def _encoder(
 
 
 def _facts(folder: Path, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return what the arrays of an entry tell about its examples."""
+    """Return facts about the examples of an entry, from its arrays."""
     tokens, targets, ends = (
         np.memmap(folder / name, dtype=dtype, mode="r") if (folder / name).stat().st_size else np.zeros(0, dtype)
         for name, dtype in ((TOKENS, "<i4"), (TARGETS, "<u1"), (ENDS, "<i8"))
@@ -155,8 +155,9 @@ class _Tally:
 
 
 def _detected(files: Sequence[DataFile], source: TextSource, *, skips: bool, limit: SourceLimit | None) -> str:
-    """Return the format of the first record that is readable, or with `skips` of the first that has one; the name of
-    any if there is no record.
+    """Return the format of the first readable record, or with `skips` of the first record that has a format.
+
+    Without records it returns the name of any format.
 
     Raises:
         RefusedError: The record has none of the formats, or several.
@@ -171,7 +172,7 @@ def _detected(files: Sequence[DataFile], source: TextSource, *, skips: bool, lim
         try:
             return detect_format(record, source.columns)
         except BadRecordError as error:
-            # The records are not bad: the spec does not state what they mean.
+            # The records are not bad: the spec leaves their meaning open.
             is_ambiguous = isinstance(error, AmbiguousRecordError)
             if not skips or is_ambiguous:
                 break
@@ -181,7 +182,7 @@ def _detected(files: Sequence[DataFile], source: TextSource, *, skips: bool, lim
 
 
 def _refuse_undetected(files: Sequence[DataFile], source: TextSource, *, can_skip: bool) -> None:
-    """Raise RefusedError with the records that have no format, or another one than the first that has one."""
+    """Raise RefusedError with the records that have no format, or a format other than the first."""
     bad = BadRecords(files[0].field, 0)
     format: str | None = None
     for position, record in numbered_records(files, columns_of("auto", source.columns)):

@@ -1,4 +1,4 @@
-"""The chat template of a tokenizer: what a probe of it tells, and which characters of a conversation are answers."""
+"""The chat template of a tokenizer: its traits, from a probe, and which characters of a conversation are answers."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -41,9 +41,9 @@ class MarkedText:
     is_rendered: bool = False
     """Whether a chat template wrote it, with all special tokens that it needs."""
     marked_tokens: Sequence[bool] | None = None
-    """Which tokens the template itself marks as learned, if it does: of the spans, only these are."""
+    """Which tokens the template itself marks as learned, if it does. Only these tokens of the spans are learned."""
     counts: Counter[str] = field(default_factory=Counter)
-    """What became of the answers: see `worker.data.account`."""
+    """Counts of answers: see `worker.data.account`."""
 
 
 class ChatTemplate:
@@ -90,7 +90,7 @@ class ChatTemplate:
         return MarkedText(text, spans, True, self._marked_tokens(chat), +counts)
 
     def answer(self, prompt: Sequence[Message], answer: Sequence[Message], tools: Sequence[Any] | None) -> MarkedText:
-        """Return the text of messages with messages that answer them; what follows the first header is learned.
+        """Return the text of a prompt and its answer; all text after the first header of the answer is learned.
 
         Raises:
             ValueError: The answer cannot be learned.
@@ -133,8 +133,8 @@ class ChatTemplate:
         """Return the fields of messages that the template does not write in their text.
 
         Args:
-            text: That of the messages.
-            written: The fields that it has written in other conversations; those of this one are added.
+            text: The text of the messages.
+            written: Fields that it wrote in other conversations; the fields of this conversation are added.
         """
         others = {name for message in messages for name in message} - _WRITTEN - written
         if not others or self._without(others, messages, tools) == text:
@@ -155,12 +155,12 @@ class ChatTemplate:
         return bool(tools) and self._attempt(messages, None) == self.render(messages, tools)
 
     def render(self, messages: Sequence[Message], tools: Sequence[Any] | None = None, *, prompt: bool = False) -> str:
-        """Return the text of messages; with `prompt` also what begins an answer to them."""
+        """Return the text of messages; with `prompt` also the beginning of an answer to them."""
         return self._render(self._formed(messages, tools), tools, prompt=prompt)
 
     @cached_property
     def traits(self) -> TemplateTraits:
-        """What a probe without `tools` tells. A template that refuses a probe has none of its traits."""
+        """The traits that a probe without `tools` finds. A template that refuses a probe has none of its traits."""
         return self._probed(None)
 
     @cached_property
@@ -188,7 +188,7 @@ class ChatTemplate:
         return _CONTENT in self._try([{**message, "content": [{"type": "text", "text": _CONTENT}]}])
 
     def _raw(self, messages: Sequence[Message], *, tools: Sequence[Any] | None = None, prompt: bool = False) -> str:
-        """Return the text of messages with their arguments as they are; empty if the template refuses them."""
+        """Return the text of messages with their arguments unchanged; empty if the template refuses them."""
         if self._takes_parts:
             messages = [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in messages]
         return self._try(messages, tools, prompt=prompt)
@@ -239,8 +239,11 @@ class ChatTemplate:
     def _answers_at_once(
         self, messages: Sequence[Message], tools: Sequence[Any] | None, text: str
     ) -> dict[int, tuple[int, Span]]:
-        """Return where the header of each answer begins, and its span, by turns; nothing if one other text does not
-        show that of all answers. The time for a long conversation grows with its length, and not with the square."""
+        """Return the start of each answer's header, and the answer's span, by turn.
+
+        The result is empty if comparison with a single other text does not locate all answers. The time grows with the
+        length of a conversation, not with its square.
+        """
         traits, mark = self._traits_for(tools), unused_mark(text)
         header = traits.headers.get("assistant", "")
         turns = [turn for turn, message in enumerate(messages) if message["role"] == "assistant"]
@@ -249,7 +252,7 @@ class ChatTemplate:
         *before, last = changed.split(mark)
         if not header or not traits.answer_start.startswith(header) or len(before) != len(turns):
             return {}
-        # What follows a header, such as an empty thought, may depend on the answer.
+        # The text after a header, such as an empty thought, may depend on the answer.
         divided = [part.rpartition(header) for part in before]
         parts = [start + end for start, end, _ in divided]
         starts = aligned(text, [*parts, last]) if all(parts) else None
@@ -274,7 +277,7 @@ class ChatTemplate:
     ) -> tuple[Span | None, str]:
         """Return the span of the answer at a turn, and otherwise why it is not learned: `stripped` or `unlocated`."""
         if turn:
-            # Most templates write a conversation as the beginning of a longer one.
+            # Most templates write a conversation as the beginning of a longer conversation.
             question = self._attempt(messages[:turn], tools, prompt=True)
             rendered = self._attempt(messages[: turn + 1], tools)
             if question and rendered and rendered.startswith(question) and text.startswith(rendered):
@@ -289,8 +292,10 @@ class ChatTemplate:
         return self._if_whole(messages[turn], text[begin:end], (start, end))
 
     def _if_whole(self, message: Message, written: str, span: Span) -> tuple[Span | None, str]:
-        """Return the span if what is written, from the header on, has all of an answer: its content, the names of its
-        calls, and its reasoning if the template writes that in some answers."""
+        """Return the span if the written text, from the header on, holds the whole answer.
+
+        That is its content, the names of its calls, and its reasoning if the template writes that in some answers.
+        """
         needed = [message["content"], *(call["function"]["name"] for call in message.get("tool_calls") or ())]
         if self.traits.strips_reasoning:
             needed += _reasoning(message)
@@ -314,7 +319,7 @@ class ChatTemplate:
     def _end(
         self, messages: Sequence[Message], turn: int, tools: Sequence[Any] | None, text: str, start: int
     ) -> int | None:
-        """Return where the answer that begins at `start` ends: after what ends it, before the header of the next."""
+        """Return the end of the answer that begins at `start`: after its turn end, before the next header."""
         if turn + 1 == len(messages):
             return len(text)
         same = self._same_before(messages, turn + 1, tools, text)
@@ -333,7 +338,7 @@ class ChatTemplate:
     def _same_before(
         self, messages: Sequence[Message], turn: int, tools: Sequence[Any] | None, text: str
     ) -> int | None:
-        """Return how many characters of the text do not depend on what the message at a turn holds."""
+        """Return how many first characters of the text do not depend on the content of the message at a turn."""
         mark = unused_mark(text)
         other = {"role": messages[turn]["role"], "content": mark}
         if messages[turn]["role"] == "tool":
@@ -347,8 +352,8 @@ def _squeezed(text: str) -> str:
 
 
 def _reasoning(message: Message) -> list[str]:
-    """Return the reasoning of an answer: the different texts of all fields that may have it, also within lists and
-    objects, which templates leave out."""
+    """Return the reasoning of an answer: the distinct texts of all fields that may hold it, including texts in lists
+    and objects, which templates leave out."""
     texts = (text for name in _REASONING for text in _texts(message.get(name)))
     return list({_squeezed(text): text for text in texts if text.strip()}.values())
 

@@ -14,7 +14,7 @@ from worker.data.data_files import DataFile, FileState, check_unchanged, opened
 
 _BLOCK_BYTES = 2**24
 _SETTLED_SECONDS = 5.0
-"""A file that changed less than so long ago may change again without another time, which is coarse on some systems."""
+"""A file that changed more recently may change again with the same timestamp, which is coarse on some systems."""
 
 
 def digest_of_descriptor(handle: int, size: int, on_progress: Callable[[], None]) -> str:
@@ -32,7 +32,7 @@ def _block_digest(handle: int, start: int) -> bytes:
 
 
 class ContentDigests:
-    """The digests of data files. They are remembered in a folder, by what the file system states about each file."""
+    """The digests of data files, remembered in a folder by the state of each file in the file system."""
 
     def __init__(self, folder: Path, on_progress: Callable[[], None]) -> None:
         self._folder = folder

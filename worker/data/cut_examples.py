@@ -1,4 +1,4 @@
-"""What the maximum length of a row does to the examples of a source, for the user."""
+"""Counts the examples of a source that the maximum length of a row cuts or drops, for the user."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,13 +11,13 @@ _HINT = "Shorten the examples, or raise data.max_length if the model's context i
 
 @dataclass(frozen=True)
 class CutExamples:
-    """Counts of a source's examples. One is longer than a row, or has nothing to learn, or is used whole."""
+    """Counts of a source's examples. An example is longer than a row, has no learned token, or is used whole."""
 
     examples: int
     truncated: int = 0
     """Longer than a row; the beginning is used."""
     too_long: int = 0
-    """Longer than a row, and left out: what is learned begins after the row's end."""
+    """Longer than a row, and left out: the learned tokens begin after the row's end."""
     empty: int = 0
     """Left out: no token of them is learned, at any length."""
     longest: int = 0
@@ -32,7 +32,7 @@ class CutExamples:
         return asdict(self)
 
     def notices(self, section: str, length: int) -> list[Notice]:
-        """Return what a user should know of rows of at most `length` tokens."""
+        """Return the notices for the user about rows of at most `length` tokens."""
         notices = []
         if longer := self.truncated + self.too_long:
             parts = [f"{_counted(self.truncated)} truncated"] if self.truncated else []
@@ -65,7 +65,7 @@ class CutExamples:
         return " and ".join(parts + ([within] if self.equal_when_cut else []))
 
     def refusal(self, section: str, files: str, length: int, which: str = "") -> RefusedError:
-        """Return the error about a source of which no example is left.
+        """Return the error about a source without usable examples.
 
         Args:
             which: Which examples of the files are meant, such as ` that is not held out`.

@@ -16,7 +16,7 @@ from worker.core.errors import RefusedError
 from worker.data.path_patterns import matching_paths
 
 CHUNK_BYTES = 2**22
-"""About the size of a part of a file that one process reads at once."""
+"""Approximate size of a part of a file, which a process reads at once."""
 MAX_FILES = 100_000
 MAX_LINE_BYTES = 2**26
 """A longer line holds no example: its tokens alone would need gigabytes while it is read."""
@@ -29,7 +29,7 @@ RecordKind = Literal["jsonl", "array", "parquet", "arrow"]
 
 @dataclass(frozen=True)
 class FileState:
-    """What tells whether a file is still the same, without reading it."""
+    """Metadata of a file that changes when the file changes, so that the file need not be read."""
 
     device: int
     inode: int
@@ -56,14 +56,14 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A part of a file: bytes from `start` up to `stop` (jsonl; of an array, whole items), row groups (parquet) or
+    """A part of a file: bytes from `start` up to `stop` (lines, or whole items of an array), row groups (parquet) or
     record batches (arrow)."""
 
     file: DataFile
     start: int
     stop: int
     first_row: int = 0
-    """The rows or items of the file before this part. Lines are counted as they are read, since no index of them
+    """The rows or items of the file before this part. Lines are counted while they are read, since no index of them
     exists."""
 
 
@@ -71,7 +71,7 @@ def find_files(field: str, source: FileSource, roots: AllowedRoots) -> list[Data
     """Return the files of a source in their order.
 
     Raises:
-        RefusedError: A path names no file, one that cannot be read, or one outside of the roots.
+        RefusedError: A path names no file, an unreadable file, or a file outside of the roots.
     """
     kind: RecordKind = "arrow" if source.source == "dataset" else source.source
     paths = [path for pattern in listed_paths(source.path) for path in _expanded(field, pattern, roots)]
@@ -83,7 +83,7 @@ def find_files(field: str, source: FileSource, roots: AllowedRoots) -> list[Data
 
 
 _STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
-"""Files that `datasets.save_to_disk` writes: of one split the first two, of several the last one."""
+"""Files that `datasets.save_to_disk` writes: the first two for one split, the last for several."""
 
 
 def is_saved_dataset(path: str) -> bool:
@@ -105,7 +105,7 @@ def opened(file: DataFile) -> Iterator[BinaryIO]:
 
 
 def check_unchanged(file: DataFile, handle: BinaryIO) -> None:
-    """Raise RefusedError if the open file is another one than was found, or has changed since."""
+    """Raise RefusedError if the open file was replaced or changed after it was found."""
     if state_of(handle) != file.state:
         raise file.refuse("changed while it was read", "Retry the job when the file is complete.")
 
@@ -144,7 +144,7 @@ def opened_folder(field: str, path: str, roots: AllowedRoots) -> Iterator[int]:
 
 @contextmanager
 def _refusing(field: str, path: str) -> Iterator[None]:
-    """Translate the errors of what is read."""
+    """Translate errors that occur while a file is read."""
     try:
         yield
     except OutsideRootsError as error:
@@ -194,7 +194,7 @@ _SIGNATURES = (
     ),
     *((start, "text in UTF-16", "Convert it to UTF-8.") for start in (b"\xff\xfe", b"\xfe\xff")),
 )
-"""The first bytes of files that hold no lines of JSON, what they are, and what to do."""
+"""The first bytes of files that hold no lines of JSON, with their kind and a hint."""
 
 
 def _refuse_other_kinds(field: str, path: str, handle: BinaryIO) -> None:
@@ -247,7 +247,7 @@ def _files_of_dataset(field: str, folder: str, roots: AllowedRoots) -> list[str]
 
 
 def _plain_name(name: Any) -> str:
-    """Raises ValueError: it is not the name of one file."""
+    """Raises ValueError: it is not the name of a file."""
     if not isinstance(name, str) or not name or "/" in name or name in (".", ".."):
         raise ValueError("not a file name")
     return name

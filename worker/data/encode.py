@@ -1,4 +1,4 @@
-"""From the records of a part of a file to tokens. Part by part, so that several processes can share the work."""
+"""Encodes the records of a file to tokens, part by part, so that several processes can share the work."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ from worker.data.unread_fields import UnreadFields
 
 _AT_ONCE = 1000
 _CHARACTERS_AT_ONCE = 2**20
-"""Records, and about how many characters, are encoded by one call of the tokenizer."""
+"""The number of records, and roughly of characters, that a call of the tokenizer encodes."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class BadRecord:
     """A record that holds no example."""
 
     number: int
-    """Its line in the part of the file, or its row in the file; from 1."""
+    """The number of the line in the part of the file, or of the row in the file; from 1."""
     problem: str
     hint: str | None = None
 
@@ -56,9 +56,9 @@ class EncodedChunk:
     records: int
     """Lines or rows of the part."""
     counts: Counter[str]
-    """What became of the examples; see `worker.data.account`."""
+    """Counts of examples; see `worker.data.account`."""
     bad: list[BadRecord] = field(default_factory=list)
-    """In the order of their numbers."""
+    """Bad records, sorted by number."""
     unread: UnreadFields = field(default_factory=lambda: UnreadFields(frozenset()))
     """The records with each field that the format does not read."""
 
@@ -73,10 +73,11 @@ def encode_chunk(
     is_detected: bool = False,
     limit: SourceLimit | None = None,
 ) -> EncodedChunk:
-    """Encode the examples of a part of a file, up to the bad record after `max_bad` ones, and within the limit.
+    """Encode the examples of a part of a file within the limit, up to the first bad record beyond `max_bad`.
 
     Args:
-        is_detected: Whether the format is that of the first record, so that one with the fields of another is bad.
+        is_detected: Whether the first record determined the format, so that a record with fields of another format is
+            bad.
 
     Raises:
         RefusedError: The file changed or is damaged.

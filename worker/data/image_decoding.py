@@ -10,7 +10,7 @@ from PIL import Image, UnidentifiedImageError
 from trainyard.contract.sizes import format_size
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
-"""Formats that are decoded; of several frames, the first."""
+"""Formats that are decoded; only the first frame of an image is read."""
 MAX_PIXELS = 2**26
 """An image with more is not decoded: a small file can state any size."""
 MAX_BYTES = 2**26
@@ -27,7 +27,7 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""What undoes each orientation of EXIF."""
+"""The operation that undoes each orientation of EXIF."""
 _DEEP = ("I;16", "I;16L", "I;16B", "I;16N")
 _WITHOUT_COLOURS = ("I", "F")
 
@@ -64,7 +64,7 @@ def decode_image(encoded: bytes) -> Image.Image:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Return an image that Pillow has opened as one of mode RGB, as `decode_image` does.
+    """Convert an image that Pillow has opened to mode RGB, as `decode_image` does.
 
     Raises:
         BadImageError: It is too large or too narrow, or has pixels that are no colours.

@@ -1,4 +1,4 @@
-"""Images with classes, decoded as they are used."""
+"""Images with classes, decoded on use."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -45,9 +45,10 @@ class ImageExamples(Examples):
     shuffle: bool
 
     def order_by_epoch(self) -> EpochOrder | None:
-        """Return the order of the examples of each epoch, in which `n * train + i` is example i in epoch n, or of
-        several sources in the pass n over its source; None for the plain one, if no example differs from epoch to
-        epoch."""
+        """Return the order of the examples of each epoch; None for the plain order, if no example ever differs.
+
+        The number `n * train + i` is example i in epoch n, or in pass n over its source if there are several sources.
+        """
         if self.augmentation is None:
             return None
         if self.mixture is not None:
@@ -61,16 +62,16 @@ class ImageExamples(Examples):
         return self._batch(images, numbers, device)
 
     def held_out_batch(self, indices: Indices, device: torch.device) -> Tensors:
-        """Return held-out examples, counted from 0 at the first one; their images are not augmented."""
+        """Return held-out examples, numbered from 0; their images are not augmented."""
         numbers = indices + self.train
         with ThreadPoolExecutor(min(usable_processors(), _MAX_THREADS)) as threads:
             images = list(threads.map(lambda number: self.format.pixels(self._decoded(int(number))), numbers))
         return self._batch(images, numbers, device)
 
     def digest_arrays(self) -> list[NDArray[Any]]:
-        """Return what the digest of the training examples is taken of: the SHA-256 of each image, and its class."""
+        """Return the SHA-256 and the class of each training image, and the names of the classes."""
         records = self.records[: self.train]
-        # Without sources that hold no training image, which may be large.
+        # Skip sources without a training image, which may be large.
         ends = np.cumsum([len(images) for images in self.stored])
         used = int(np.searchsorted(ends, records.max(), side="right")) + 1
         first = np.concatenate([images.digests for images in self.stored[:used]])[records]
@@ -99,7 +100,7 @@ class ImageExamples(Examples):
 
 @dataclass(frozen=True)
 class LabelledImages:
-    """What the files of a section hold."""
+    """The examples in the files of a section, with notices about them."""
 
     examples: ImageExamples
     notices: list[Notice]
@@ -152,14 +153,14 @@ def load_images(
 
 
 def _divided(data: ImageFiles, counts: Sequence[int], sources: int) -> tuple[list[Indices], list[Indices]]:
-    """Return the images of each source for training, and those of each evaluation set, by their numbers.
+    """Return the numbers of the images of each training source, and of each evaluation set.
 
     Args:
         counts: The images of each source and of `eval_path`, which follow each other in the numbering.
-        sources: How many of them are for training.
+        sources: The number of training sources.
 
     Raises:
-        RefusedError: A source has only images for evaluation, or a set of them has none.
+        RefusedError: A source has only images for evaluation, or an evaluation set has no image.
     """
     training: list[Indices] = []
     held_out: list[Indices] = []

@@ -1,4 +1,4 @@
-"""From an image to what a model takes: random parts and mirroring in training, and the model's image processor."""
+"""Makes a model's input from an image: random parts and mirroring in training, then the model's image processor."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _SHAPES = (3 / 4, 4 / 3)
 """The narrowest and the widest random part: width by height."""
 _TRIES = 10
 _WHOLE: dict[str, Any] = {"do_resize": False, "do_center_crop": False}
-"""Leaves the size of an image as it is."""
+"""Options that preserve the size of an image."""
 _PROBES = ((64, 48), (48, 96))
 """Sizes of images from which the shape of the input is found; it must not depend on them."""
 
@@ -65,7 +65,7 @@ def pixel_format(processor: Any, where: str, *, cropped: bool = False) -> PixelF
     take random parts of images.
 
     Raises:
-        RefusedError: It does not make one array of one shape of each image.
+        RefusedError: It does not make a single array of a fixed shape of each image.
     """
     try:
         first, *others = (processed(processor, Image.new("RGB", size)) for size in _PROBES)

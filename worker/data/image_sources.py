@@ -22,7 +22,7 @@ from worker.data.records import numbered_records
 
 MAX_IMAGES = 5_000_000
 _SETTLED_SECONDS = 5.0
-"""A file that changed less than so long ago may change again without another time."""
+"""A file that changed more recently may change again with the same timestamp."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class ImageFolder:
             yield ImageRecord(path, partial(self._read, path, label))
 
     def states(self, on_progress: Callable[[], None]) -> Iterator[tuple[Any, ...]]:
-        """Yield what tells whether a file is still the same, for each file."""
+        """Yield the state of each file, to detect a changed file."""
         for label, name in self.files:
             on_progress()
             with opened_path(self.field, os.path.join(self.path, label, name), self.roots) as handle:
@@ -81,7 +81,7 @@ class ImageTable:
             yield ImageRecord(str(position), partial(self._read, row, names))
 
     def states(self, on_progress: Callable[[], None]) -> Iterator[tuple[Any, ...]]:
-        """Yield what tells whether the file is still the same."""
+        """Yield the state of the file, to detect a change."""
         on_progress()
         state = self.file.state
         yield state.device, state.inode, state.size, state.modified_ns, state.changed_ns
@@ -124,7 +124,7 @@ def find_images(field: str, paths: Paths, columns: Mapping[str, str], roots: All
     """Return the folders, Parquet files and saved data sets of a field, in their order.
 
     Raises:
-        RefusedError: A path names neither, one that cannot be read, or one outside of the roots.
+        RefusedError: A path names none of these, cannot be read, or is outside of the roots.
     """
     sources: list[ImageSource] = []
     for path in listed_paths(paths):
@@ -195,7 +195,7 @@ class _Entry(NamedTuple):
 
 
 def _entries(path: str, roots: AllowedRoots) -> list[_Entry]:
-    """Return what is in a folder, in any order, without what is hidden."""
+    """Return the entries of a folder, in any order, except hidden entries."""
     handle = roots.open(path, os.O_DIRECTORY)
     try:
         with os.scandir(handle) as entries:

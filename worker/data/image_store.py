@@ -1,5 +1,5 @@
-"""Copies the encoded images of a section into the cache: each is decoded once to know that it can be, and then read
-from one file, by any rank and in any order."""
+"""Copies the encoded images of a section into the cache. Each is decoded once as a check; then any rank reads it from
+one file, in any order."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ _BYTES, _ENDS, _LABELS, _DIGESTS = "bytes", "ends", "labels", "digests"
 """The files of an entry: uint8, the index after each image's last byte (int64), its class (int32), and the SHA-256 of
 its bytes (32 values of uint8)."""
 _FACT_BYTES = 8 + 4 + 32
-"""Of an image in the other files than that of the bytes."""
+"""Bytes for an image in the files other than the file of encoded images."""
 _AT_ONCE = 64
 """Images that are decoded together, after which progress is marked."""
 _MAX_THREADS = 16
@@ -43,7 +43,7 @@ _ROOM_HINT = "Free space on that filesystem, for example by deleting checkpoints
 
 @dataclass(frozen=True)
 class StoredImages:
-    """The images of one field of the spec."""
+    """The images of a field of the spec."""
 
     entry: CacheEntry
     cache: TokenCache
@@ -74,13 +74,14 @@ class StoredImages:
 
     @cached_property
     def encoded(self) -> NDArray[np.uint8]:
-        """All images, one after the other: shape (bytes,)."""
+        """All images, concatenated: shape (bytes,)."""
         return self.entry.array(_BYTES, "<u1")
 
 
 def store_images(data: ImageFiles, access: DataAccess) -> tuple[list[StoredImages], list[Notice]]:
-    """Return the images of each source for training, and then those of `eval_path` if it is set. One rank reads the
-    files.
+    """Return the images of each training source, followed by the images of `eval_path` if it is set.
+
+    One rank reads the files.
 
     Raises:
         RefusedError: A path or an image is invalid.
@@ -168,8 +169,7 @@ def _build(
 
 
 def _examined(records: Iterator[ImageRecord], on_progress: Callable[[], None]) -> Iterator[tuple[bytes, str] | str]:
-    """Yield each image with its class, or what is wrong with it, in their order. Decoding releases the interpreter's
-    lock."""
+    """Yield each image with its class, or its problem, in order. Decoding releases the interpreter's lock."""
     with ThreadPoolExecutor(min(usable_processors(), _MAX_THREADS)) as threads:
         while some := list(islice(records, _AT_ONCE)):
             on_progress()

@@ -51,14 +51,14 @@ class LabelledExamples(Examples):
         return tuple(torch.from_numpy(array).to(device, non_blocking=True) for array in arrays)
 
     def digest_arrays(self) -> list[NDArray[Any]]:
-        """Return what the digest of the training examples is taken of."""
+        """Return the arrays that identify the training examples."""
         ends = self.texts.ends[: self.train]
         return [ends, self.texts.tokens[: ends[-1]], self.labels[: self.train]]
 
 
 @dataclass(frozen=True)
 class LabelledFiles:
-    """What the files of a section hold."""
+    """The examples in the files of a section, with notices about them."""
 
     examples: LabelledExamples
     classes: tuple[str, ...]
@@ -83,7 +83,7 @@ def load_labelled(
     training = [part for part in parts if part.name is None]
     held_out = [part for part in parts if part.name is not None]
     fields = data.training_sources
-    # As for images, those that are held out of the training files count.
+    # As for images, held-out records of the training files count.
     present = {one.label for part in parts if part.field in fields for one in part.records}
     classes = tuple(known) if present <= set(known) else tuple(sorted(present, key=by_number))
     if not 2 <= len(classes) <= MAX_CLASSES:

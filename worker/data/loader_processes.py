@@ -1,4 +1,4 @@
-"""Loader processes: they prepare the batches of the next steps, for examples that are decoded as they are used."""
+"""Loader processes: they prepare the batches of the next steps, for examples that are decoded on use."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ class LoaderProcesses:
     """Child processes of a rank, which prepare its batches in the order in which the steps request them.
 
     Draws in `train_batch` depend on the seed and on the batch's examples alone: not on the number of processes, nor
-    on whether the run was resumed. The rank's own generators stay as they are.
+    on whether the run was resumed. The rank's own generators do not change.
     """
 
     def __init__(self, examples: Examples, order: Iterable[Indices], *, processes: int, seed: int) -> None:
@@ -35,7 +35,7 @@ class LoaderProcesses:
         self._prepared: Iterator[tuple[bytes, Tensors]] | None = iter(loader)
 
     def next(self, indices: Indices) -> Tensors:
-        """Return the next batch, on the CPU, which must be that of these examples. Raises what `train_batch` raised."""
+        """Return the next batch, on the CPU, which must have these examples. Raises the errors of `train_batch`."""
         assert self._prepared is not None, "the loader processes have ended"
         key, batch = next(self._prepared)
         assert key == indices.tobytes(), "the steps request other batches than were prepared"

@@ -36,7 +36,7 @@ class Mixture:
         return order
 
     def notice(self) -> Notice:
-        """Return what an epoch has of each source. Errors are those of `order`."""
+        """Return a notice of each source's share in an epoch. Raises the errors of `order`."""
         draws = self.order(seed=0, shuffle=True).draws
         parts = list(zip(self.names, self.sizes, draws, strict=True))
         listed = ", ".join(f"{count} of {name}, which has {rows}" for name, rows, count in parts)

@@ -1,8 +1,8 @@
-"""The files of a model's folder, opened once: copies of what describes the model, and links to its open weights.
+"""The files of a model's folder, opened once: copies of the descriptive files, and links to the open weights.
 
 Accounts that can write in the folder can replace any file between a check and the opening by a loader, which takes a
-path. So a loader gets the path of a private folder, and each file in it is one whose real path was checked after it
-was opened.
+path. So a loader gets the path of a private folder. The real path of each file in it was checked after the file was
+opened.
 """
 
 import json
@@ -96,7 +96,7 @@ class ModelFiles:
             os.close(handle)
 
     def _names(self, folder: int) -> list[str]:
-        """Return the names in a folder without hidden ones, such as `.git` and `.cache`, which no loader opens."""
+        """Return the names in a folder without hidden names, such as `.git` and `.cache`, which no loader opens."""
         names = os.listdir(folder)
         if len(names) > _MAX_FILES:
             raise self._refusal(f"contains more than {_MAX_FILES} files")
@@ -160,7 +160,7 @@ class ModelFiles:
         except RecursionError:
             raise self._refusal(f"has a {file.name} that is nested too deeply", _SAVE_AGAIN) from None
         except ValueError:
-            # Its loader fails, too, and explains it.
+            # The loader of the file fails, too, and explains the error.
             return
         model = content.get("model") if isinstance(content, dict) else None
         parts = [model.get("vocab"), model.get("merges")] if isinstance(model, dict) else []

@@ -1,4 +1,4 @@
-"""Notices: what a user should know about the data of a run, reported as events when it starts."""
+"""Notices to the user about the data of a run, reported as events when it starts."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal

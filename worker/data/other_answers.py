@@ -12,12 +12,12 @@ from worker.data.sampler import Indices
 from worker.data.token_lists import TokenLists
 
 Pairs = NDArray[np.int64]
-"""Pairs of the example whose prompt it is and the one whose answer it is, as one number each: shape (pairs,)."""
+"""Pairs of an example that gives the prompt and an example that gives the answer, each as one number: (pairs,)."""
 
 
 @dataclass(frozen=True)
 class PromptsAndAnswers:
-    """The prompts and answers of examples apart, so that the answer of one can follow the prompt of another."""
+    """The prompts and answers of examples, stored separately, so that an answer can follow another example's prompt."""
 
     prompts: TokenLists
     answers: TokenLists
@@ -39,15 +39,15 @@ class PromptsAndAnswers:
         return np.array([numbers.setdefault(digest, len(numbers)) for digest in digests], dtype=np.int64)
 
     def pairs_in(self, batch: Indices) -> Pairs:
-        """Return for each example of a global batch its prompt and the answer to another one: shape (n,).
+        """Pair the prompt of each example of a global batch with an answer to another prompt: shape (n,).
 
-        The answer is that of the last example before it in the batch with another prompt; before the first comes the
-        last (KTO, arXiv:2402.01306, section 4.1). If all prompts of the batch are equal, it is that of the one before.
+        The answer comes from the nearest earlier example in the batch with another prompt; the last example precedes
+        the first (KTO, arXiv:2402.01306, section 4.1). If all prompts are equal, the previous example gives it.
         """
         count = len(batch)
         prompts = self._prompt_numbers[batch]
         differs = prompts != np.roll(prompts, 1)
-        # Twice round the batch, so that the first examples know the last ones.
+        # Repeat the batch, so that the last examples precede the first.
         places = np.arange(2 * count)
         firsts = np.where(np.tile(differs, 2) | (not differs.any()), places, 0)
         others = batch[(np.maximum.accumulate(firsts)[count:] - 1) % count]
@@ -76,7 +76,7 @@ class OtherReference:
     """The reference's log-probabilities of answers to other prompts."""
 
     pairs: Pairs = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """In their order."""
+    """Sorted pairs."""
     values: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
     """Shape (pairs,)."""
 

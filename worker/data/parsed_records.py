@@ -1,4 +1,4 @@
-"""Records of a format that one task alone reads: read, checked, and their texts tokenised."""
+"""Reads, checks and tokenises records of a format that only one task uses."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,26 +32,26 @@ _AT_ONCE = 1000
 
 @dataclass(frozen=True)
 class RecordPart(Generic[Record]):
-    """The records of one source for training, or of one evaluation set."""
+    """The records of a training source or of an evaluation set."""
 
     field: str
     """The field of the spec that names the files."""
     records: list[Record]
     name: str | None = None
-    """Of records for evaluation: their set, empty for the only one. None: for training."""
+    """Evaluation set name (`""` if unnamed); None for training records."""
 
 
 def divided(
     field: str, records: Sequence[Record], fraction: float, least: int = 1
 ) -> tuple[list[Record], list[Record]]:
-    """Return the records for training, and those that `data.eval_fraction` holds out, by their number alone.
+    """Return the training records and the records that `data.eval_fraction` holds out, by their number alone.
 
     Args:
         field: The field of the spec that names the files, for messages.
-        least: Held-out records without which there is nothing to evaluate.
+        least: The fewest held-out records that allow an evaluation.
 
     Raises:
-        RefusedError: There are not enough on one of the sides.
+        RefusedError: There are too few training or held-out records.
     """
     if not fraction:
         return list(records), []
@@ -74,19 +74,21 @@ class RecordReader(Generic[Record]):
     def __init__(
         self, data: TextData, format: str, parse: Callable[[Any, Mapping[str, str]], Record], access: DataAccess
     ) -> None:
-        """`parse`: returns what a record with these names of columns holds, or raises BadRecordError."""
+        """`parse`: parses a record, given the names of its columns, or raises BadRecordError."""
         self._data = data
         self._format = format
         self._parse = parse
         self._access = access
         self.notices: list[Notice] = []
-        """What a user should know about the data."""
+        """Notices for the user about the data."""
         self._facts: dict[str, dict[str, Any]] = {}
         """Fields of the account of each source, by its section."""
 
     def parts(self, *, least: int = 1) -> list[RecordPart[Record]]:
-        """Return the records of each source for training, and then those of each evaluation set. Errors are those of
-        `read` and of `divided`, which explains `least`."""
+        """Return the records of each training source, followed by the records of each evaluation set.
+
+        Raises the errors of `read` and of `divided`, which explains `least`.
+        """
         data = self._data
         training: list[RecordPart[Record]] = []
         held_out: list[RecordPart[Record]] = []
@@ -142,7 +144,7 @@ class RecordReader(Generic[Record]):
         return records
 
     def tokenise(self, texts: Sequence[str], tokenizer: Any, length: int) -> list[list[int]]:
-        """Return the tokens of each text with the tokenizer's special ones, at most `length` of each text."""
+        """Return the tokens of each text with the tokenizer's special tokens, at most `length` for each text."""
         rows: list[list[int]] = []
         waiting = iter(texts)
         cut = 0

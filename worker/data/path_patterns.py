@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from trainyard.contract.allowed_roots import AllowedRoots
 
 _MAX_DEPTH = 64
-"""Of folders that `**` descends into: a link may lead to a folder above it."""
+"""The depth to which `**` descends: a link may lead to a folder above it."""
 
 
 def matching_paths(pattern: str, roots: AllowedRoots) -> set[str]:
@@ -44,7 +44,7 @@ def _below(folder: str, parts: list[str], roots: AllowedRoots) -> Iterator[str]:
 
 
 def _folders(folder: str, roots: AllowedRoots, depth: int = 0) -> Iterator[str]:
-    """Yield a folder and those below it that are not hidden."""
+    """Yield a folder and the folders below it that are not hidden."""
     yield folder
     if depth < _MAX_DEPTH:
         for name, is_folder in _listed(folder, roots):

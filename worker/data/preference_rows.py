@@ -44,9 +44,9 @@ class LoadedAnswers:
 
     train: AnswerRows
     held_out: AnswerRows
-    """Those of `data.eval_fraction`."""
+    """The rows that `data.eval_fraction` holds out."""
     notices: list[Notice]
-    """What a user should know about them."""
+    """Notices for the user about the rows."""
 
 
 def load_answers(
@@ -64,9 +64,9 @@ def load_answers(
 
     Args:
         section: The spec's field that names the files, for messages.
-        formats: Those that may be; of several, that of the first record counts for all.
+        formats: The allowed formats; if there are several, the first record determines the format.
         max_bad: Records without a preference that are skipped.
-        fraction: That of `data.eval_fraction`. No held-out answer is compared with one for training.
+        fraction: The value of `data.eval_fraction`. No held-out answer is compared with a training answer.
 
     Raises:
         RefusedError: A file or a record is invalid, or a link leads out of the roots.
@@ -103,7 +103,7 @@ def _require_rows(
     length: int,
     fraction: float,
 ) -> None:
-    """Raise RefusedError unless there are rows for training, and held-out ones if a fraction is held out."""
+    """Raise RefusedError unless there are rows for training, and held-out rows if a fraction is held out."""
     texts = (" that is not held out", " among those held out") if fraction else ("", "")
     for own, part, which in zip(rows, parts, texts, strict=True):
         if not len(own) and (fraction or own is rows[0]):
@@ -111,7 +111,7 @@ def _require_rows(
 
 
 def _cut(encoded: Sequence[Encoded], length: int) -> CutExamples:
-    """Return what the maximum length does to these examples."""
+    """Count the examples that the maximum length affects."""
     sizes = [max(len(one.prompt) + len(one.answer) for one in answers) for answers in encoded]
     kinds: Counter[str] = Counter()
     for answers, size in zip(encoded, sizes, strict=True):
@@ -159,14 +159,14 @@ class _Reader:
         self.bad = BadRecords(section, max_bad)
         self._limit = access.limit.of_source() if access.limit else None
         self.counts: Counter[str] = Counter()
-        """What became of the examples; see `worker.data.account`."""
+        """Counts of examples; see `worker.data.account`."""
         self._files: Sequence[DataFile] = ()
         self._unread = UnreadFields(frozenset())
         self.chats = False
         """Whether there are conversations."""
 
     def notices(self) -> list[Notice]:
-        """Return what a user should know of the records."""
+        """Return the notices for the user about the records."""
         notices = template_notices(self._section, self._tokenizer, chats=self.chats)
         return self.bad.notices() + notices + notices_of(self._section, self.counts)
 
@@ -239,7 +239,7 @@ class _Reader:
                 yield tuple(answers), one.desirable
 
     def _count(self, record: object, one: Preference, texts: Sequence[MarkedText]) -> None:
-        """Count what the model does not see of a record."""
+        """Count the fields of a record that the model does not see."""
         if isinstance(one.prompt, str):
             self._unread.add(record)
             return

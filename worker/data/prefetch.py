@@ -1,4 +1,4 @@
-"""Loads the batches of the next step while the device computes the current one."""
+"""Loads the batches of the next step while the device computes the current step."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A limit of what is read of each source, for a plan that reads only the first records."""
+"""Limits how much of each source a plan reads."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -13,16 +13,16 @@ T = TypeVar("T")
 
 @dataclass
 class ReadLimit:
-    """How much of each source is read."""
+    """Limits how much of each source is read."""
 
     records: int
-    """Of each source, at most."""
+    """Maximum number of records of each source."""
     seconds: float
-    """Time after the first record after which no further one is read."""
+    """Reading stops this long after the first record."""
     on_record: Callable[[], None] = lambda: None
     """Called for each record."""
     refusals: list[RefusedError] = field(default_factory=list)
-    """Why sources are refused, whose successors are read all the same."""
+    """The errors of refused sources; later sources are still read."""
     _until: float | None = None
 
     def is_over(self) -> bool:
@@ -32,13 +32,13 @@ class ReadLimit:
         return time.monotonic() > self._until
 
     def of_source(self) -> "SourceLimit":
-        """Return the limit of one source."""
+        """Return the limit of a source."""
         return SourceLimit(self, self.records)
 
 
 @contextmanager
 def refused_later(limit: ReadLimit | None) -> Iterator[None]:
-    """Let a plan read the next source although the one of this block is refused; see `raise_refusals`."""
+    """Let a plan read the next source although the source of this block is refused; see `raise_refusals`."""
     try:
         yield
     except RefusedError as error:
@@ -56,7 +56,7 @@ def raise_refusals(limit: ReadLimit | None) -> None:
 
 @dataclass
 class SourceLimit:
-    """The limit of one source, whose records may come from several iterators."""
+    """The limit of a source, whose records may come from several iterators."""
 
     limit: ReadLimit
     left: int

@@ -22,7 +22,7 @@ class Unreadable(str):
 
 
 def chunks_of(file: DataFile) -> Iterable[Chunk]:
-    """Return the parts of a file, in their order; those of an array are found while they are asked for.
+    """Return the parts of a file, in order; an array is divided while the caller iterates.
 
     Raises:
         RefusedError: The file is not of its kind.
@@ -36,8 +36,10 @@ def chunks_of(file: DataFile) -> Iterable[Chunk]:
 
 
 def records_of(chunk: Chunk, columns: frozenset[str]) -> Iterator[tuple[int, Any]]:
-    """Yield the number and the value of each record: of lines, counted from 1 in the part, all that begin in it, with
-    `BLANK` for one of white space; of items and rows, counted from 1 in the file, of rows the values of `columns`.
+    """Yield the number and the value of each record.
+
+    Lines that begin in the part are numbered from 1 in it; a line of white space has the value `BLANK`. Items and rows
+    are numbered from 1 in the file; a row has the values of `columns`.
 
     Raises:
         RefusedError: The file changed or is damaged.
@@ -49,15 +51,15 @@ def records_of(chunk: Chunk, columns: frozenset[str]) -> Iterator[tuple[int, Any
 
 @dataclass(frozen=True)
 class RecordPosition:
-    """Where a record is."""
+    """The position of a record."""
 
     file: DataFile
     number: int
-    """From 1."""
+    """The number of the line, item or row, from 1."""
 
     @property
     def unit(self) -> str:
-        """What is counted."""
+        """The unit that numbers count."""
         return {"jsonl": "line", "array": "item"}.get(self.file.kind, "row")
 
     def __str__(self) -> str:
@@ -88,7 +90,7 @@ def _lines(chunk: Chunk) -> Iterator[tuple[int, Any]]:
             blank = 0 if raw.strip() else blank + 1
             if len(raw) > MAX_LINE_BYTES and not raw.endswith(b"\n"):
                 _skip_line(handle)
-                # Perhaps all records are in one object.
+                # Perhaps a single object holds all records.
                 remedy = f" ({ONE_RECORD})" if number == 1 and not chunk.start and raw.lstrip().startswith(b"{") else ""
                 yield number, Unreadable(f"{_too_long()}{remedy}")
             elif blank == MAX_BLANK_LINES + 1:
@@ -102,7 +104,7 @@ def _too_long() -> str:
 
 
 def _array_chunks(file: DataFile) -> Iterator[Chunk]:
-    """Yield parts that begin after the bracket or a comma. What follows the last comma is of the last part."""
+    """Yield parts that begin after the bracket or a comma. The text after the last comma is in the last part."""
     size, scanner = file.state.size, ArrayScanner()
     with opened(file) as handle:
         start = array_start(handle) or 0

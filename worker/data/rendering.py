@@ -1,4 +1,4 @@
-"""For how long a chat template has been writing the present text: a template with a loop may not end."""
+"""Measures how long a chat template has been writing the current text: a template with a loop may not end."""
 
 import time
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 class Rendering:
-    """The text that is being written, of which there is one at a time."""
+    """The text that is being written; only one text is written at a time."""
 
     def __init__(self) -> None:
         self._since: float | None = None

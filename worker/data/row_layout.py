@@ -1,4 +1,4 @@
-"""Which tokens make a row: long examples are cut, short ones packed. Pure functions of lengths and targets."""
+"""Divides tokens into rows: long examples are cut, short examples packed. Pure functions of lengths and targets."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -53,9 +53,9 @@ def lay_out(
         ends: The index after each example's last token, shape (examples,).
         targets: Whether each token is learned, shape (tokens,).
         length: Tokens of a row at most.
-        split: Long examples continue in further segments, each of which starts with the last token of the one before,
-            so that every token is a target once. Otherwise the rest is dropped, since an answer's rest would lack the
-            question.
+        split: Long examples continue in further segments, each of which starts with the last token of the previous
+            segment, so that every token is a target once. Otherwise the rest is dropped, since an answer's rest would
+            lack the question.
         packed: Segments share rows; see `pack_sizes`.
         chosen: Shape (examples,).
     """
@@ -88,7 +88,7 @@ def lay_out(
 
 
 def cut_examples(ends: Integers, chosen: NDArray[np.bool_], starts: Integers, length: int | None) -> CutExamples:
-    """Return what became of the chosen examples.
+    """Count the chosen examples that were cut or left out.
 
     Args:
         ends: The index after each example's last token, shape (examples,).

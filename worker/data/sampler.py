@@ -18,7 +18,7 @@ class EpochOrder(Protocol):
     """The examples of each epoch, from the seed and the epoch alone."""
 
     examples: int
-    """Examples of one epoch."""
+    """Examples of an epoch."""
 
     def of_epoch(self, epoch: int) -> Indices:
         """Return the examples of an epoch in their order: shape (examples,)."""
@@ -42,10 +42,10 @@ class WholePass:
 
 class NumberedByEpoch:
     """An order in which the same example has another number in each epoch: `n` in epoch 0, then `n + examples`, and so
-    on. So what is made of an example can depend on its number alone, and differ from epoch to epoch."""
+    on. So the augmentation of an example can depend on its number alone, and differ from epoch to epoch."""
 
     def __init__(self, order: EpochOrder, numbers: int | None = None) -> None:
-        """`numbers`: how many numbers an epoch has, if some are of held-out examples. None: one for each example."""
+        """`numbers`: the numbers of an epoch, if held-out examples have some of them. None: one for each example."""
         self.examples = order.examples
         self._order = order
         self._numbers = numbers or order.examples
@@ -56,10 +56,10 @@ class NumberedByEpoch:
 
 
 class WeightedSources:
-    """An epoch has as many draws as there are examples, of which each source has its share by weight.
+    """An epoch has as many draws as there are examples. Each source gets its share of the draws by weight.
 
     A source is passed over again and again, each time in another order, and its draws continue in the next epoch where
-    they stopped. So within one pass, however many epochs it lasts, each of its examples is drawn once.
+    they stopped. So within a pass, however many epochs it lasts, each of its examples is drawn once.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class WeightedSources:
         return turns[np.argsort(places, kind="stable")]
 
     def _drawn(self, source: int, size: int, start: int, count: int) -> Indices:
-        """Return `count` draws from a source, after its first `start` ones."""
+        """Return `count` draws from a source, after the first `start` draws."""
         passes = range(start // size, -(-(start + count) // size))
         step = self.examples if self._numbered else 0
         drawn = np.concatenate([self._pass(source, size, number) + number * step for number in passes])
@@ -120,8 +120,8 @@ class WeightedSources:
 
 
 def shares(total: int, weights: Sequence[float]) -> list[int]:
-    """Divide `total` in proportion to the weights, by the method of the largest remainder; of equal remainders, the
-    first counts."""
+    """Divide `total` in proportion to the weights, by the method of the largest remainder; the first of equal
+    remainders counts."""
     exact = [total * Fraction(weight) / sum(map(Fraction, weights)) for weight in weights]
     counts = [int(value) for value in exact]
     by_remainder = sorted(range(len(exact)), key=lambda index: (counts[index] - exact[index], index))
@@ -131,7 +131,7 @@ def shares(total: int, weights: Sequence[float]) -> list[int]:
 
 
 def generator(seed: int, number: int, *more: int) -> np.random.RandomState:
-    """Return the draws for a number, such as an epoch, and for what it is divided into."""
+    """Return the random generator for a number, such as an epoch, and for the numbers of its subdivisions."""
     # numpy guarantees that RandomState's stream never changes: a resumed run may use another numpy.
     return np.random.RandomState([seed % _WORD, seed // _WORD % _WORD, number % _WORD, *more])
 
@@ -170,7 +170,7 @@ class GlobalBatches:
         return step // self.steps_per_epoch
 
     def at(self, step: int) -> Indices:
-        """Return the examples of the step that follows `step` completed ones: shape (size,), or fewer for a kept last
+        """Return the examples of the step that follows `step` completed steps: shape (size,), or fewer for a kept last
         batch."""
         epoch, index = divmod(step, self.steps_per_epoch)
         order = self._order(epoch)
@@ -203,7 +203,7 @@ def share(batch: Indices, rank: int, world: int) -> Indices:
 
 def micro_batches(batch: Indices, rank: int, world: int, micro_size: int | None) -> list[Indices]:
     """Split a rank's share into micro-batches of at most `micro_size` examples (None: one micro-batch). Every rank gets
-    the same number of micro-batches; surplus ones are empty."""
+    the same number of micro-batches; surplus micro-batches are empty."""
     size = micro_batch_length(len(batch), world, micro_size)
     mine = share(batch, rank, world)
     return [mine[start : start + size] for start in range(0, -(-len(batch) // world), size)]

@@ -11,9 +11,9 @@ from worker.data.token_rows import Segment
 _HEAD, _TAIL = (400, 1200, 40), (200, 600, 20)
 """Tokens, characters and parts that are shown of the beginning and of the end of a text, at most."""
 _TOKEN_CHARACTERS = 200
-"""Characters that are shown of one token; users may add longer ones."""
+"""Characters that are shown of a token; users may add longer tokens."""
 _UNFINISHED = "\ufffd"
-"""What a tokenizer decodes the first bytes of a character to."""
+"""The text to which a tokenizer decodes the first bytes of a character."""
 _NUL = "\u2400"
 """Shown for NUL, which databases reject."""
 
@@ -31,8 +31,8 @@ def shown_text(segment: Segment, decode: Decode, name: str = "text", label: str 
     """Return the tokens of an example as text, its middle left out where it is long.
 
     Args:
-        decode: Returns the text of tokens, special ones included.
-        name: What the text is; see `ExampleText.name`.
+        decode: Returns the text of tokens, including special tokens.
+        name: The role of the text; see `ExampleText.name`.
     """
     tokens, learned = segment.tokens, segment.targets.astype(np.bool_)
     # The first token is no target, since no token precedes it.
@@ -62,7 +62,7 @@ def _token_texts(tokens: list[int], learned: list[bool], decode: Decode) -> list
         text = decode(tokens[: index + 1])
         if index + 1 < len(tokens):
             text = text.rstrip(_UNFINISHED)
-        # The text of some tokens depends on those that follow.
+        # The text of some tokens depends on later tokens.
         item = text[len(before) :] if text.startswith(before) else decode(tokens[index : index + 1])
         before = text
         items.append((item[:_TOKEN_CHARACTERS].replace("\0", _NUL), is_learned))

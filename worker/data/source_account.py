@@ -1,4 +1,4 @@
-"""Makes the account of a source: of what was built from its files, its chat template and its rows."""
+"""Makes the account of a source from its tokenised files, its chat template and its rows."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,7 +25,7 @@ def shown_of(
     """Return a few examples as JSON data.
 
     Args:
-        tokens: Of all examples, shape (tokens,).
+        tokens: The tokens of all examples, shape (tokens,).
         targets: Whether each is learned, shape (tokens,).
         ends: The index after each example's last token, shape (examples,).
     """
@@ -69,7 +69,7 @@ def answer_facts(
 
 
 def template_facts(tokenizer: Tokenizer) -> TemplateFacts | None:
-    """Return what a probe of the tokenizer's chat template tells; None without a template."""
+    """Return the facts that a probe finds about the tokenizer's chat template; None without a template."""
     if tokenizer.template is None:
         return None
     traits = tokenizer.template.traits
@@ -104,9 +104,9 @@ def account_of(
         facts: `format`, `examples`, `bad` and, where they are known, other fields of the account.
         template: None: no chat template writes the examples.
         max_length: Tokens of a row at most.
-        cut: What this length does to the examples: of all, or of both parts where some are held out.
+        cut: Counts of examples that this length affects: all examples, or both parts if some are held out.
         rows: For training, or of an evaluation set.
-        held_out_rows: Those that are held out.
+        held_out_rows: The number of rows that are held out.
     """
     known = {name: facts[name] for name in _COPIED if name in facts}
     known["counts"] = {name: count for name, count in facts.get("counts", {}).items() if count}

@@ -1,4 +1,4 @@
-"""Rows of tokens in memory-mapped files: a rank holds only what describes the rows."""
+"""Rows of tokens in memory-mapped files: a rank holds only the layout of the rows in memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ def write_layout(folder: Path, layout: RowLayout) -> None:
 
 @dataclass(frozen=True)
 class StoredPart:
-    """The rows of one source."""
+    """The rows of a source."""
 
     tokens: CacheEntry
     layout: CacheEntry
@@ -58,12 +58,12 @@ class StoredPart:
 
 
 class StoredRows:
-    """The rows of several sources, one after the other."""
+    """The rows of several sources, concatenated."""
 
     def __init__(self, parts: Sequence[StoredPart], cache: TokenCache) -> None:
         self._parts = list(parts)
         self.cache = cache
-        """Where the files are. A temporary one lasts as long as it is referenced."""
+        """The cache of the files. A temporary cache lasts as long as a reference to it."""
         self._ends = np.cumsum([len(part.arrays.ends) for part in parts], dtype=np.int64)
 
     def __len__(self) -> int:
@@ -105,4 +105,4 @@ class StoredExamples(RowExamples):
     """Rows of tokens in memory-mapped files."""
 
     digest: str = field(default="", kw_only=True)
-    """The digest of the training examples, by those of their files."""
+    """The digest of the training examples, from the digests of their files."""

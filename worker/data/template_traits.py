@@ -1,4 +1,4 @@
-"""What a chat template does with messages: traits that a probe finds, so that no name of a model decides."""
+"""The traits of a chat template. A probe finds them, so that no model name decides."""
 
 import json
 import re
@@ -41,34 +41,34 @@ _DATE = {
 
 
 class Render(Protocol):
-    """Returns the text of messages; with `prompt` also what begins an answer. Empty if the template refuses them."""
+    """Returns the text of messages, with `prompt` also the start of an answer. Empty if the template refuses them."""
 
     def __call__(self, messages: Sequence[Mapping[str, Any]], *, prompt: bool = False) -> str: ...
 
 
 @dataclass(frozen=True)
 class TemplateTraits:
-    """What a chat template does with messages, as a probe of it tells. Texts are empty where it shows nothing."""
+    """The traits of a chat template, as a probe finds them. Texts are empty where the probe finds nothing."""
 
     headers: Mapping[str, str]
-    """What begins a message, by its role; only roles that the template accepts."""
+    """The text that begins a message, by role; only roles that the template accepts."""
     answer_start: str
     """The generation prompt: the header, and more if it opens a thought. Empty if there is none, so that the model has
     to write the header too."""
     turn_end: str
-    """What ends an answer."""
+    """The text that ends an answer."""
     system_prompt: str
-    """What it writes as a system message to conversations without one."""
+    """The system message that it adds to conversations without a system message."""
     opens_thought: str
-    """What the generation prompt has after the header, such as `<think>`."""
+    """The text of the generation prompt after the header, such as `<think>`."""
     strips_reasoning: bool
     """Whether it leaves the reasoning of earlier answers out."""
     arguments: Arguments
-    """In which form it takes the arguments of calls, so that they are JSON in its text."""
+    """The form in which it takes the arguments of calls, so that they are JSON in its text."""
     marks_answers: bool
-    """Whether it names what is learned itself, by `{% generation %}`."""
+    """Whether it marks the learned text itself, by `{% generation %}`."""
     writes_date: bool
-    """Whether it writes the date of the day, for which a fixed one stands."""
+    """Whether it writes the current date, which a fixed date replaces."""
 
     @property
     def learned_header(self) -> str:
@@ -77,7 +77,7 @@ class TemplateTraits:
 
 
 def probe_traits(template: str, render: Render) -> TemplateTraits:
-    """Return the traits of a template; one that refuses the conversations of the probe has none."""
+    """Return the traits of a template; a template that refuses the probe's conversations has none."""
     return _Probe(render).traits(
         marks_answers=bool(_GENERATION.search(template)), writes_date="strftime_now" in template
     )
@@ -122,7 +122,7 @@ class _Probe:
         """Return the headers of messages by role.
 
         Args:
-            ending: What ends an answer.
+            ending: The text that ends an answer.
             begin: The generation prompt.
         """
         headers = {}
@@ -153,7 +153,7 @@ class _Probe:
         if _S1 not in before:
             return ""
         start, _, end = before.partition(_S1)
-        # Templates that write the system message into that of the user have no place for one of their own.
+        # Templates that write the system message into the user's message have no place for a default system message.
         fits = alone.startswith(start) and alone.endswith(end) and len(alone) > len(start) + len(end)
         return alone[len(start) : len(alone) - len(end)].strip() if fits else ""
 
@@ -177,13 +177,13 @@ class _Probe:
             texts[form] = self._raw(messages) or self._raw([*messages, {"role": "tool", "content": "1", "name": "f"}])
         if _holds_json(texts["object"]):
             return "object"
-        # Some write one argument after the other in a syntax of their own, but none means that of Python's objects.
+        # Some templates write each argument in their own syntax; Python's syntax for objects is never intended.
         named = all(part in texts["object"] for part in (*_ARGUMENTS, "fifth", "word"))
         if named and not any(str(value) in texts["object"] for value in (_ARGUMENTS, _ARGUMENTS["fourth"])):
             return "object"
         if _holds_json(texts["text"]):
             return "text"
-        # What leaves calls out or refuses them is told apart with the examples.
+        # The examples tell whether the template omits calls or refuses them.
         return "unknown" if any("sixth" in text for text in texts.values()) else "object"
 
 
@@ -196,7 +196,7 @@ def _between(text: str, first: str, second: str) -> str:
 
 
 def _without(text: str, start: str) -> str:
-    """Return a text without what it has in common with the beginning of another."""
+    """Return a text without the beginning that it has in common with another text."""
     return text[len(without_cut_marker(common_start(text, start))) :]
 
 

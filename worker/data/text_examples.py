@@ -1,4 +1,4 @@
-"""From the text section of a spec to rows of tokens: tokenised once, laid out, and memory-mapped by every rank."""
+"""Makes rows of tokens from the text section of a spec: tokenised once, laid out, and memory-mapped by every rank."""
 
 import hashlib
 import json
@@ -36,18 +36,18 @@ _FACTS_VERSION = 3
 
 @dataclass(frozen=True)
 class PreparedPart:
-    """The rows of one source, by the folders of their entries."""
+    """The rows of a source, by the folders of their entries."""
 
     tokens: str
     layout: str
     rows: int
     name: str | None = None
-    """Of rows for evaluation: their set, empty for the only one. None: for training."""
+    """Evaluation set name (`""` if unnamed); None for training rows."""
 
 
 @dataclass(frozen=True)
 class PreparedText:
-    """What the first rank found and built, and all ranks open."""
+    """The files that the first rank prepared and all ranks open."""
 
     parts: list[PreparedPart]
     notices: list[Notice] = field(default_factory=list)
@@ -77,7 +77,7 @@ class TextPreparation:
         """
         Args:
             length: Tokens of a row at most.
-            limit: Of what is read of each source, whose tokens no other preparation uses. None: everything.
+            limit: The limit for reading each source; no other preparation uses the tokens then. None: read everything.
         """
         self._data = data
         self._tokenizer = tokenizer
@@ -88,10 +88,10 @@ class TextPreparation:
         self._digests = ContentDigests(cache.root / "digests", cache.on_progress)
         self._notices: list[Notice] = []
         self.accounts: list[DataAccount] = []
-        """Of the sources that were prepared."""
+        """The accounts of the prepared sources."""
 
     def prepare(self) -> PreparedText:
-        """Tokenise and lay out what the cache does not have.
+        """Tokenise and lay out the sources that the cache does not have.
 
         Raises:
             RefusedError: A file or one of its examples is invalid, or a source has no example.
@@ -254,31 +254,32 @@ Share = Callable[[Callable[[], str]], str]
 
 @dataclass(frozen=True)
 class DataAccess:
-    """Where data may be and is kept, and how ranks share the work of reading it."""
+    """The folders that data may come from, the cache of tokens, and the division of the work between ranks."""
 
     roots: AllowedRoots = UNRESTRICTED_ROOTS
-    """Where the files may be."""
+    """The roots below which files may be."""
     cache: TokenCache | None = None
-    """Where tokens are kept. None: in a temporary folder."""
+    """The cache that stores tokens. None: a temporary folder."""
     share: Share = lambda compute: compute()
-    """Lets one rank prepare what all open."""
+    """Lets one rank prepare files that all ranks open."""
     on_progress: Callable[[], None] = lambda: None
     """Called now and then, so that the watchdog does not take long files for a stall."""
     limit: ReadLimit | None = None
-    """Of what is read of each source of texts. None: everything."""
+    """The limit for reading each source of texts. None: read everything."""
     on_account: Callable[[DataAccount], None] = lambda account: None
     """Called with the account of each source."""
 
 
 DIRECT = DataAccess()
-"""Everything is read by the one rank that there is."""
+"""The only rank reads all data."""
 
 
 def load_examples(
     data: TextData, tokenizer: Tokenizer, length: int, access: DataAccess = DIRECT
 ) -> tuple[StoredExamples, list[Notice]]:
-    """Return the rows of a section, each of at most `length` tokens, and what a user should know about them. They
-    depend on the files and the spec alone.
+    """Return the rows of a section, each of at most `length` tokens, and notices for the user.
+
+    The rows depend on the files and the spec alone.
 
     Raises:
         RefusedError: A file or an example is invalid, or a link leads out of the roots. The message names the line, and
@@ -289,7 +290,7 @@ def load_examples(
     try:
         prepared = PreparedText.parse(access.share(lambda: preparation.prepare().dump()))
     finally:
-        # Only the rank that prepares has them. What was refused has an account, too.
+        # Only the rank that prepares has accounts. A refused source has an account, too.
         for account in preparation.accounts:
             access.on_account(account)
     return open_examples(prepared, data, cache), prepared.notices

@@ -26,12 +26,12 @@ _LARGEST = -1
 
 @dataclass(frozen=True)
 class PairGroups(Examples):
-    """Pairs in groups: one group is one example.
+    """Pairs in groups: each group is an example.
 
-    The pairs of an epoch, of several sources drawn by their weights, are shuffled and divided into groups; those that
+    The pairs of an epoch, drawn by weight from several sources, are shuffled and divided into groups; pairs that
     fill no group are left out of the epoch.
     A group for training has the number `epoch * (train + held_out) + group`, so that a batch is a function of its
-    numbers, as it is for other examples. Held-out groups never change.
+    numbers, as for other examples. Held-out groups never change.
     """
 
     texts: TokenLists
@@ -39,14 +39,14 @@ class PairGroups(Examples):
     pairs: NDArray[np.int64]
     """The numbers of the texts of each pair: shape (training pairs, 2), or (training pairs, 3) with a negative."""
     held_out_groups: Sequence[NDArray[np.int64]]
-    """The same for the pairs of each held-out group."""
+    """The numbers of the texts of the pairs of each held-out group."""
     size: int
     """Pairs of a group for training."""
     seed: int
     shuffle: bool
 
     def order_by_epoch(self) -> NumberedByEpoch:
-        """Return the groups of each epoch in their order: shuffled are the pairs that they have."""
+        """Return the groups of each epoch in order; the pairs are shuffled, not the groups."""
         groups = WholePass(self.train, seed=self.seed, shuffle=False)
         return NumberedByEpoch(groups, self.train + self.held_out)
 
@@ -88,7 +88,7 @@ class PairGroups(Examples):
         return GroupTokens(self)
 
     def digest_arrays(self) -> list[NDArray[Any]]:
-        """Return what the digest of the training examples is taken of."""
+        """Return the arrays that identify the training examples."""
         return [self.texts.tokens, self.texts.ends, self.pairs, np.array([self.size])]
 
     def _shuffled(self, epoch: int) -> Indices:
@@ -110,13 +110,13 @@ class PairGroups(Examples):
 
     @cached_property
     def _by_length(self) -> Indices:
-        """The training pairs, those with the longest text first."""
+        """The training pairs, sorted by their longest text, the longest first."""
         return np.argsort(-self.texts.lengths[self.pairs].max(axis=1), kind="stable")
 
 
 @dataclass(frozen=True)
 class GroupTokens:
-    """The tokens of groups, as `TokenCounts` has those of other examples."""
+    """Counts the tokens of groups, as `TokenCounts` does for other examples."""
 
     groups: PairGroups
 
@@ -129,7 +129,7 @@ class GroupTokens:
 def load_pairs(
     data: TextData, tokenizer: Any, length: int, size: int, seed: int, access: DataAccess = DIRECT
 ) -> tuple[PairGroups, list[Notice]]:
-    """Return the pairs of a section, each text of at most `length` tokens, and what a user should know about them.
+    """Return the pairs of a section, each text of at most `length` tokens, and notices for the user.
 
     Args:
         size: Pairs of a group.

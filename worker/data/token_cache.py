@@ -30,7 +30,7 @@ _USE_SECONDS = 3600.0
 _ABANDONED_SECONDS = 86400.0
 """A folder that has not changed for so long belongs to a builder that was killed."""
 UNUSED_SECONDS = 30 * 86400.0
-"""An entry that no job has used for so long is removed when another one is built."""
+"""An entry that no job has used for so long is removed when another entry is built."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class CacheEntry:
 
     path: Path
     facts: dict[str, Any]
-    """What its builder stated about it."""
+    """Facts about it that its builder returned."""
     digests: dict[str, str]
     """The digests of its files."""
 
@@ -62,7 +62,7 @@ class CacheEntry:
 
 
 class TokenCache:
-    """A folder of entries, which belongs to one account."""
+    """A folder of entries, which belongs to a single account."""
 
     def __init__(self, root: Path | None = None, on_progress: Callable[[], None] = lambda: None) -> None:
         """`root` None: a temporary folder, removed when the cache is no longer referenced."""
@@ -75,7 +75,7 @@ class TokenCache:
         """The entries that were opened, which must be kept."""
 
     def entry_or_build(self, key: str, build: Callable[[Path], dict[str, Any]]) -> CacheEntry:
-        """Return the entry of a key, and build it if there is no valid one.
+        """Return the entry of a key; build it if the key has no valid entry.
 
         Args:
             key: 64 hex digits that differ for different contents.

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class TokenLists:
-    """The tokens of texts, one text after the other."""
+    """The tokens of texts, concatenated."""
 
     tokens: NDArray[np.int32]
     """Shape (tokens of all texts,)."""

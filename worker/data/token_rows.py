@@ -15,7 +15,7 @@ from worker.data.sampler import Indices
 
 @dataclass(frozen=True)
 class Segment:
-    """The tokens of one example, or of a part of it, and which of them are targets; both of shape (length,)."""
+    """The tokens of an example, or of a part of it, and which of them are targets; both of shape (length,)."""
 
     tokens: NDArray[np.int32]
     targets: NDArray[np.bool_]
@@ -28,7 +28,7 @@ class TokenRows:
     tokens: NDArray[np.int32]
     """Shape (tokens,)."""
     targets: NDArray[np.bool_]
-    """Shape (tokens,): whether the token is predicted from those before it."""
+    """Shape (tokens,): whether the token is predicted from the tokens before it."""
     positions: NDArray[np.int32]
     """Shape (tokens,): the index of each token in its own segment."""
     ends: NDArray[np.int64]
@@ -58,7 +58,7 @@ class TokenRows:
 
     @cached_property
     def token_counts(self) -> TokenCounts:
-        """The tokens that the model computes for each row. Those of a segment attend to each other alone."""
+        """The tokens that the model computes for each row. The tokens of a segment attend only to each other."""
         starts, rows = self._segments
         lengths = np.diff(starts, append=len(self.tokens))
         # The last token of a row is only a target.
@@ -145,7 +145,6 @@ class RowExamples(Examples):
     """Examples that are rows of tokens; a batch is padded to its longest row, or a little further."""
 
     rows: Rows
-    packed: bool
     multiple: int = 1
     """Inputs are padded to a multiple of so many tokens, as far as `context` allows."""
     context: int | None = None
@@ -159,6 +158,12 @@ class RowExamples(Examples):
     def largest(self, count: int) -> Indices:
         """Return the `count` longest rows for training: int64, shape (count,)."""
         return np.argsort(-self.rows.lengths[: self.train], kind="stable")[:count].astype(np.int64)
+
+    def digest_arrays(self) -> list[NDArray[Any]]:
+        """Return the arrays that identify the training examples."""
+        assert isinstance(self.rows, TokenRows), "stored rows have a digest of their own"
+        ends = self.rows.ends[: self.train]
+        return [ends, *(flat[: ends[-1]] for flat in (self.rows.tokens, self.rows.targets, self.rows.positions))]
 
     def train_batch(self, indices: Indices, device: torch.device) -> Tensors:
         """Return inputs and labels: int64, each of shape (len(indices), length of the longest input).

@@ -26,7 +26,7 @@ class Tokenizer(Protocol):
     special_tokens: frozenset[int]
     """The special tokens."""
     template: ChatTemplate | None
-    """What writes conversations, if they can be encoded."""
+    """The chat template, if conversations can be encoded."""
 
     @property
     def turn_end(self) -> str | None:
@@ -38,12 +38,12 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, texts: Sequence[MarkedText]) -> list[Segment]:
-        """Return the tokens of texts. Those of the learned spans are the targets, and so is the end token that follows
+        """Return the tokens of texts. The tokens of the learned spans are targets, and so is the end token that follows
         a text that no template wrote."""
         ...
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of tokens, special ones included."""
+        """Return the text of tokens, including special tokens."""
         ...
 
     def conversation(self, chat: Chat) -> MarkedText:
@@ -66,7 +66,7 @@ class Tokenizer(Protocol):
 
 
 def whole_text(text: str) -> MarkedText:
-    """Return a text of which everything is learned."""
+    """Return a text that is learned from beginning to end."""
     return MarkedText(text, [(0, len(text))], counts=Counter({EMPTY: 1} if not text.strip() else {}))
 
 
@@ -132,7 +132,7 @@ class HfTokenizer:
 
         backend = getattr(self._tokenizer, "backend_tokenizer", None)
         if backend is None:
-            # Of a tokenizer in Python no complete state is known. Its folder may hold more than the tokenizer.
+            # No complete state of a tokenizer in Python is known. Its folder may hold more than the tokenizer.
             state = [f"{path.name} {_hash_of(path)}" for path in _files(self._tokenizer.name_or_path)]
         else:
             state = [backend.to_str()]
@@ -207,8 +207,10 @@ class HfTokenizer:
         return targets
 
     def _token_at(self, text: str, position: int, ids: list[int]) -> tuple[int, bool]:
-        """Return the token with the character at a position, and whether it holds characters before it too: the first
-        one that differs if what precedes the position is tokenised alone."""
+        """Return the index of the token with the character at a position, and whether it also holds earlier characters.
+
+        It is the first token that differs if the text before the position is tokenised alone.
+        """
         if position in (0, len(text)):
             return (0 if position == 0 else len(ids)), False
         before = self._tokenizer(text[:position], add_special_tokens=False)["input_ids"]
@@ -226,8 +228,10 @@ class HfTokenizer:
 
 
 def learned_tokens(marked: MarkedText, offsets: Sequence[Span]) -> list[bool]:
-    """Return which tokens of a text are learned, by their spans of characters: those with a character of an answer, of
-    which the first may be joined with the end of the prompt."""
+    """Return which tokens of a text are learned, by their spans of characters.
+
+    A token with a character of an answer is learned; the first may also hold the end of the prompt.
+    """
     if not offsets:
         return []
     first, stop = np.array(offsets, dtype=np.int64).T

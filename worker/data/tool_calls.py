@@ -22,7 +22,7 @@ class LostCallsError(ValueError):
 
 
 def unused_mark(text: str) -> str:
-    """Return a character that a text lacks; the first of private use if it has all of these."""
+    """Return a private-use character that a text lacks; the first of them if the text has all."""
     return next((mark for mark in _MARKS if mark not in text), _MARKS[0])
 
 
@@ -47,13 +47,13 @@ def check_calls(messages: Sequence[Message], text: str, attempt: Attempt) -> Non
 
 
 def _without_calls(messages: Sequence[Message]) -> Iterator[tuple[str, int, list[Any]]]:
-    """Yield what is left out, the index of a message, and its calls without one."""
+    """Yield the name of the omitted part, the index of a message, and its calls without one of them."""
     for index, number, calls in _positions(messages):
         yield "`tool_calls`", index, calls[:number] + calls[number + 1 :]
 
 
 def _without_arguments(messages: Sequence[Message]) -> Iterator[tuple[str, int, list[Any]]]:
-    """Yield what is left out, the index of a message, and its calls, one of them without its arguments."""
+    """Yield the name of the omitted part, the index of a message, and its calls, one of them without its arguments."""
     for index, number, calls in _positions(messages):
         if _has_arguments(calls[number]):
             bare = _changed(calls[number], arguments={})
@@ -68,7 +68,7 @@ def _positions(messages: Sequence[Message]) -> Iterator[tuple[int, int, list[Any
 
 
 def _all_are_written(messages: Sequence[Message], text: str, attempt: Attempt) -> bool:
-    """Return whether one other text, with marks in all calls, shows that the template writes each name and argument."""
+    """Return whether a second text, with marks in all calls, shows that the template writes each name and argument."""
     mark = unused_mark(text)
     marks: list[str] = []
     changed = []

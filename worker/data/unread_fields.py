@@ -1,4 +1,4 @@
-"""Fields that records have and their format does not read, so that a user sees what the model is not shown."""
+"""Counts the fields of records that their format does not read, and that the model therefore does not see."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ _COUNTED = 1000
 """Different fields that are counted."""
 _CHARACTERS = 100
 _OF_TURNS = {"from", "value", *MARKS}
-"""What is read of the turns of format `sharegpt`, which chat templates do not get."""
+"""Fields that are read from the turns of format `sharegpt`, which chat templates do not get."""
 
 
 class UnreadFields:
@@ -27,12 +27,12 @@ class UnreadFields:
         self._read = read
         self.counts: Counter[str] = Counter()
         self._in_messages: Counter[tuple[str, str]] = Counter()
-        """By the field that holds the messages, and their own."""
+        """Counts by the field that holds the messages, and the field of a message."""
         self.written: set[str] = set()
         """The fields of messages that the chat template has written, in other records perhaps."""
 
     def add(self, record: Any, unwritten: AbstractSet[str] | None = None) -> None:
-        """Count the fields of a record; what is no object has none.
+        """Count the fields of a record; only an object has fields.
 
         Args:
             unwritten: The fields of its messages that the chat template does not write; None if it has no messages.

@@ -1,4 +1,4 @@
-"""Where the workers find uploaded data files, and how messages name them."""
+"""Locates uploaded data files on the workers, and names them in messages."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -91,7 +91,7 @@ class UploadNames:
 
 
 def _path_field(field: str) -> str:
-    """Return the field of the located file for that of an id."""
+    """Return the field of the located file that replaces the field of an id."""
     if field.startswith("data.eval_sets."):
         return field.removesuffix(".id")
     return field.removesuffix("id") + "path"

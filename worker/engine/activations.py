@@ -32,8 +32,8 @@ _STORED_OPERATIONS = [
 def checkpoint_activations(
     model: nn.Module, how: Literal["selective", "full", "offload"], device: torch.device = _CPU
 ) -> None:
-    """Make every layer store only its input (full), that in host memory (offload), or also the results of products and
-    attention (selective).
+    """Make every layer store only its input on the device (full) or in host memory (offload), or also the results of
+    products and attention (selective).
 
     The layer's `forward` is replaced instead of the layer, so that the names in checkpoints do not change.
     """
@@ -61,7 +61,7 @@ def _offloaded(inner: Callable[..., Any], options: dict[str, Any], host: HostAct
         # only positional arguments as tensors.
         count, moved = len(args), [key for key, value in named.items() if _has_gradient(value)]
         values = (*args, *(named.pop(key) for key in moved))
-        # Until the backward, `run` exists and with it what it refers to: none of the inputs.
+        # `run` and all objects that it refers to exist until the backward, so it refers to none of the inputs.
         run = _rebuilt_call(inner, count, moved, named)
         with host.storing(tuple(filter(_has_gradient, values))):
             return checkpoint(run, *values, **options)
@@ -72,7 +72,7 @@ def _offloaded(inner: Callable[..., Any], options: dict[str, Any], host: HostAct
 def _rebuilt_call(
     inner: Callable[..., Any], count: int, names: list[str], others: dict[str, Any]
 ) -> Callable[..., Any]:
-    """Return a function of positional arguments, of which those after the first `count` have names."""
+    """Return a function of positional arguments only; the arguments after the first `count` get their names back."""
 
     def run(*values: Any) -> Any:
         return inner(*values[:count], **others, **dict(zip(names, values[count:], strict=True)))

@@ -1,7 +1,7 @@
-"""What an adapter's files in peft's format state, and whether a training can continue it. Pure functions.
+"""Reads the settings of an adapter in peft's format, and decides whether a training can continue it. Pure functions.
 
 A field of `adapter_config.json` counts only if it differs from peft's default, so that other versions of peft are read.
-A field that this module does not know, and that is set, is refused: it may change what the adapter computes.
+A field that this module does not know, and that is set, is refused: it may change the adapter's results.
 """
 
 import re
@@ -15,11 +15,11 @@ from worker.core.errors import RefusedError
 Tensors = Mapping[str, torch.Tensor]
 
 PREFIX = "base_model.model."
-"""peft wraps the base in two modules, of which names in its file have the names."""
+"""The names of the two modules in which peft wraps the base; names in its file begin with them."""
 _MAGNITUDE = ".lora_magnitude_vector"
 
 MERGE = "Merge it into its base with peft (merge_and_unload), and train from the merged model, without lora.adapter."
-"""What to do with an adapter that changes weights in another way than adapters of a training."""
+"""Hint for an adapter that changes weights differently from the adapters of a training."""
 _NEW = "Train new adapters, without lora.adapter."
 _CANNOT_MERGE = frozenset(
     {"PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "ADAPTION_PROMPT", "CPT", "CARTRIDGE"}
@@ -34,11 +34,11 @@ _ORIGIN = frozenset(
 _SELECTION = frozenset(
     {"target_modules", "exclude_modules", "modules_to_save", "layers_to_transform", "layers_pattern"}
 )
-"""Which layers are adapted; the tensors have their names, whatever pattern selected them."""
+"""Settings that select the adapted layers; the names of the tensors show the result."""
 _TRAINING = frozenset(
     {"lora_dropout", "runtime_config", "eva_config", "corda_config", "loftq_config", "lora_ga_config"}
 )
-"""How it was trained; the values of its tensors are its result. `init_lora_weights` has a rule of its own."""
+"""Settings of the adapter's training, whose result is in the tensors. `init_lora_weights` has its own rule."""
 _TYPE_OF_LAYER = frozenset({"fan_in_fan_out", "megatron_core"})
 """Derived from the layers of the base model."""
 _WITHOUT_EFFECT = _COMPARED | _ORIGIN | _SELECTION | _TRAINING | _TYPE_OF_LAYER
@@ -56,7 +56,7 @@ _REASONS: Mapping[str, tuple[str, str]] = {
     "kasa_config": ("belongs to a base that KaSA has truncated", MERGE),
 }
 _INITIALISATIONS = (True, False, "true", "gaussian", "eva", "orthogonal")
-"""Values of `init_lora_weights` with which the base remains as it is."""
+"""Values of `init_lora_weights` that leave the base unchanged."""
 
 
 def require_continuable(folder: str, config: Any) -> None:
@@ -94,8 +94,8 @@ def _defaults() -> Mapping[str, Any]:
 
 
 def normalised(tensors: Tensors) -> Tensors:
-    """Return an adapter's tensors by the names that peft writes. Our earlier exports had another one for the norms of
-    DoRA."""
+    """Return an adapter's tensors by the names that peft writes. Our earlier exports had another name for the norms
+    of DoRA."""
     return {
         name.removesuffix(".weight") if name.endswith(f"{_MAGNITUDE}.weight") else name: tensor
         for name, tensor in tensors.items()
@@ -142,7 +142,7 @@ def alphas_of(tensors: Tensors, config: Mapping[str, Any]) -> dict[str, float]:
     if not isinstance(patterns, dict) or not all(map(_is_number, (*patterns.values(), config.get("lora_alpha")))):
         raise ValueError("lora_alpha and the values of alpha_pattern must be numbers")
     try:
-        # As in peft, where the end of a layer's name must match.
+        # As in peft, the pattern must match the end of a layer's name.
         compiled = {re.compile(rf"(.*\.)?({pattern})$"): alpha for pattern, alpha in patterns.items()}
     except re.error as error:
         raise ValueError(f"alpha_pattern has an invalid regular expression: {error}") from None

@@ -21,13 +21,13 @@ from worker.engine.adapter_rules import peft_name
 Value = TypeVar("Value")
 
 ADAPTER = "default"
-"""peft's name of the one adapter of a run."""
+"""peft's name of a run's only adapter."""
 _TASK_TYPES = {
     "causal_lm": "CAUSAL_LM",
     "sequence_classification": "SEQ_CLS",
     "text_embedding": "FEATURE_EXTRACTION",
 }
-"""What peft calls the tasks of Hugging Face models; it has no name for images."""
+"""peft's names of the tasks of Hugging Face models; it has no name for images."""
 _CLASSIFIERS = ("sequence_classification", "image_classification")
 _INSTALL_HINT = "Install what `pip install 'trainyard[hf]'` does where the workers run."
 
@@ -97,7 +97,7 @@ def _peft_pattern(field: str, targets: list[str], patterns: Mapping[str, Value],
             )
     values = {target: value_of(target, patterns, default) for target in targets}
     changed = {target for target in targets if values[target] != default}
-    # A name that ends in another one would get the value of that one.
+    # peft would give a name that ends in another name the value of the shorter name.
     named = [t for t in targets if t in changed or any(t.endswith(f".{other}") for other in changed)]
     return {re.escape(target): values[target] for target in sorted(named, key=len, reverse=True)}
 
@@ -106,8 +106,8 @@ def whole_modules(model: nn.Module, patterns: Collection[str]) -> list[str]:
     """Return the names of the modules that `lora.modules_to_save` names, in the order of the model.
 
     Raises:
-        RefusedError: A pattern matches no module with parameters, a module shares a parameter with another one, or is
-            a list, which has no forward.
+        RefusedError: A pattern matches no module with parameters, a module shares a parameter with another
+            module, or is a list, which has no forward.
     """
     modules = {name: module for name, module in model.named_modules() if name and _has_parameters(module)}
     chosen: set[str] = set()
@@ -128,13 +128,14 @@ def whole_modules(model: nn.Module, patterns: Collection[str]) -> list[str]:
                 f"lora.modules_to_save: `{name}` shares a parameter with another module, which would keep the old one",
                 "Leave it out, or use a model without tied weights.",
             )
-    # A module inside another one is trained with it.
+    # A module inside another module is trained with it.
     return [name for name in modules if name in chosen and not _inside(name, chosen - {name})]
 
 
 def _with_head(model: nn.Module, whole: list[str]) -> list[str]:
-    """Return these modules and those of a classifier's head, which may be new: all beside its body, and what pools the
-    body's outputs.
+    """Return these modules and the modules of a classifier's head, which may be new.
+
+    The head is all modules beside the body, and the pooler of the body's outputs.
 
     Raises:
         RefusedError: The head is inside the body, and no module is named.

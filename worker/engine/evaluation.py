@@ -15,7 +15,7 @@ from worker.data.sampler import Indices, micro_batches
 from worker.engine.precision import Precision
 from worker.engine.shared_mean import set_shared_mean
 from worker.engine.strategies.base import ParallelModel
-from worker.tasks.base import Task, measuring, sharing
+from worker.tasks.base import Task
 
 
 @torch.no_grad()
@@ -36,7 +36,7 @@ def evaluate(
 
     Args:
         training_size: Examples that a rank computes at once in training, whose memory is known to suffice.
-        on_examples: Called with the number of evaluated examples, and of all of them.
+        on_examples: Called with the number of evaluated examples, and the total number.
     """
     sets = held_out_sets(task.examples, options.limit)
     size = options.micro_size or training_size
@@ -44,9 +44,9 @@ def evaluate(
     done, total = 0, sum(map(len, sets.values()))
     model.module.eval()
     for name, held_out in sets.items():
-        if (shares := sharing(task)) is not None:
+        if task.shares_mean:
             mark = partial(progress.mark, "evaluating")
-            set_shared_mean(shares, model, precision, ranks, held_out + task.examples.train, size, mark)
+            set_shared_mean(task, model, precision, ranks, held_out + task.examples.train, size, mark)
         for share in micro_batches(held_out, ranks.rank, ranks.world, size):
             progress.mark("evaluating")
             # Every rank makes as many forwards, because the forward of a sharded model is a collective.
@@ -70,8 +70,7 @@ def held_out_sets(examples: Examples, limit: int | None) -> dict[str, Indices]:
     name of a single set is empty."""
     sets: dict[str, Indices] = {}
     start = 0
-    # Examples of a user's own class may have no sets.
-    sizes: Mapping[str, int] = getattr(examples, "held_out_sets", None) or {"": examples.held_out}
+    sizes = examples.held_out_sets or {"": examples.held_out}
     for name, size in sizes.items():
         sets[name] = np.arange(start, start + min(size, limit or size), dtype=np.int64)
         start += size
@@ -88,13 +87,10 @@ def _means(task: Task, sets: Mapping[str, Indices], totals: Mapping[tuple[str, s
             # Nothing is said of a kind of example that a set does not have.
             if weight := _weight(task, key, examples):
                 means[f"{key}{end}"] = total / weight
-    own_task = measuring(task)
-    return own_task.complete_metrics(means) if own_task else means
+    return task.complete_metrics(means)
 
 
 def _weight(task: Task, key: str, held_out: Indices) -> float:
     """Return the divisor of a sum over these held-out examples."""
-    own = measuring(task)
-    if own is not None and key != "eval/loss":
-        return own.metric_weight(key, held_out + task.examples.train)
-    return task.weight(held_out + task.examples.train) if key == "eval/loss" else float(len(held_out))
+    indices = held_out + task.examples.train
+    return task.weight(indices) if key == "eval/loss" else task.metric_weight(key, indices)

@@ -1,4 +1,4 @@
-"""`precision: fp8`: linear layers whose matrix products compute in 8 bits, with one scale for each tensor (torchao).
+"""`precision: fp8`: linear layers whose matrix products compute in 8 bits, with a scale for each tensor (torchao).
 
 Weights, gradients and optimizer state stay in fp32, and parameters keep their names. Each product casts its operands
 to 8 bits as it computes: e4m3 for inputs and weights, e5m2 for gradients (arXiv:2209.05433).
@@ -14,7 +14,7 @@ from worker.core.errors import RefusedError
 from worker.engine.parameter_groups import output_parameters
 
 MULTIPLE = 16
-"""What the sizes of a layer must be multiples of; the kernels require it."""
+"""The kernels require that the sizes of a layer are multiples of this."""
 CAPABILITY = (8, 9)
 """The lowest compute capability with 8-bit floating point products."""
 
@@ -22,10 +22,10 @@ CAPABILITY = (8, 9)
 def convert_linear_layers(model: nn.Module, device: torch.device) -> None:
     """Make the trained linear layers compute in 8 bits, in place. On a CPU they emulate it in fp32.
 
-    The output layer, layers that share their weight, and layers whose sizes are no multiples of 16 stay as they are.
+    The output layer, layers that share their weight, and layers whose sizes are no multiples of 16 do not change.
 
     Raises:
-        RefusedError: The GPU or the model has nothing for it, or torchao is not installed.
+        RefusedError: The GPU has no 8-bit products, the model has no layer for them, or torchao is not installed.
     """
     _check_device(device)
     try:

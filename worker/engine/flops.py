@@ -51,7 +51,7 @@ _PEAK_TERAFLOPS: tuple[tuple[str, dict[str, float]], ...] = (
 
 
 def peak_flops(device_name: str, precision: str, *, tf32: bool = False) -> float | None:
-    """Return the peak FLOP/s of one device; None for an unknown device or precision. `tf32` affects fp32 only."""
+    """Return the peak FLOP/s of a device; None for an unknown device or precision. `tf32` affects fp32 only."""
     parts = device_name.replace("-", " ").split()
     for name, peaks in _PEAK_TERAFLOPS:
         if all(part in parts for part in name.split()):
@@ -78,20 +78,19 @@ class ModelFlops:
     """For each pair of tokens of a sequence that attends to itself."""
 
     def of(self, examples: int, batch: BatchTokens) -> float:
-        """Return those of a batch."""
+        """Return the FLOPs of a batch."""
         return self.per_example * examples + self.per_token * batch.tokens + self.per_square * batch.squares
 
 
 def model_flops(task: Task, model: nn.Module, described: Model | None) -> ModelFlops | None:
-    """Return the FLOPs of the model as it is trained; None if unknown.
+    """Return the FLOPs of the model in training; None if unknown.
 
     A task may define `flops_per_example(model)`. For text: 6 N T + 12 L W T^2 (PaLM, arXiv:2204.02311, appendix B) with
     N parameters in matrix products, T tokens, L layers with heads of W dimensions in all. Not counted are gradients of
     frozen parameters, the backward below the first trained layer, and the experts that a token is not sent to.
     """
-    own = getattr(task, "flops_per_example", None)
-    if own is not None:
-        return ModelFlops(per_example=float(own(model)))
+    if task.flops_per_example is not None:
+        return ModelFlops(per_example=float(task.flops_per_example(model)))
     if not task.tokens_per_example:
         return None
     lookups, share = _lookup_tables(model), _active_share(model)

@@ -29,7 +29,7 @@ class FrozenLinear(nn.Module):
     """A linear layer with a frozen weight, which is converted where it is used."""
 
     def __init__(self, linear: nn.Linear, weight: nn.Parameter, dtype: HeldDtype) -> None:
-        """`weight`: as it is held."""
+        """`weight`: in the form in which it is held."""
         super().__init__()
         self.in_features = linear.in_features
         self.out_features = linear.out_features
@@ -101,7 +101,7 @@ def _replace(model: nn.Module, name: str, weight: nn.Parameter, dtype: HeldDtype
     if gathers and dtype == "bf16":
         return
     if isinstance(layer, nn.Embedding):
-        # As without `base_dtype`: what is between the layers stays in fp32.
+        # As without `base_dtype`: activations between the layers stay in fp32.
         layer.register_forward_hook(_to_fp32)
     else:
         model.set_submodule(name, FrozenLinear(layer, weight, dtype))
@@ -121,8 +121,10 @@ def round_base(model: nn.Module, dtype: HeldDtype) -> None:
 
 
 def held_layers(model: nn.Module, dtype: HeldDtype) -> dict[str, HeldDtype]:
-    """Return the frozen linear layers and embeddings, by name, and how their weights are held. Those of the output
-    layer, of embeddings, and those that several layers share are not quantised."""
+    """Return the frozen linear layers and embeddings, by name, and how their weights are held.
+
+    The weights of the output layer, of embeddings, and weights that several layers share are not quantised.
+    """
     output = _output_layer(model)
     inner = set() if output is None else {id(module) for module in output.modules()}
     owners: dict[int, int] = {}

@@ -23,8 +23,8 @@ from worker.engine.strategies.base import ParallelModel
 from worker.tasks.text_codec import TextCodec, text_codec
 
 _MULTIPLE = 64
-"""Tokens to a multiple of which rows are padded, so that `torch.compile` sees few shapes. Nothing attends to what
-follows it."""
+"""Tokens to a multiple of which rows are padded, so that `torch.compile` sees few shapes. No token attends to
+later tokens."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class _Text:
 
     index: int
     tokens: list[int]
-    """Those of the prompt and the generated ones."""
+    """The tokens of the prompt and the generated tokens."""
     prompt: int
     """The number of tokens of the prompt."""
     limit: int
@@ -63,7 +63,7 @@ class SampleGenerator:
         """Encode the prompts.
 
         Raises:
-            RefusedError: One is too long for the model.
+            RefusedError: A prompt is too long for the model.
         """
         self._prompts = [self.codec.encode(prompt, chat=self.options.chat) for prompt in self.options.prompts]
         for index, tokens in enumerate(self._prompts):

@@ -18,13 +18,13 @@ _ATTRIBUTE = "low_half"
 
 
 def split_parameters(module: nn.Module, gradients: Literal["fp32", "bf16"], *, round_frozen: bool = False) -> None:
-    """Replace every trained fp32 parameter by one in bf16 with a lower half. Tied parameters stay tied.
+    """Replace every trained fp32 parameter by a bf16 parameter with a lower half. Tied parameters stay tied.
 
     To be called before DistributedDataParallel wraps the module, and after `fully_shard` has.
 
     Args:
         gradients: The type in which the gradients of micro-batches are added.
-        round_frozen: Replace frozen fp32 parameters by ones in bf16, too: some operations refuse a mixture.
+        round_frozen: Replace frozen fp32 parameters by bf16 parameters, too: some operations refuse a mixture.
     """
     uses: dict[nn.Parameter, list[tuple[nn.Module, str]]] = defaultdict(list)
     for owner in module.modules():
@@ -60,7 +60,7 @@ def _store_gradient_in_fp32(parameter: nn.Parameter) -> None:
         # Autograd adds the gradients of micro-batches in this type.
         parameter.grad_dtype = torch.float32
         return
-    # `fully_shard` stores a reduced gradient in the parameter's type, and adds further ones to it in place.
+    # `fully_shard` stores a reduced gradient in the parameter's type, and adds further gradients to it in place.
     parameter.grad_dtype = None
     parameter.register_post_accumulate_grad_hook(_convert_gradient)  # type: ignore[no-untyped-call]
 
@@ -71,7 +71,7 @@ def _convert_gradient(parameter: torch.Tensor) -> None:
 
 
 def low_half(parameter: torch.Tensor) -> torch.Tensor | None:
-    """Return the lower half of a parameter's exact value, sharded as it is: int16; None if it has none."""
+    """Return the lower half of a parameter's exact value, sharded like the parameter: int16; None if it has none."""
     return cast("torch.Tensor | None", getattr(parameter, _ATTRIBUTE, None))
 
 
@@ -83,14 +83,14 @@ def low_halves(module: nn.Module) -> dict[str, torch.Tensor]:
 
 @torch.no_grad()
 def exact_value(parameter: torch.Tensor) -> torch.Tensor:
-    """Return the exact value of a parameter: fp32, sharded as it is; a copy if it has a lower half."""
+    """Return the exact value of a parameter: fp32, sharded like the parameter; a copy if it has a lower half."""
     low = low_half(parameter)
     return parameter.detach() if low is None else joined(parameter.detach(), low)
 
 
 @torch.no_grad()
 def set_exact_value(parameter: torch.Tensor, values: torch.Tensor) -> None:
-    """Set the value of a parameter to fp32 values of its shape, sharded as it is."""
+    """Set the value of a parameter to fp32 values of its shape, sharded like the parameter."""
     low = low_half(parameter)
     if low is None:
         local_part(parameter).copy_(local_part(values))

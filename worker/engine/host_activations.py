@@ -21,16 +21,18 @@ class StoredTensor:
 
     values: torch.Tensor
     before: "weakref.ref[StoredTensor] | None"
-    """The one that was stored before it, if it still exists."""
+    """The tensor that was stored before it, if that still exists."""
     on_device: torch.Tensor | None = None
-    """Its copy on the device, as soon as that was started."""
+    """The copy on the device, as soon as that was started."""
     copied: Any = None
     """The event in the stream of copies after that copy."""
 
 
 class HostActivations:
-    """Stores the inputs of layers, one after the other. The backward uses them in the opposite order; when it uses
-    one, the copy of the one before it starts."""
+    """Stores the inputs of successive layers on the host.
+
+    The backward uses them in the opposite order; when it uses a tensor, the copy of the previous tensor starts.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -41,8 +43,8 @@ class HostActivations:
         """The tensor that is being copied to the host, and the event after that."""
 
     def storing(self, tensors: tuple[torch.Tensor, ...]) -> AbstractContextManager[object]:
-        """Return the context of a forward in which those of `tensors` that autograd saves are stored on the host. It
-        saves others as usual."""
+        """Return the context of a forward in which `tensors` are stored on the host if autograd saves them. It saves
+        others as usual."""
         addresses = {tensor.data_ptr() for tensor in tensors if tensor.numel()}
 
         def pack(tensor: torch.Tensor) -> torch.Tensor | StoredTensor:
@@ -89,7 +91,7 @@ class HostActivations:
 
     @contextlib.contextmanager
     def _copying(self) -> Iterator[None]:
-        """Return the context of a copy, in the stream of copies, after what was computed so far."""
+        """Return the context of a copy, in the stream of copies, after all computations so far."""
         if self._copies is None:
             yield
             return

@@ -34,7 +34,7 @@ _SHOWN = 5
 
 
 def read_adapter(spec: TrainingSpec, roots: AllowedRoots = UNRESTRICTED_ROOTS) -> Tensors | None:
-    """Return the tensors of the spec's adapter by their names in peft's file; None if training starts without one.
+    """Return the tensors of the spec's adapter by their names in peft's file; None if the spec has none.
 
     Raises:
         RefusedError: The folder holds no adapter that has the properties of the spec.
@@ -111,8 +111,8 @@ def _check_layers(
 
 
 def adapter_values(module: nn.Module, tensors: Tensors) -> dict[str, torch.Tensor]:
-    """Return the values of the adapter's parameters by their names in the module, sharded as they are. A collective if
-    the module is sharded.
+    """Return the values of the adapter's parameters by their names in the module, sharded like the
+    parameters. A collective if the module is sharded.
 
     Raises:
         RefusedError: The adapter is of other layers than the module's, or has other shapes.
@@ -149,7 +149,7 @@ def _is_copy(tensor: torch.Tensor, parameter: torch.Tensor) -> bool:
 
 
 def _different_layers(module: nn.Module, own: Set[str], stored: Set[str]) -> RefusedError:
-    """Return the error of an adapter whose tensors have other names than those of the model's adapters."""
+    """Return the error of an adapter whose tensors have other names than the tensors of the model's adapters."""
     differing = {"lacks": own - stored, "also has": stored - own}
     what, names = next((what, names) for what, names in differing.items() if names)
     message = f"lora.adapter: it is of other layers: it {what} {', '.join(sorted(names)[:_SHOWN])}"
@@ -181,7 +181,7 @@ def _is_known(name: str, layers: Collection[str], whole: Collection[str]) -> boo
 
 
 def _modules(module: nn.Module) -> list[str]:
-    """Return the names of the modules of the base model, without those of its adapters."""
+    """Return the names of the modules of the base model, without its adapters."""
     names = (name.replace(".base_layer", "").replace(".original_module", "") for name, _ in module.named_modules())
     return list(dict.fromkeys(name for name in names if ".lora_" not in name and ".modules_to_save" not in name))
 

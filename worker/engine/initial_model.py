@@ -55,7 +55,7 @@ def _whole(spec: TrainingSpec, task: Task) -> nn.Module:
 
 def _try_to_defer(spec: TrainingSpec, task: Task, *, examine: bool) -> tuple[DeferredModel | None, Any, str]:
     """Return the deferred model and, with `examine`, the result of its examination; or None and the reason."""
-    if spec.task == "custom" and hasattr(task, "flops_per_example"):
+    if spec.task == "custom" and task.flops_per_example is not None:
         return None, None, "the task's flops_per_example() may read the model"
     if spec.lora_rank is not None and (spec.lora.dora or spec.lora.modules_to_save):
         field = "dora" if spec.lora.dora else "modules_to_save"
@@ -63,7 +63,7 @@ def _try_to_defer(spec: TrainingSpec, task: Task, *, examine: bool) -> tuple[Def
     seed_generators(spec.seed)
     try:
         deferred = _defer(spec, task)
-        # Before adapters are added, which are in no file.
+        # Examine the model before adapters are added, which are in no file.
         result = deferred.examination.run() if examine and deferred.examination else None
         deferred = deferred.extended(lambda module: freeze_parameters(spec, module))
         deferred.tensors()
@@ -73,8 +73,7 @@ def _try_to_defer(spec: TrainingSpec, task: Task, *, examine: bool) -> tuple[Def
 
 
 def _defer(spec: TrainingSpec, task: Task) -> DeferredModel:
-    own = getattr(task, "deferred_model", None)
-    stored: DeferredModel | None = own() if own and spec.task != "custom" else None
+    stored = None if spec.task == "custom" else task.deferred_model()
     if stored is not None:
         return stored
 

@@ -1,7 +1,7 @@
 """Finds `batch.micro_size: auto`: how many examples a rank computes at once, before the first step.
 
 Where a forward and backward need no other rank, the rank's whole share is tried, then its half, until it fits. Where
-they do (sharded models), one rank that runs out of memory would leave the others in a collective forever: there the
+they do (sharded models), a rank that runs out of memory would leave the others in a collective forever: there the
 peaks of two small dry runs give an estimate, and nothing runs out of memory.
 """
 
@@ -87,7 +87,7 @@ class MicroBatchFinder:
             return recorded
         choice = self._search(share, dry_run, module)
         if self._ranks.device.type == "cuda":
-            # The reported peak is that of training, not of sizes that did not fit.
+            # Report the peak of training, not of sizes that did not fit.
             torch.cuda.reset_peak_memory_stats(self._ranks.device)
         if self._ranks.is_first:
             self._record(choice, share)
@@ -141,7 +141,7 @@ class MicroBatchFinder:
         if self._ranks.device.type == "cuda" and not self._spec.fsdp.cpu_offload:
             copies = {"sgd": 1, "lion": 1, "adafactor": 0}.get(self._spec.optimizer.name, 2)
             if converts_values(self._spec):
-                # All of it exists already.
+                # All state of the optimizer exists already.
                 copies = 0
             for parameter in module.parameters():
                 if parameter.requires_grad:
@@ -190,7 +190,7 @@ def preserve_buffers(module: nn.Module) -> Iterator[None]:
 
 
 def release_memory(device: torch.device) -> None:
-    """Return the memory of a dry run to the device, so that the next one starts from the same state."""
+    """Return the memory of a dry run to the device, so that the next dry run starts from the same state."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

@@ -99,10 +99,10 @@ def build_optimizers(
     """Return the task's own optimizers by name, or the spec's optimizer with an empty name.
 
     Raises:
-        RefusedError: the task's optimizers leave out a trained parameter, two of them hold the same one, or they would
-            have to update parameters in bf16.
+        RefusedError: the task's optimizers leave out a trained parameter, two of them hold the same parameter, or they
+            would have to update parameters in bf16.
     """
-    own: Any = getattr(task, "optimizers", None)
+    own = task.optimizers
     if own is None:
         return {"": build_optimizer(spec, module, sharded=sharded)}
     if converts_values(spec):
@@ -130,8 +130,8 @@ def learning_rate(schedule: Schedule, peak: float, step: int, total: int) -> flo
     """Return the learning rate of step `step`, counted from 1, of `total`.
 
     Warm-up rises linearly from zero and reaches `peak` at its last step. The first step of the decay has `peak`, and
-    the step after the run's last one would have `final` * peak, so that no update has rate zero. Cosine decay is that
-    of SGDR without restarts (arXiv:1608.03983, equation 5); `wsd` is warm-up, stable, decay (arXiv:2404.06395,
+    the step after the run's last step would have `final` * peak, so that no update has rate zero. Cosine decay follows
+    SGDR without restarts (arXiv:1608.03983, equation 5); `wsd` is warm-up, stable, decay (arXiv:2404.06395,
     section 4).
     """
     warmup = schedule.warmup_steps or round(schedule.warmup_ratio * total)
@@ -169,7 +169,7 @@ class LearningRates:
                 group["lr"] = learning_rate(self._schedule, base, step, self._total_steps)
 
     def metrics(self) -> dict[str, float]:
-        """Return `train/lr`; with several optimizers, `train/lr/<name>` with the rate of each one's first group."""
+        """Return `train/lr`; with several optimizers, `train/lr/<name>`, the rate of an optimizer's first group."""
         rates = {name: float(optimizer.param_groups[0]["lr"]) for name, optimizer in self.optimizers.items()}
         if len(rates) == 1:
             return {"train/lr": next(iter(rates.values()))}

@@ -23,9 +23,9 @@ def choose_packed_attention(
     spec: TrainingSpec, task: Task, model: nn.Module, device: torch.device, reporter: Reporter
 ) -> None:
     """Make the model of a task with packed rows use the kernel if it can. The log, and on a GPU the event
-    `packed_attention`, name the choice and what prevents the kernel."""
+    `packed_attention`, name the choice and the obstacle to the kernel."""
     fit: KernelFit | None = getattr(model, "kernel_fit", None)
-    if not getattr(task.examples, "packed", False) or fit is None:
+    if not task.examples.packed or fit is None:
         return
     reason = kernel_obstacle(spec, fit, device)
     if not reason:

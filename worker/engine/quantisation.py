@@ -5,7 +5,7 @@ has the same values whatever the number of shards.
 
 `int8` (arXiv:2208.07339, section 2): the row's scale in fp32, then a code c of each value, which is c times the scale.
 `nf4` (arXiv:2305.14314, section 3): the row's scale in fp32, the code k of each block's scale, then two codes a byte.
-A block of 64 values has the scale (k / 255)^2 times that of the row, and a value is one of 16 levels times the block's
+A block of 64 values has the scale (k / 255)^2 times the row's scale, and a value is one of 16 levels times the block's
 scale. The paper quantises scales in groups of 256 blocks, which may cross rows.
 """
 

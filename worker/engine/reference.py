@@ -23,7 +23,7 @@ from worker.data.sampler import Indices
 from worker.engine.precision import Precision
 from worker.engine.strategies.base import ParallelModel
 from worker.reporting.reporter import Reporter
-from worker.tasks.base import ReferencedTask
+from worker.tasks.base import Task, answers_of
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,10 @@ class ReferenceFile:
         return self._path.name if self._path else ""
 
     def read(self, shape: tuple[int, ...], pairs: Pairs) -> Values:
-        """Return what is stored for this digest, of rows of this shape (examples, rows of an example) and of pairs."""
+        """Return the stored values for this digest: rows of this shape (examples, rows of an example), then pairs.
+
+        A missing value is NaN.
+        """
         rows, others = np.full(shape, np.nan, dtype=np.float32), OtherReference()
         if self._path is not None:
             try:
@@ -74,7 +77,7 @@ class ReferenceFile:
 
 
 def fill_reference(
-    task: ReferencedTask,
+    task: Task,
     model: ParallelModel,
     precision: Precision,
     ranks: Ranks,
@@ -86,8 +89,9 @@ def fill_reference(
     progress: ProgressCounter,
     reporter: Reporter,
 ) -> None:
-    """Write the reference's log-probabilities into the task's examples: those of the file, or else of the model as it
-    is now, which are then stored. A collective.
+    """Write the reference's log-probabilities into the task's examples. A collective.
+
+    They come from the file; the current model computes missing values, which are then stored.
 
     Args:
         file: Used on rank 0.
@@ -98,7 +102,7 @@ def fill_reference(
     Raises:
         RefusedError: On all ranks; not all is stored for the run, and the model is not the reference.
     """
-    examples = task.answers
+    examples = answers_of(task)
     pairs, shape = examples.compared(batches), examples.reference.shape
     values: Values = ranks.broadcast(file.read(shape, pairs) if ranks.is_first else None)
     missing = np.flatnonzero(np.isnan(values))
@@ -122,7 +126,7 @@ def fill_reference(
 
 
 def _read_in_parts(
-    task: ReferencedTask,
+    task: Task,
     model: ParallelModel,
     precision: Precision,
     ranks: Ranks,
@@ -132,10 +136,10 @@ def _read_in_parts(
     size: int,
     progress: ProgressCounter,
 ) -> Iterator[tuple[bool, Indices, Values]]:
-    """Yield the numbers of sequences and their log-probabilities, and first whether these are the last ones. `size`:
+    """Yield the numbers of sequences and their log-probabilities, and first whether these are the last. `size`:
     sequences that a rank computes at once."""
     # The longest first, so that rows of about the same length are in one batch, and too little memory shows at once.
-    order = missing[np.argsort(-task.answers.lengths(pairs)[missing], kind="stable")]
+    order = missing[np.argsort(-answers_of(task).lengths(pairs)[missing], kind="stable")]
     part = size * ranks.world * _BATCHES
     model.module.eval()
     for start in range(0, len(order), part):
@@ -148,7 +152,7 @@ def _read_in_parts(
 
 @torch.no_grad()
 def _compute(
-    task: ReferencedTask,
+    task: Task,
     model: ParallelModel,
     precision: Precision,
     ranks: Ranks,
@@ -166,7 +170,7 @@ def _compute(
         progress.mark("reference")
         part = own[start : start + size]
         # Every rank makes as many forwards, because the forward of a sharded model is a collective.
-        batch = task.answers.sequences(part if len(part) else numbers[:1], pairs, ranks.device)
+        batch = answers_of(task).sequences(part if len(part) else numbers[:1], pairs, ranks.device)
         with precision.autocast():
             logps = task.reference_logps(model.evaluation_module, batch)
         values[start : start + len(part)] = logps[: len(part)].float().cpu()

@@ -1,4 +1,4 @@
-"""What a run has beside its spec, its task and its data."""
+"""The inputs of a run beside its spec, its task and its data."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class RunInputs:
     """The parts of a run that its spec names, or its folder holds."""
 
     layout: RunLayout | None = None
-    """The folder for what later executions and readers need; None: nothing is stored."""
+    """The folder for data that later executions and readers need; None: nothing is stored."""
     samples: SampleGenerator | None = None
     adapter: Tensors | None = None
     """The adapter from which training starts."""
@@ -26,7 +26,7 @@ class RunInputs:
 
 
 def load_inputs(spec: TrainingSpec, layout: RunLayout | None, roots: AllowedRoots = UNRESTRICTED_ROOTS) -> RunInputs:
-    """Load what the spec names.
+    """Load the inputs that the spec names.
 
     Raises:
         RefusedError: Something cannot be loaded, or does not fit.

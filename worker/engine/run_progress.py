@@ -1,4 +1,4 @@
-"""What the run does now, and how long it will take: training, evaluating, saving or exporting.
+"""Reports the current phase of the run (training, evaluating, saving or exporting) and its remaining time.
 
 A phase that ends within a second is not reported.
 """
@@ -38,7 +38,7 @@ class RunProgress:
         Args:
             seconds_per_step: The mean, evaluations and waits for checkpoints included.
             training_seconds: The mean of a step alone.
-            held_out: Examples of an evaluation; its time is estimated from their number until one was measured.
+            held_out: Examples of an evaluation; its time is estimated from their number until the first is measured.
         """
         self._reporter = reporter
         self._total = total_steps

@@ -9,12 +9,12 @@ from worker.core.distributed import Ranks
 from worker.data.sampler import Indices, micro_batches
 from worker.engine.precision import Precision
 from worker.engine.strategies.base import ParallelModel
-from worker.tasks.base import SharingTask
+from worker.tasks.base import Task
 
 
 @torch.no_grad()
 def set_shared_mean(
-    task: SharingTask,
+    task: Task,
     model: ParallelModel,
     precision: Precision,
     ranks: Ranks,

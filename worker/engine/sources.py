@@ -1,23 +1,23 @@
-"""Digests of what a run is trained from and its checkpoints do not hold: the frozen base, the examples, their order."""
+"""Digests of a run's inputs that its checkpoints do not hold: the frozen base, the examples, their order."""
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS, AllowedRoots
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.checkpoint.compatibility import STORED
-from worker.data.answers import AnswerExamples
 from worker.data.examples import Examples
 from worker.data.model_files import ModelFiles
 from worker.data.sampler import GlobalBatches, digest
 from worker.data.stored_rows import StoredExamples
-from worker.data.token_rows import RowExamples, TokenRows
 from worker.engine.initial_adapter import open_adapter
-from worker.tasks.base import ReferencedTask, Task, referenced
+from worker.tasks.base import Task, answers_of
 from worker.tasks.hf_slices import weight_files
 
 _SAMPLES, _SAMPLE_BYTES = 256, 2**14
@@ -32,20 +32,22 @@ def source_digests(
     origin: str = "",
     roots: AllowedRoots = UNRESTRICTED_ROOTS,
 ) -> dict[str, str]:
-    """Return the digests by the names of the spec's fields, and that of a reference model. A `custom` task may make
-    other examples at every start. `origin`: see `initial_model_digest`."""
+    """Return the digests by the names of the spec's fields, and the digest of a reference model.
+
+    A `custom` task may make other examples at every start. `origin`: see `initial_model_digest`.
+    """
     digests = {"data.shuffle": digest(batches.at(0))}
     if spec.task != "custom":
         digests["data"] = _digest_of_examples(task.examples)
     if (base := base_digest(spec, roots)) is not None:
         digests["model.path"] = base
-    if referenced(task) is not None:
+    if task.needs_reference:
         digests["reference"] = initial_model_digest(spec, origin, roots)
     return digests
 
 
 def initial_model_digest(spec: TrainingSpec, origin: str, roots: AllowedRoots = UNRESTRICTED_ROOTS) -> str:
-    """Return the digest of what the model before its first step depends on.
+    """Return the digest of all inputs that determine the model before its first step.
 
     Args:
         origin: The checkpoint of another job whose weights the run starts from; else empty.
@@ -60,12 +62,11 @@ def initial_model_digest(spec: TrainingSpec, origin: str, roots: AllowedRoots = 
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def reference_digest(
-    spec: TrainingSpec, task: ReferencedTask, origin: str, roots: AllowedRoots = UNRESTRICTED_ROOTS
-) -> str:
-    """Return the digest of what the reference's log-probabilities depend on: the initial model, all examples, and the
-    precision in which they are computed."""
-    examples = _digest_of_examples(task.answers, held_out=True)
+def reference_digest(spec: TrainingSpec, task: Task, origin: str, roots: AllowedRoots = UNRESTRICTED_ROOTS) -> str:
+    """Return the digest of the inputs of the reference's log-probabilities: the initial model, all examples, and the
+    precision of the computation."""
+    answers = answers_of(task)
+    examples = _digest_of_arrays(answers.digest_arrays(len(answers.desirable)))
     text = "\n".join((initial_model_digest(spec, origin, roots), examples, spec.precision, spec.param_dtype))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -77,21 +78,14 @@ def base_digest(spec: TrainingSpec, roots: AllowedRoots = UNRESTRICTED_ROOTS) ->
     return None
 
 
-def _digest_of_examples(examples: Examples, *, held_out: bool = False) -> str:
-    """Return the digest of all training examples, for answers also with the held-out ones."""
-    if isinstance(examples, AnswerExamples):
-        arrays: list[Any] = examples.digest_arrays(len(examples.desirable) if held_out else examples.train)
-    elif (own := getattr(examples, "digest_arrays", None)) is not None:
-        arrays = own()
-    elif isinstance(examples, StoredExamples):
+def _digest_of_examples(examples: Examples) -> str:
+    """Return the digest of all training examples."""
+    if isinstance(examples, StoredExamples):
         return f"{STORED}{examples.digest}"
-    elif isinstance(examples, RowExamples):
-        rows = examples.rows
-        assert isinstance(rows, TokenRows), "other rows are those of stored examples"
-        ends = rows.ends[: examples.train]
-        arrays = [ends, *(flat[: ends[-1]] for flat in (rows.tokens, rows.targets, rows.positions))]
-    else:
-        arrays = [tensor[: examples.train].numpy() for tensor in examples.tensors]
+    return _digest_of_arrays(examples.digest_arrays())
+
+
+def _digest_of_arrays(arrays: Sequence[NDArray[Any]]) -> str:
     hashed = hashlib.sha256()
     for array in arrays:
         hashed.update(f"{array.dtype} {array.shape}".encode())

@@ -35,7 +35,7 @@ class TrainingState:
     average: WeightAverage | None = None
 
     def capture(self, step: int, skipped: int) -> StateDict:
-        """Return the state after `step` steps: tensors by name, sharded ones as DTensors. A collective. Before step 1
+        """Return the state after `step` steps: tensors by name, DTensors if sharded. A collective. Before step 1
         it serves only as a template, since torch then initialises the optimizer's state.
 
         The tensors change in no forward and backward, only in an update: buffers, such as batch statistics, are
@@ -103,7 +103,7 @@ class TrainingState:
     def restore(self, state: StateDict) -> int:
         """Restore a loaded template; return the number of skipped steps."""
         self._restore_moments(state["optimizer"])
-        # After the optimizer: reading the state of a new optimizer makes it take a step.
+        # Weights come after the optimizer: reading the state of a new optimizer makes it take a step.
         self.restore_weights(state)
         progress = state["progress"]
         if self.precision.scaler:
@@ -162,7 +162,7 @@ def trained_state(module: nn.Module, *, whole: bool = False) -> StateDict:
     """
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
-    # torch omits a frozen parameter under one of its names only; a tied one has several.
+    # torch omits a frozen parameter under one of its names only; a tied parameter has several.
     frozen = frozen_names(module)
     options = StateDictOptions(full_state_dict=whole, cpu_offload=whole, ignore_frozen_params=bool(frozen))
     state = get_model_state_dict(module, options=options)

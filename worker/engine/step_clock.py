@@ -31,7 +31,7 @@ class StepClock(Protocol):
 
 
 class HostClock:
-    """For devices that have computed when a call returns."""
+    """A clock for devices that have finished a computation when its call returns."""
 
     def mark(self) -> float:
         return time.perf_counter()
@@ -77,7 +77,7 @@ class PhaseSeconds(NamedTuple):
 
 @dataclass
 class StepMarks:
-    """The marks of one step."""
+    """The marks of a step."""
 
     started: Mark
     loaded: Mark = None

@@ -1,8 +1,8 @@
-"""What the ranks exchange between two steps: whether to stop, which trace to record, and values that callbacks share.
+"""Lets the ranks exchange data between two steps: whether to stop, which trace to record, and values of callbacks.
 
 One gather carries all of it. Its latency would show in short steps. So the ranks gather only every few steps, and where
-a callback shares values; while steps are short, they read what they gather one step later, when it has arrived. The
-ranks decide by the time of a step of the slowest rank, which they gather too, so that they never differ.
+a callback shares values; while steps are short, they read the values of a gather one step later, when these have
+arrived. The ranks decide by the time of a step of the slowest rank, which they gather too, so that they never differ.
 """
 
 import contextlib
@@ -20,12 +20,12 @@ MAX_STEPS = 10
 """The most steps between two agreements, so that a sudden slowdown does not make that time long."""
 
 _FAILED_SECONDS = 0.5
-"""Wait of a rank that fails for what the other ranks have sent before."""
+"""Time for which a rank that fails waits for values that the other ranks have already sent."""
 
 Rows = list[list[float]]
 """Every rank's values, by rank."""
 _OWN_VALUES = 3
-"""Values of each row that precede the shared ones: stop request, trace request, seconds per step."""
+"""Values of each row that precede the shared values: stop request, trace request, seconds per step."""
 
 
 def no_profile_request() -> int:
@@ -56,24 +56,25 @@ class StepSync:
         self._now = now
         self._since = now()
         self._steps = 0
-        """Calls of `should_stop` since the last one that gathered, this one included."""
+        """Calls of `should_stop` since the last call that gathered, including the current call."""
         self._next = 1
         self._step_seconds = PERIOD_SECONDS
         self._stop = False
         self._shares: list[_Share] = []
-        """What was shared since the last gather began."""
+        """Values that were shared since the last gather began."""
         self._pending: Gather | None = None
         """The gather that is under way."""
         self._receivers: list[_Share] = []
-        """What this gather carries."""
+        """Receivers of the values that this gather carries."""
         self.profile_request = 0
         """The number of the latest trace request that all ranks know of."""
 
     def share(self, values: Sequence[float], deliver: Callable[[Rows], None]) -> None:
         """Send `values` to all ranks with the next gather, which begins before the next step.
 
-        Every rank shares as many values, at the same steps. `deliver` gets those of all ranks, in fp64: after the
-        coming step at the latest, in the order of sharing. What it raises ends the run, so it must raise on all ranks.
+        Every rank shares as many values, at the same steps. `deliver` gets the values of all ranks, in fp64: after
+        the coming step at the latest, in the order of sharing. Its exceptions end the run, so it must raise on all
+        ranks.
         """
         self._shares.append(_Share(values, deliver))
 
@@ -99,8 +100,11 @@ class StepSync:
 
     @contextlib.contextmanager
     def delivering(self) -> Iterator[None]:
-        """Deliver at the end of the context all that was shared in it; after an exception only what arrives without
-        the help of the other ranks, so that the last points of a run that fails are reported."""
+        """Deliver at the end of the context all values that were shared in it.
+
+        After an exception, deliver only values that arrive without the help of the other ranks, so that the last points
+        of a run that fails are reported.
+        """
         try:
             yield
         except BaseException:

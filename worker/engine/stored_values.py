@@ -15,7 +15,7 @@ Dtypes = Mapping[str, torch.dtype]
 
 
 def match_parameters(state: StateDict, stored: Dtypes) -> None:
-    """Replace the tensors of `model` and `low_halves` by new ones wherever a checkpoint has a parameter in another
+    """Replace the tensors of `model` and `low_halves` by new tensors wherever a checkpoint has a parameter in another
     form: as two halves, or as one fp32 tensor."""
     model, halves = state["model"], state.setdefault("low_halves", {})
     for name, tensor in list(model.items()):
@@ -46,7 +46,7 @@ def match_moments(moments: StateDict, stored: Dtypes) -> None:
 
 
 def decoded_moments(moments: StateDict) -> StateDict:
-    """Return loaded moments with those in int8 in fp32, without their scales."""
+    """Return loaded moments, with int8 moments decoded to fp32, and without their scales."""
     return {
         name: sharded_like(_decoded(moments, name), tensor) if name + SCALE in moments else tensor
         for name, tensor in moments.items()

@@ -1,4 +1,4 @@
-"""How long a run will still take, from what its steps, evaluations and checkpoints took before. Pure functions."""
+"""Estimates a run's remaining time from its earlier steps, evaluations and checkpoints. Pure functions."""
 
 import math
 
@@ -9,7 +9,7 @@ _FORWARD_SHARE = 1 / 3
 
 
 class MeanSeconds:
-    """The mean of durations, of which newer ones weigh more."""
+    """The mean of durations; newer durations weigh more."""
 
     def __init__(self) -> None:
         self.value: float | None = None
@@ -28,7 +28,7 @@ def occurrences(after: int, total: int, every: int | None) -> int:
 
 
 def evaluation_estimate(examples: int, batch_size: int, step_seconds: float) -> float:
-    """Return the expected seconds of an evaluation, before one was measured."""
+    """Return the expected seconds of an evaluation, before any was measured."""
     return examples / max(1, batch_size) * step_seconds * _FORWARD_SHARE
 
 

@@ -20,7 +20,7 @@ from worker.engine.precision import Precision
 from worker.engine.shared_mean import set_shared_mean
 from worker.engine.step_clock import StepMarks, step_clock
 from worker.engine.strategies.base import ParallelModel
-from worker.tasks.base import Task, check_losses, count_tokens, measuring, sharing
+from worker.tasks.base import Task, check_losses, count_tokens
 
 _ONE_VALUE = "Expected more than 1 value per channel"
 """Part of the message with which torch's batch normalization refuses a batch."""
@@ -68,8 +68,8 @@ class TrainStep:
         """Make step `step` (counted from 1) from the global batch `indices` (int64, shape (batch.size,)).
 
         Every rank gets the same `indices`, computes its own share, and makes the same update. No value is read from
-        the device unless `health.on_nan` is `skip`. With `log_due` the gradient norm is computed in any case, and what
-        the task measures beside its loss.
+        the device unless `health.on_nan` is `skip`. With `log_due` the gradient norm and the task's measures
+        beside its loss are always computed.
         """
         self._learning_rates.set(step)
         marks = StepMarks(self._clock.mark())
@@ -80,9 +80,9 @@ class TrainStep:
         marks.loaded = self._clock.mark()
 
         self._zero_grad()
-        if (task := sharing(self._task)) is not None:
-            mark = partial(self._progress.mark, "forward")
-            set_shared_mean(task, self._model, self._precision, self._ranks, indices, self._micro_batch_size, mark)
+        if self._task.shares_mean:
+            mark, size = partial(self._progress.mark, "forward"), self._micro_batch_size
+            set_shared_mean(self._task, self._model, self._precision, self._ranks, indices, size, mark)
         losses: dict[str, torch.Tensor] = {}  # by name, fp32, shape ()
         measured: dict[str, torch.Tensor] = {}  # the same
         for number, (share, batch) in enumerate(zip(shares, batches, strict=True), start=1):
@@ -93,7 +93,7 @@ class TrainStep:
                 parts, values = self._forward(batch, weight, indices, empty=not len(share), measures=log_due)
                 marks.forwards.append((forward_started, self._clock.mark()))
                 self._progress.mark("backward")
-                # One backward for all losses: a second one would reduce the gradients again.
+                # A single backward for all losses: a second backward would reduce the gradients again.
                 self._backward(_total({name: self._precision.scale(part) for name, part in parts.items()}))
             _add(losses, parts)
             _add(measured, values)
@@ -119,7 +119,7 @@ class TrainStep:
         return self._loader.load(self._substitute(share, indices))
 
     def _substitute(self, share: Indices, indices: Indices) -> Indices:
-        # A rank without an example computes another one with weight zero, so that it takes part in every collective.
+        # A rank without an example computes another example with weight zero, to take part in every collective.
         # The micro-batch of the others has a single example then, since shares differ by at most one.
         return share if len(share) else indices[:1]
 
@@ -128,15 +128,15 @@ class TrainStep:
     ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         """Return each named loss of a micro-batch divided by the global weight, and each measured value divided by its
         own, none unless the step `measures`: fp32, shape ()."""
-        task = measuring(self._task) if measures else None
         values: Mapping[str, torch.Tensor] = {}
         with self._precision.autocast():
-            if task is None:
+            measured_loss = self._task.measured_loss(self._model.forward, batch) if measures else None
+            if measured_loss is None:
                 sums = task_losses(self._task, self._model.forward, batch)
             else:
-                loss, values = task.measured_loss(self._model.forward, batch)
+                loss, values = measured_loss
                 sums = {"": loss}
-        weights = {name: task.metric_weight(name, indices) for name in values} if task else {}
+        weights = {name: self._task.metric_weight(name, indices) for name in values}
         factor = 0.0 if empty else 1.0
         measured = {name: value * (factor / weights[name]) for name, value in values.items() if weights[name]}
         parts = {name: loss / weight for name, loss in sums.items()}
@@ -147,7 +147,7 @@ class TrainStep:
         loss.backward(None if divisor == 1 else torch.full_like(loss, divisor))  # type: ignore[no-untyped-call]
 
     def _clip_gradients(self) -> torch.Tensor:
-        """Return the 2-norm of all gradients, fp32, shape (). Clip those of each optimizer by their own norm."""
+        """Return the 2-norm of all gradients, fp32, shape (). Clip each optimizer's gradients by their own norm."""
         norms = []
         for parameters in self._parameters:
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
@@ -173,7 +173,7 @@ class TrainStep:
         self._loader.prefetch([self._substitute(share, indices) for share in shares])
 
     def start_loaders(self, batches: Iterable[Indices], *, processes: int, seed: int) -> None:
-        """Let other processes prepare this rank's share of the global `batches`, one for each step to come."""
+        """Let other processes prepare this rank's share of the global `batches`, a batch for each step to come."""
         order = (
             self._substitute(share, indices)
             for indices in batches
@@ -235,9 +235,8 @@ def task_losses(task: Task, model: nn.Module, batch: Tensors) -> Mapping[str, to
     Raises:
         TrainingError: the model has batch normalization, and the batch has a single example.
     """
-    several = getattr(task, "losses", None)
     try:
-        return (several(model, batch) if several else None) or {"": task.loss_sum(model, batch)}
+        return task.losses(model, batch) or {"": task.loss_sum(model, batch)}
     except ValueError as error:
         if _ONE_VALUE not in str(error):
             raise

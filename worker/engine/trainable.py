@@ -1,4 +1,4 @@
-"""Which parameters a run trains: all, some by name, or adapters only."""
+"""Selects the parameters that a run trains: all, some by name, or adapters only."""
 
 from collections.abc import Collection
 from fnmatch import fnmatchcase

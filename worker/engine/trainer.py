@@ -14,7 +14,7 @@ from worker.checkpoint.manager import CheckpointManager
 from worker.core.distributed import Ranks
 from worker.core.errors import RefusedError
 from worker.core.random_state import seed_generators
-from worker.data.sampler import EpochOrder, GlobalBatches, Indices
+from worker.data.sampler import GlobalBatches, Indices
 from worker.engine.callbacks.base import Callback
 from worker.engine.callbacks.early_stopping import EarlyStopping
 from worker.engine.callbacks.garbage_collector import GarbageCollector
@@ -43,12 +43,12 @@ from worker.engine.step_sync import StepSync
 from worker.engine.strategies.select import MANAGES_DTYPE, SHARDED, parallelise
 from worker.engine.train_step import TrainStep
 from worker.reporting.reporter import Reporter
-from worker.tasks.base import Task, count_tokens, largest_examples, measuring, referenced
+from worker.tasks.base import Task, count_tokens
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the loop ended: completed, with all steps or stopped early, or interrupted."""
+    """The outcome of the loop: completed (with all steps, or stopped early) or interrupted."""
 
     step: int
     completed: bool
@@ -59,7 +59,7 @@ class Outcome:
     best_step: int | None = None
     """The step of the best evaluation, if the run was stopped early."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Of the last step, as its checkpoint records them."""
+    """The metrics of the last step, as its checkpoint records them."""
 
 
 class Trainer:
@@ -178,7 +178,7 @@ class Trainer:
 
     @property
     def _last_step(self) -> int:
-        """The step after which this execution ends: the last one, or that at which it is to pause."""
+        """The step after which this execution ends: the run's last step, or the step at which it must pause."""
         return min(self.total_steps, self._inputs.pause_at or self.total_steps)
 
     @property
@@ -192,7 +192,7 @@ class Trainer:
             self._state.restore_weights({"model": adapter_values(self._model.module, self._inputs.adapter)})
         if self._spec.batch.micro_size == "auto":
             share = -(-len(first_batch) // self._ranks.world)
-            largest = largest_examples(self._task, share)
+            largest = self._task.examples.largest(share)
             size = self._micro_batch_finder.find(
                 share, lambda size: self._train_step.dry_run(largest[:size]), self._model.module
             )
@@ -217,14 +217,14 @@ class Trainer:
         first = self._ranks.is_first
         origin, roots = self._checkpoints.initial_weights, self._inputs.roots
         sources = source_digests(self._spec, self._task, self._batches, origin=origin, roots=roots) if first else {}
-        self._checkpoints.bind_sources(sources, getattr(self._task, "classes", ()))
+        self._checkpoints.bind_sources(sources, self._task.classes)
         return start
 
     def _fill_reference(self) -> None:
-        """Compute the log-probabilities of the reference, which is the model as it is now, or read those of the run's
+        """Compute the log-probabilities of the reference, which is the current model, or read the values of the run's
         first execution."""
-        task = referenced(self._task)
-        if task is None:
+        task = self._task
+        if not task.needs_reference:
             return
         origin = self._checkpoints.initial_weights
         roots = self._inputs.roots
@@ -243,7 +243,7 @@ class Trainer:
         )
 
     def _compared_batches(self) -> Iterator[Indices]:
-        """Yield the examples of each step of the whole run, and those of each evaluation."""
+        """Yield the examples of each step of the whole run, and of each evaluation."""
         yield from map(self._batches.at, range(self.total_steps))
         examples = self._task.examples
         for held_out in held_out_sets(examples, self._spec.evaluation.limit).values():
@@ -364,19 +364,16 @@ class Trainer:
             precision=self._precision,
             guard=self._guard,
             performance=performance,
-            complete=measured.complete_metrics if (measured := measuring(self._task)) else dict,
+            complete=self._task.complete_metrics,
         )
 
 
 def _global_batches(spec: TrainingSpec, task: Task) -> GlobalBatches:
-    shuffle = spec.data.shuffle if spec.data else getattr(task, "shuffle", True)
+    shuffle = spec.data.shuffle if spec.data else task.shuffle
     examples = task.examples
-    order: EpochOrder | None = None
-    if (by_epoch := getattr(examples, "order_by_epoch", None)) is not None:
-        order = by_epoch()
-    # The examples of task `custom` are any object.
-    if order is None and (mixture := getattr(examples, "mixture", None)) is not None:
-        order = mixture.order(seed=spec.seed, shuffle=shuffle)
+    order = examples.order_by_epoch()
+    if order is None and examples.mixture is not None:
+        order = examples.mixture.order(seed=spec.seed, shuffle=shuffle)
     return GlobalBatches(
         examples.train,
         spec.batch.size,

@@ -1,4 +1,4 @@
-"""Converts one checkpoint: `python -m worker.export` reads a request from stdin and writes updates to stdout."""
+"""Converts a checkpoint: `python -m worker.export` reads a request from stdin and writes updates to stdout."""
 
 import os
 import sys

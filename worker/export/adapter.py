@@ -25,7 +25,7 @@ def save_adapter(
     base_folder: Path | None = None,
 ) -> None:
     """Write a folder that `peft.PeftModel.from_pretrained` loads onto the base model. `classes`: the names of the
-    outputs of a model that classifies, which are in no other file; `base_folder`: that of a Hugging Face model."""
+    outputs of a classifier, which are in no other file; `base_folder`: the folder of a Hugging Face model."""
     _write(folder, weights, base, spec)
     if classes:
         (folder / CLASSES).write_text(json.dumps(list(classes), ensure_ascii=False))
@@ -42,7 +42,7 @@ def merged_weights(folder: Path, weights: dict[str, Any], base: nn.Module, spec:
     """Return all weights of the model, W0 + (alpha / r) B A where it is adapted (arXiv:2106.09685). The base model is
     changed in place; `folder` is for temporary files.
 
-    W0 has the values with which the adapters were trained: they also compensate for what `lora.base_dtype` rounds.
+    W0 has the values with which the adapters were trained, which also compensate for the rounding of `lora.base_dtype`.
     """
     from peft import PeftModel
 

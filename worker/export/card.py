@@ -24,7 +24,7 @@ _PIPELINES = {
 TEXT_TASKS = ("causal_lm", "sequence_classification", "text_embedding")
 """Tasks whose models read texts."""
 _NOT_OF_THE_MODEL = ("environment", "resources", "metadata", "restart", "health", "log", "profile", "code")
-"""Sections of a spec that say where and how a job ran; they may name what should not be published."""
+"""Sections of a spec that state where and how a job ran; they may contain names that should not be published."""
 _MAX_NAMES = 10
 """Files of the data that a card names."""
 _DIGESTS = {
@@ -32,14 +32,14 @@ _DIGESTS = {
     "data.shuffle": "the order of the examples",
     "reference": "the reference model",
 }
-"""What the digests of a run's sources are of; none is of a file as it was uploaded. The base model is named above."""
+"""The subjects of the digests of a run's sources; no digest is of an uploaded file. The base model is named above."""
 LICENSE_FIELDS = ("license", "license_name", "license_link")
 """Fields of the header, which labels of the spec's `metadata` with these names fill."""
 
 
 @dataclass(frozen=True)
 class BaseModelCard:
-    """What the folder of the base model says about itself."""
+    """Facts about the base model from its folder."""
 
     license: str | None = None
     hub_name: str | None = None
@@ -56,8 +56,8 @@ def model_card(
     """Return the text of README.md.
 
     Args:
-        metrics: Of the step that is exported; those that are no finite numbers are left out.
-        sources: Digests of what the run was trained from, by the field of the spec.
+        metrics: The metrics of the exported step; values that are not finite are left out.
+        sources: Digests of the run's inputs, by the field of the spec.
         base: The base model of adapters or of a fine-tuned model.
     """
     values = {key: value for key, value in metrics.items() if math.isfinite(value)}

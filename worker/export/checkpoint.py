@@ -1,4 +1,4 @@
-"""Makes an export of a checkpoint, without its run: on one process, in host memory, on a machine without GPUs."""
+"""Makes an export of a checkpoint, without its run: in a single process, in host memory; it needs no GPU."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,7 +36,7 @@ Report = Callable[[ExportUpdate], None]
 
 
 def export_checkpoint(request: ExportRequest, report: Report) -> tuple[ExportKind, ExportDtype]:
-    """Write the export of a checkpoint into an empty folder. Return what it is, and the type of its weights.
+    """Write the export of a checkpoint into an empty folder. Return its kind, and the type of its weights.
 
     Raises:
         RefusedError: The checkpoint, the base model or the spec does not permit it; the message says why.
@@ -106,8 +106,8 @@ def _read_spec(request: ExportRequest) -> TrainingSpec:
 
 @contextmanager
 def _noticed_deletion(checkpoint: CheckpointLayout) -> Iterator[None]:
-    """Replace an error by its cause if the checkpoint is deleted meanwhile, as a run does with old ones: the manifest
-    is deleted first."""
+    """Replace an error by its cause if the checkpoint is deleted meanwhile, as a run does with old checkpoints: the
+    manifest is deleted first."""
     try:
         yield
     except (OSError, RefusedError):
@@ -174,7 +174,7 @@ def _require_shell(shell: nn.Module | None) -> nn.Module:
 
 
 def _chosen_names(tensors: ModelTensors, spec: TrainingSpec, shell: nn.Module | None) -> list[str]:
-    """Return the names of the tensors to export; a tied parameter has one.
+    """Return the names of the tensors to export; a tied parameter has a single name.
 
     Raises:
         RefusedError: They do not fit the model.

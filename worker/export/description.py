@@ -41,7 +41,7 @@ def note_of(
     averaged: bool = False,
     base: Path | None = None,
 ) -> ExportNote:
-    """Return the description of an export, without its files. `sources`: digests of what the run was trained from;
+    """Return the description of an export, without its files. `sources`: digests of the run's inputs;
     `base`: the folder from which a Hugging Face model is read."""
     return ExportNote(
         kind=kind,
@@ -89,7 +89,7 @@ def module_digest(module: nn.Module) -> str:
 
 
 def _base_digest(spec: TrainingSpec, sources: Mapping[str, str]) -> str | None:
-    """Return the digest of what adapters or trained tensors belong to. That of a builtin model is drawn again."""
+    """Return the digest of the base of adapters or trained tensors. The weights of a builtin model are drawn again."""
     if isinstance(spec.model, GptModel | LlamaModel | ConvnetModel | MlpModel):
         seed_generators(spec.seed)
         return module_digest(build_builtin(spec.model))
@@ -108,7 +108,7 @@ def _digests(folder: Path) -> dict[str, ManifestFile]:
 
 
 def _read_base(folder: Path) -> BaseModelCard:
-    """Return what a model's folder says about its licence and its name. A file that cannot be read says nothing."""
+    """Return the licence and the name that a model's folder states. A file that cannot be read is ignored."""
     name = _config_of(folder).get("_name_or_path")
     try:
         with (folder / MODEL_CARD).open(encoding="utf-8", errors="replace") as file:

@@ -1,5 +1,4 @@
-"""What an export of a model that embeds texts has beside the model: how a vector is made, for Trainyard and for
-sentence-transformers."""
+"""Writes how an embedding model makes a vector into its export, for Trainyard and for sentence-transformers."""
 
 import json
 from pathlib import Path

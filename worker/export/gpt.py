@@ -50,8 +50,8 @@ def gpt_config(model: GptModel, dtype: str) -> dict[str, Any]:
 
 
 def gpt2_weights(weights: Mapping[str, torch.Tensor], model: GptModel) -> dict[str, torch.Tensor]:
-    """Return the weights under GPT-2's names. Its linear layers hold their weights transposed, and the one of queries,
-    keys and values has a bias, which is zero here."""
+    """Return the weights under GPT-2's names. Its linear layers hold their weights transposed, and the layer of
+    queries, keys and values has a bias, which is zero here."""
     renamed: dict[str, torch.Tensor] = {}
     for name, tensor in weights.items():
         if name in _TOP:

@@ -36,7 +36,7 @@ def save_model(
     classes: Sequence[str] = (),
     base: Path | None = None,
 ) -> None:
-    """Write all of a model's weights. `dtype` is that of the weights, for config.json; `classes`: the names of the
+    """Write all of a model's weights. `dtype` is the type of the weights, for config.json; `classes`: the names of the
     outputs of a model that classifies; `base`: the folder from which a Hugging Face model is read."""
     if base is not None:
         save_hf(folder, weights, spec, base, dtype, classes)
@@ -91,8 +91,10 @@ def save_hf(
 
 
 def generation_settings(base: Path) -> Any:
-    """Return the generation settings of a model that was trained from a base: those of the base, and generated text
-    ends with all that ends an example in the training."""
+    """Return the generation settings of a model that was trained from a base.
+
+    They are the base's settings, and generated text ends with any token that ends an example in the training.
+    """
     import transformers
 
     if (base / "generation_config.json").is_file():
@@ -115,7 +117,7 @@ def build_hf_shell(
     settings = class_settings(classes) if classes else {}
     config = transformers.AutoConfig.from_pretrained(base, **_OFFLINE, **settings)
     if hasattr(config, "quantization_config"):
-        # The weights of the base were converted to whole ones, and these are written.
+        # The weights of the base were converted to whole weights, which are written.
         del config.quantization_config
     loader = getattr(transformers, _LOADERS[spec.task])
     with torch.device("meta"):
@@ -128,7 +130,7 @@ def build_hf_shell(
 
 
 def save_input(folder: Path, spec: TrainingSpec, base: Path) -> None:
-    """Write what makes the input of a Hugging Face model: its tokenizer, or its image processor."""
+    """Write the tokenizer or the image processor of a Hugging Face model."""
     load = load_image_processor if spec.task == "image_classification" else load_tokenizer
     load(base).save_pretrained(folder)
 

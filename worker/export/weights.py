@@ -53,9 +53,9 @@ def export_weights(
     """Write the export, each file atomically. A collective; rank 0 writes.
 
     Args:
-        sources: Digests of what the run was trained from, as in the manifests of its checkpoints; used on rank 0.
-        metrics: Of this step, for the model card.
-        roots: Below them the base model is read.
+        sources: Digests of the run's inputs, as in the manifests of its checkpoints; used on rank 0.
+        metrics: The metrics of this step, for the model card.
+        roots: The roots below which the base model is read.
 
     Raises:
         TrainingError: On all ranks; adapters are to be merged into a base that has changed since the start of the run.
@@ -75,7 +75,7 @@ def export_weights(
             lambda: _base(spec, task),
             partial=partial,
             dtype=DTYPES[dtype],
-            classes=getattr(task, "classes", ()),
+            classes=task.classes,
             base=base,
         )
         averaged = spec.ema is not None and spec.ema.export
@@ -95,14 +95,14 @@ def save_weights(
     classes: Sequence[str] = (),
     base: Path | None = None,
 ) -> ExportKind:
-    """Write the files of an export but its description, and return what it is.
+    """Write the files of an export except its description, and return its kind.
 
     Args:
         weights: The trained tensors by name, and the model's buffers.
         build_base: Returns the model without adapters; called for adapters only. Merging changes it in place.
         partial: Whether the model has frozen parameters.
         classes: The names of the outputs of a model that classifies.
-        dtype: Of the written weights. Adapters are merged in their own.
+        dtype: The type of the written weights. Adapters are merged in their own type.
         base: The folder from which a Hugging Face model is read.
     """
     if is_merged(spec):
@@ -126,7 +126,7 @@ def is_merged(spec: TrainingSpec) -> bool:
 
 
 def default_dtype(spec: TrainingSpec) -> ExportDtype:
-    """Return the type of the weights if no other is requested: that of a merged base held in fewer bits is bf16."""
+    """Return the type of the weights if no other is requested: bf16 for a merged base held in fewer bits, else fp32."""
     return "bf16" if is_merged(spec) and held_dtype(spec) else "fp32"
 
 
@@ -146,7 +146,7 @@ def _base(spec: TrainingSpec, task: Task) -> nn.Module:
 def whole_weights(module: nn.Module) -> dict[str, Any]:
     """Return the trained tensors on rank 0, in host memory, each under one name; other ranks get none. A collective.
 
-    safetensors rejects two names of one storage, so a tied parameter has its first name only.
+    safetensors rejects two names of one storage, so a tied parameter has only its first name.
     """
     state = trained_state(module, whole=True)
     named = {name for name, _ in module.named_parameters()}

@@ -90,9 +90,8 @@ def account_for(request: DataRequest, report: Callable[[DataUpdate], None]) -> D
 
     given = parse_stored_spec(request.spec)
     if not isinstance(given.data, TextData) or given.task == "custom":
-        return DataUpdate(
-            failure=f"data of source `{getattr(given.data, 'source', 'none')}` has no account", hint=_WITH
-        )
+        source = given.data.source if given.data else "none"
+        return DataUpdate(failure=f"data of source `{source}` has no account", hint=_WITH)
     runs = Path(request.runs) if request.runs else Path("/nonexistent")
     names = UploadNames.of(given, runs)
     accounts: list[DataAccount] = []

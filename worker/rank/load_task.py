@@ -47,7 +47,7 @@ def load_task(
 
     with names.in_errors():
         task = select_task(spec, _data_access(given, layout, ranks, progress, roots, report_account))
-    return task, [names.notice(notice) for notice in getattr(task, "notices", ())]
+    return task, [names.notice(notice) for notice in task.notices]
 
 
 def _data_access(

@@ -1,4 +1,4 @@
-"""Which class each output of a continued adapter's head is for; peft stores the head without names."""
+"""Finds the class of each output of a continued adapter's head; peft stores the head without names."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ def known_classes(base: tuple[str, ...], adapter: str | None, roots: AllowedRoot
     """Return the names of the classes that a model has, in the order of its outputs.
 
     Args:
-        base: Those of the base model; empty if it has none.
+        base: The classes of the base model; empty if it has none.
         adapter: The folder of the adapter that is continued, whose `classes.json` names the outputs of its head.
 
     Raises:
@@ -33,16 +33,16 @@ def known_classes(base: tuple[str, ...], adapter: str | None, roots: AllowedRoot
 
 
 def check_classes(adapter: str | None, known: Sequence[str], classes: Sequence[str]) -> None:
-    """Compare the classes of the data with those of a continued adapter.
+    """Compare the classes of the data with the classes of a continued adapter.
 
     Args:
-        known: What `known_classes` returns.
-        classes: Those of the data, in their order.
+        known: The result of `known_classes`.
+        classes: The classes of the data, in their order.
 
     Raises:
         RefusedError: An output may be for another class.
     """
-    # Classes that are numbers have one order for all.
+    # Classes that are numbers always have the same order.
     numbers = [str(number) for number in range(len(classes))]
     if adapter is None or list(classes) in (list(known), numbers):
         return

@@ -1,9 +1,8 @@
-"""The protocol of a task, and checks of the values that a task returns."""
+"""The base class of tasks, and checks of the values that a task returns."""
 
-from collections.abc import Mapping
-from typing import Protocol, cast
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -11,114 +10,109 @@ from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.errors import RefusedError
 from worker.data.answers import AnswerExamples
 from worker.data.examples import BatchTokens, Examples, Tensors
+from worker.data.notices import Notice
 from worker.data.sampler import Indices
+from worker.deferred.model import DeferredModel
 
 
-class Task(Protocol):
+class Task:
     """A model, its data and its loss. Losses are sums: the engine divides them by the weight of the global batch.
 
-    A task may also define `losses(model, batch)` (several losses by name), `optimizers(module, spec)` (its own
-    optimizers by name), `flops_per_example(model)` and `shuffle`. See `worker.tasks.custom.CustomTask`.
+    Every task has `examples` and the three abstract methods; all other members have a default. The class is no ABC, so
+    that a user's class may have any metaclass.
     """
 
     examples: Examples
-    tokens_per_example: int
-    """The mean number of tokens per example; 0 for a task without tokens."""
+    tokens_per_example: int = 0
+    """The mean number of tokens per example, for throughput; 0 for a task without tokens."""
+    shuffle: bool = True
+    """Whether each epoch has another order; if the spec has `data`, `data.shuffle` decides."""
+    classes: Sequence[str] = ()
+    """The names of the outputs of a model that classifies."""
+    notices: Sequence[Notice] = ()
+    """Facts about the data that a user should know."""
+    needs_reference: bool = False
+    """Whether `reference_logps` is called before the first step. The examples are `AnswerExamples` then."""
+    shares_mean: bool = False
+    """Whether the loss of an example needs the mean of `shared_sum` over the whole batch."""
+    flops_per_example: Callable[[nn.Module], float] | None = None
+    """Returns the FLOPs of the forward and backward of an example; None: they are derived from the model."""
+    optimizers: Callable[[nn.Module, TrainingSpec], Mapping[str, torch.optim.Optimizer]] | None = None
+    """Returns the optimizers of the task by name; None: the spec describes the only optimizer."""
 
+    @abstractmethod
     def build_model(self) -> nn.Module:
         """Return a new model, initialised from torch's global generator."""
-        ...
+
+    def deferred_model(self) -> DeferredModel | None:
+        """Return the model without its stored parameters; None if no parameters are stored.
+
+        Raises:
+            CannotDeferError: The model must be loaded whole.
+        """
+        return None
 
     def weight(self, indices: Indices) -> float:
         """Return the divisor of the summed loss of these examples (int64, shape (n,)): their number, or the number of
-        their target tokens. Held-out examples are numbered after those for training. Every rank computes it for the
+        their target tokens. Held-out examples are numbered after training examples. Every rank computes it for the
         whole global batch, so no communication is needed."""
-        ...
+        return float(len(indices))
 
+    @abstractmethod
     def loss_sum(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
         """Return the loss summed over the examples or tokens of the batch: fp32, shape ()."""
-        ...
 
+    def losses(self, model: nn.Module, batch: Tensors) -> Mapping[str, torch.Tensor]:
+        """Return several losses by name, each summed over the batch. Their gradients add up; each has its own curve.
+        Empty: `loss_sum` returns the only loss."""
+        return {}
+
+    def measured_loss(self, model: nn.Module, batch: Tensors) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]] | None:
+        """Return the summed loss, and sums of measured values by the ends of their names; each of shape (). None: the
+        task measures nothing beside its losses in training."""
+        return None
+
+    @abstractmethod
     def evaluation_sums(self, model: nn.Module, batch: Tensors) -> Mapping[str, torch.Tensor]:
         """Return sums over the batch by metric name, `eval/loss` among them; each of shape ()."""
-        ...
-
-
-class MeasuringTask(Task, Protocol):
-    """A task that measures values beside its loss in training."""
-
-    def measured_loss(self, model: nn.Module, batch: Tensors) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        """Return the summed loss, and sums of measured values by the ends of their names; each of shape ()."""
-        ...
 
     def metric_weight(self, name: str, indices: Indices) -> float:
-        """Return the divisor of a measured sum over these examples; 0 if none of them has the value."""
-        ...
+        """Return the divisor of the sum of a metric other than the loss over these examples; 0 if none of them has the
+        value."""
+        return float(len(indices))
 
     def complete_metrics(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Return the metrics with those that follow from others."""
-        ...
-
-
-class SharingTask(Task, Protocol):
-    """A task whose loss of an example needs the mean of a value over the whole batch."""
-
-    shares_mean: bool
-    """Whether the task does."""
-
-    def shared_batch(self, batch: Indices, positions: Indices, device: torch.device) -> Tensors:
-        """Return the tensors from which the value is computed at some positions of a global batch of training or
-        held-out examples."""
-        ...
-
-    def shared_sum(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
-        """Return the value summed over these positions: fp32, shape (). It has no gradient."""
-        ...
-
-    def set_shared_mean(self, mean: torch.Tensor) -> None:
-        """Set the mean for the losses that follow: fp32, shape ()."""
-        ...
-
-
-class ReferencedTask(Protocol):
-    """A task that compares the model with itself before its first step."""
-
-    answers: AnswerExamples
-    """The examples."""
+        """Return the metrics, including metrics that follow from others."""
+        return dict(means)
 
     def reference_logps(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
         """Return the log-probabilities of the answers of n sequences, inputs and labels: fp32, (n,)."""
-        ...
+        raise NotImplementedError("a task with `needs_reference` defines reference_logps()")
+
+    def shared_batch(self, batch: Indices, positions: Indices, device: torch.device) -> Tensors:
+        """Return the tensors of `shared_sum` at some positions of a global batch of training or held-out examples."""
+        raise NotImplementedError("a task with `shares_mean` defines shared_batch()")
+
+    def shared_sum(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
+        """Return the shared value summed over these positions: fp32, shape (). It has no gradient."""
+        raise NotImplementedError("a task with `shares_mean` defines shared_sum()")
+
+    def set_shared_mean(self, mean: torch.Tensor) -> None:
+        """Set the mean for the losses that follow: fp32, shape ()."""
+        raise NotImplementedError("a task with `shares_mean` defines set_shared_mean()")
 
 
-def measuring(task: Task) -> MeasuringTask | None:
-    """Return the task if it measures values beside its loss."""
-    return cast(MeasuringTask, task) if hasattr(task, "measured_loss") else None
-
-
-def sharing(task: Task) -> SharingTask | None:
-    """Return the task if its loss needs a mean over the batch."""
-    return cast(SharingTask, task) if getattr(task, "shares_mean", False) else None
-
-
-def referenced(task: Task) -> ReferencedTask | None:
-    """Return the task if it needs a reference."""
-    return cast(ReferencedTask, task) if getattr(task, "needs_reference", False) else None
-
-
-def largest_examples(task: Task, count: int) -> Indices:
-    """Return `count` training examples that need the most memory, as far as the task's examples know their sizes."""
-    largest = getattr(task.examples, "largest", None)
-    chosen: Indices = largest(count) if largest else np.arange(count, dtype=np.int64)
-    return chosen
+def answers_of(task: Task) -> AnswerExamples:
+    """Return the examples of a task that needs a reference."""
+    assert isinstance(task.examples, AnswerExamples), "a reference reads answers"
+    return task.examples
 
 
 def count_tokens(task: Task, indices: Indices) -> BatchTokens:
     """Return the tokens of these examples: their own, or the task's mean number for each."""
-    counts = getattr(task.examples, "token_counts", None)
+    counts = task.examples.token_counts
     if counts is not None:
-        tokens: BatchTokens = counts.of(indices)
-        return tokens
+        return counts.of(indices)
     each = task.tokens_per_example
     return BatchTokens(len(indices) * each, float(len(indices) * each**2))
 

@@ -17,22 +17,22 @@ from trainyard.contract.spec.text_data import TextData
 from worker.core.errors import RefusedError
 from worker.data.builtin import load_stdlib, windows
 from worker.data.examples import Examples, Tensors
-from worker.data.notices import Notice
 from worker.data.sampler import Indices
 from worker.data.text_examples import DIRECT, DataAccess, load_examples
 from worker.data.token_rows import RowExamples
 from worker.data.tokenizers import ByteTokenizer, HfTokenizer, Tokenizer
 from worker.deferred.model import DeferredModel
+from worker.tasks.base import Task
 from worker.tasks.builtin_models import build_builtin
 from worker.tasks.cross_entropy import PLAIN, Counted, Terms
 
 MAX_ROW_TOKENS = 2048
 """Tokens of a row unless the spec or the model's context sets a limit."""
 ACCURACY = "mean_token_accuracy"
-"""The end of the names of metrics: the fraction of target tokens that the model finds the most likely ones."""
+"""The end of the names of metrics: the fraction of target tokens to which the model gives the highest probability."""
 
 
-class CausalLm:
+class CausalLm(Task):
     """The loss in nats, summed over the tokens that are targets."""
 
     def __init__(
@@ -43,7 +43,7 @@ class CausalLm:
         tokens_per_example: int,
         terms: Loss = PLAIN,
     ) -> None:
-        """`terms`: what the training loss contains beside the cross entropy."""
+        """`terms`: the parts of the training loss beside the cross entropy."""
         self._build = build
         self._terms = terms
         self.defer: Callable[[], DeferredModel] | None = None
@@ -51,38 +51,28 @@ class CausalLm:
         self._weights = weights
         self.examples = examples
         self.tokens_per_example = tokens_per_example
-        self.notices: list[Notice] = []
-        """What a user should know about the data."""
 
     def build_model(self) -> nn.Module:
         return self._build()
 
     def deferred_model(self) -> DeferredModel | None:
-        """Return the model without its stored parameters; None if it is not stored.
-
-        Raises:
-            CannotDeferError: The model must be loaded whole.
-        """
         return self.defer() if self.defer else None
 
     def weight(self, indices: Indices) -> float:
         return float(self._weights[indices].sum())
 
     def loss_sum(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
-        # Where a model is copied to several GPUs, each of them has its own part.
+        # If the model is copied to several GPUs, each of them returns its own part.
         return _loss_of(model, batch, self._terms).sum()
 
     def measured_loss(self, model: nn.Module, batch: Tensors) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        """Return the summed loss, and the number of target tokens that are the most likely one."""
+        """Return the summed loss, and the number of target tokens with the highest probability."""
         loss, hits = _loss_of(model, batch, Counted(self._terms)).view(-1, 2).sum(dim=0)
         return loss, {ACCURACY: hits.detach()}
 
     def metric_weight(self, name: str, indices: Indices) -> float:
         """Return the number of target tokens."""
         return self.weight(indices)
-
-    def complete_metrics(self, means: Mapping[str, float]) -> dict[str, float]:
-        return dict(means)
 
     def evaluation_sums(self, model: nn.Module, batch: Tensors) -> Mapping[str, torch.Tensor]:
         loss, hits = _loss_of(model, batch, Counted(PLAIN)).unbind()
@@ -102,7 +92,7 @@ def _loss_of(model: nn.Module, batch: Tensors, terms: Terms) -> torch.Tensor:
 
 
 def build_builtin_on_stdlib(model: BuiltinDecoder, data: BuiltinData, loss: Loss = PLAIN) -> CausalLm:
-    """Return the task on windows of bytes, each of the model's context plus one: uint8, shape (rows, context + 1)."""
+    """Return the task on windows of bytes, a byte longer than the model's context: uint8, (rows, context + 1)."""
     rows = windows(load_stdlib(), model.context + 1)
     held_out = round(len(rows) * data.eval_fraction)
     examples = Examples((rows,), train=len(rows) - held_out, held_out=held_out)

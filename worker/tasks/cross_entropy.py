@@ -29,11 +29,11 @@ class Counted:
 
 
 Terms = Loss | PerRow | Counted
-"""What a model computes from its logits."""
+"""The result that a model computes from its logits."""
 
 
 def cross_entropy_of(logits: torch.Tensor, labels: torch.Tensor, terms: Terms) -> torch.Tensor:
-    """Return what `terms` requests.
+    """Return the loss that `terms` requests.
 
     Args:
         logits: (batch, length, classes).
@@ -81,7 +81,7 @@ def summed_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, options: Lo
 
 
 class _SummedLoss(torch.autograd.Function):
-    """Saves what cross entropy does, one tensor of the size of the logits; autograd would save a copy for each term."""
+    """Saves a single copy of the logits, as cross entropy does; autograd would save a copy for each term."""
 
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor, smoothing: float, z_loss: float) -> torch.Tensor:

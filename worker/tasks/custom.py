@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import torch
@@ -11,39 +12,24 @@ from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.errors import RefusedError
 from worker.core.random_state import seed_generators
 from worker.data.examples import Examples, Tensors
-from worker.data.sampler import Indices
 from worker.tasks.base import Task
 
 
-class CustomTask:
+class CustomTask(Task):
     """Defines examples, model and loss; everything else has a default that can be overridden.
 
     `examples` must be set before `build` returns. A loss is a *sum* over the batch: the engine divides it by the
     `weight` of the whole global batch. Give either `loss_sum`, or `losses` where there are several. Where the module
-    needs more than the spec's one optimizer, define `optimizers(module, spec)`, which returns them by name.
+    needs more than the spec's single optimizer, define `optimizers(module, spec)`, which returns them by name.
     """
-
-    examples: Examples
-    tokens_per_example = 0
-    """The mean number of tokens per example, for throughput; 0 for a task without tokens."""
-    shuffle = True
-    """Whether each epoch has another order; if the spec has `data`, `data.shuffle` decides."""
 
     def build_model(self) -> nn.Module:
         """Return a new model. torch's generators are seeded from the spec, so every rank builds the same model."""
         raise NotImplementedError("a custom task defines build_model()")
 
-    def weight(self, indices: Indices) -> float:
-        """Return the divisor of the summed loss: the number of examples."""
-        return float(len(indices))
-
     def loss_sum(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
         """Return the loss summed over the examples of the batch: fp32, shape ()."""
         return torch.stack(list(self.losses(model, batch).values())).sum()
-
-    def losses(self, model: nn.Module, batch: Tensors) -> Mapping[str, torch.Tensor]:
-        """Return several losses by name, each summed over the batch. Their gradients add up; each has its own curve."""
-        return {}
 
     def evaluation_sums(self, model: nn.Module, batch: Tensors) -> Mapping[str, torch.Tensor]:
         """Return sums over held-out examples by metric name, `eval/loss` among them."""
@@ -51,6 +37,7 @@ class CustomTask:
 
 
 _REQUIRED_METHODS = ("build_model", "weight", "loss_sum", "evaluation_sums")
+_REQUIRED_OF_EXAMPLES = ("train", "held_out", "train_batch")
 
 
 def load_custom(spec: TrainingSpec) -> Task:
@@ -66,9 +53,35 @@ def load_custom(spec: TrainingSpec) -> Task:
         task = build(spec)
     except Exception as error:
         _refuse(spec, "raised", error)
-    _check(spec, task)
-    result: Task = task
-    return result
+    examples = _check(spec, task)
+    if isinstance(task, Task) and isinstance(examples, Examples):
+        return task
+    return _AdoptedTask(task, examples if isinstance(examples, Examples) else _AdoptedExamples(examples))
+
+
+class _Adopted:
+    """Stands for a user's object that is not derived from our base class: each member is the object's, or has the
+    default of the base class if the object lacks it."""
+
+    def __init__(self, own: object) -> None:
+        self.__dict__["_own"] = own
+
+    def __getattribute__(self, name: str) -> Any:
+        members = object.__getattribute__(self, "__dict__")
+        hidden = name in members or name.startswith("__")
+        own = None if hidden else getattr(members["_own"], name, None)
+        return object.__getattribute__(self, name) if own is None else own
+
+
+class _AdoptedExamples(_Adopted, Examples):
+    tensors: Tensors = ()
+    held_out_sets: Mapping[str, int] = MappingProxyType({})
+
+
+class _AdoptedTask(_Adopted, CustomTask):
+    def __init__(self, own: object, examples: Examples) -> None:
+        super().__init__(own)
+        self.examples = examples
 
 
 def _find(spec: TrainingSpec) -> Callable[[TrainingSpec], Any]:
@@ -97,25 +110,25 @@ def _refuse(spec: TrainingSpec, action: str, error: Exception) -> NoReturn:
     raise RefusedError(f"target `{spec.target}`: {action}: {type(error).__name__}: {error}") from error
 
 
-def _check(spec: TrainingSpec, task: object) -> None:
-    """Raise RefusedError unless `task` has everything that the engine needs."""
-    start = f"target `{spec.target}`: the returned object ({type(task).__name__})"
-    missing = [name for name in _REQUIRED_METHODS if not callable(getattr(task, name, None))]
+def _check(spec: TrainingSpec, built: object) -> Any:
+    """Return the examples of a user's object. Raise RefusedError unless it has everything that the engine needs."""
+    start = f"target `{spec.target}`: the returned object ({type(built).__name__})"
+    missing = [name for name in _REQUIRED_METHODS if not callable(getattr(built, name, None))]
     if missing:
         raise RefusedError(f"{start} is not a task: it has no {', '.join(missing)}", "Derive it from CustomTask.")
-    if isinstance(task, CustomTask):
-        if type(task).build_model is CustomTask.build_model:
+    if isinstance(built, CustomTask):
+        if type(built).build_model is CustomTask.build_model:
             raise RefusedError(f"{start} does not define build_model")
-        if type(task).loss_sum is CustomTask.loss_sum and type(task).losses is CustomTask.losses:
+        if type(built).loss_sum is CustomTask.loss_sum and type(built).losses is CustomTask.losses:
             raise RefusedError(f"{start} defines neither loss_sum nor losses")
-    examples = getattr(task, "examples", None)
-    if examples is None or not all(hasattr(examples, name) for name in ("train", "held_out", "train_batch")):
+    own = getattr(built, "examples", None)
+    if own is None or not all(hasattr(own, name) for name in _REQUIRED_OF_EXAMPLES):
         hint = "Set self.examples = Examples(tensors, train=..., held_out=...)."
         raise RefusedError(f"{start} has no `examples`", hint)
-    if isinstance(examples, Examples):
-        _check_examples(start, examples)
-    if examples.train < 1:
-        raise RefusedError(f"{start} has no example to train on: examples.train is {examples.train}")
+    if isinstance(own, Examples):
+        _check_examples(start, own)
+    if own.train < 1:
+        raise RefusedError(f"{start} has no example to train on: examples.train is {own.train}")
     best = spec.checkpoint.keep_best
     needs_evaluation = {
         "evaluation.every_steps": spec.evaluation.every_steps is not None,
@@ -124,8 +137,9 @@ def _check(spec: TrainingSpec, task: object) -> None:
         "checkpoint.keep_best": best is not None and best.metric.startswith("eval/"),
     }
     for field, is_set in needs_evaluation.items():
-        if is_set and not examples.held_out:
+        if is_set and not own.held_out:
             raise RefusedError(f"{field} is set, and {start} has no held-out examples")
+    return own
 
 
 def _check_examples(start: str, examples: Examples) -> None:

@@ -87,7 +87,7 @@ class Gpt(nn.Module):
             labels: int64, (batch, length): the next token of each position, or `IGNORED_LABEL`.
             positions: int64, (batch, length), counted from 0 in each example of a packed row. Examples of a row do not
                 attend to each other.
-            terms: What the loss contains beside the cross entropy, or `PER_ROW`.
+            terms: The parts of the loss beside the cross entropy, or `PER_ROW`.
             ends: int32, (batch, examples): where each example of a packed row ends; see `boundaries_of`.
             last: int64, (batch,): the positions whose logits alone are returned, (batch, vocabulary).
         """

@@ -12,7 +12,7 @@ from worker.tasks.packing import Boundaries, KernelFit, attend_by_loop
 _KERNEL = "trainyard_kernel"
 _PROBE = "trainyard_probe"
 _EXTRAS = ("softcap", "s_aux", "position_bias")
-"""What layers pass to their attention beside its inputs, and the kernel cannot compute."""
+"""Options that layers pass to their attention, and that the kernel cannot compute."""
 
 
 def boundary_arguments(boundaries: Boundaries) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def probed_attention(model: Any) -> Iterator["Probe"]:
 
 
 class Probe:
-    """An attention that computes what transformers does, and compares it with the loop over examples."""
+    """An attention that computes the result of transformers, and compares it with the loop over examples."""
 
     def __init__(self, model: Any) -> None:
         self._config = model.config.get_text_config()
@@ -98,7 +98,7 @@ def _obstacle_before(model: Any) -> str:
 def _obstacle_of(
     module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: dict[str, Any], mixed: Any
 ) -> str:
-    """Return why the kernel cannot compute one attention, whose result is `mixed` (batch, length, heads, width)."""
+    """Return why the kernel cannot compute an attention, whose result is `mixed` (batch, length, heads, width)."""
     if used := [name for name in _EXTRAS if options.get(name) is not None]:
         return f"its attention has `{used[0]}`"
     if key.shape != value.shape or query.shape[-1] != key.shape[-1]:
@@ -120,7 +120,7 @@ def _attend(
     if boundaries is None:
         offsets = torch.arange(0, rows * length + 1, length, dtype=torch.int32, device=query.device)
         boundaries = Boundaries(offsets, length)
-    # Not at the top: see `attend`.
+    # The import is not at the top: see `attend`.
     from worker.tasks.varlen_kernel import attend_by_kernel
 
     return attend_by_kernel(query, key, value, boundaries, **_settings(options)).transpose(1, 2), None

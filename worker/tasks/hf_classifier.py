@@ -48,7 +48,7 @@ def load_image_classifier(
     folder: HfFolder, classes: Sequence[str], shape: tuple[int, int, int] | None = None
 ) -> nn.Module:
     """Return the model in fp32 and training mode; called with images it returns logits (n, classes). Its head is
-    initialised as that of a classifier of texts.
+    initialised like the head of a text classifier.
 
     Args:
         shape: Channels, height and width of the images. None: whether the model takes them is known.

@@ -1,4 +1,4 @@
-"""A Hugging Face model that makes one vector of a text, from a local folder of safetensors."""
+"""A Hugging Face model that makes a vector of a text, from a local folder of safetensors."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""The forward of a Hugging Face model as the engine calls it, and what it depends on in the model."""
+"""The forward of a Hugging Face model as the engine calls it, and the traits of the model on which it depends."""
 
 import contextlib
 from collections.abc import Callable
@@ -21,7 +21,7 @@ _CAP = "final_logit_softcapping"
 
 
 class ModelTraits(NamedTuple):
-    """What a model does with a few tokens."""
+    """The traits of a model, from a forward of a few tokens."""
 
     logit_rule: LogitRule | None
     """How the logits follow from the head applied to the body's output; None if neither scale nor cap explains them."""
@@ -40,7 +40,7 @@ def read_traits(model: Any, *, packed: bool) -> ModelTraits:
 
 @torch.no_grad()
 def read_traits_at_once(model: Any, *, packed: bool) -> ModelTraits:
-    """Compute the same in one forward, whose row has the same example twice, each with the positions from 0."""
+    """Compute the same in a single forward, whose row has the same example twice, each with the positions from 0."""
     half = _PROBE_TOKENS // 2
     tokens = torch.arange(half).repeat(2)[None] % model.get_input_embeddings().num_embeddings
     positions = {"position_ids": torch.arange(half).repeat(2)[None]} if packed else {}
@@ -76,7 +76,7 @@ def set_forward(model: Any, traits: ModelTraits) -> None:
     model.kernel_fit, model.takes_boundaries = traits.kernel_fit, False
     model.take_boundaries = partial(_take_boundaries, model)
     own_forward = model.forward
-    # The method is replaced instead of the module being wrapped, so that parameter names stay those of the folder.
+    # The method is replaced instead of the module being wrapped, so that parameters keep their names in the folder.
     model.forward = partial(_forward, model, own_forward, traits.logit_rule)
     model.train()
 
@@ -144,8 +144,8 @@ def _logit_rule(config: Any, output: torch.Tensor, logits: torch.Tensor) -> Logi
 
 
 def _separation(model: Any) -> tuple[bool, KernelFit]:
-    """Return whether an example has the same logits alone and after another one in the same row, and what its attention
-    needs of a kernel."""
+    """Return whether an example has the same logits alone and after another in its row, and whether a kernel fits its
+    attention."""
     tokens = torch.arange(_PROBE_TOKENS)[None] % model.get_input_embeddings().num_embeddings
     half = _PROBE_TOKENS // 2
     positions = torch.arange(half).repeat(2)[None]
@@ -156,7 +156,7 @@ def _separation(model: Any) -> tuple[bool, KernelFit]:
 
 
 def _two_halves(probe: Probe) -> dict[str, Any]:
-    """Return the boundaries of one row with two examples of the same length, if the model can be called with them."""
+    """Return the boundaries of a row with two examples of the same length, if the model can be called with them."""
     ends = torch.tensor([[_PROBE_TOKENS // 2, _PROBE_TOKENS]], dtype=torch.int32)
     return {} if probe.obstacle else boundary_arguments(boundaries_of(ends, _PROBE_TOKENS))
 

@@ -9,8 +9,6 @@ from trainyard.contract.spec.image_data import ImageFiles
 from trainyard.contract.spec.optimization import Loss
 from trainyard.contract.spec.sections import HfModel
 from worker.data.examples import Examples, Tensors
-from worker.data.notices import Notice
-from worker.data.sampler import Indices
 from worker.data.text_examples import DIRECT, DataAccess
 from worker.deferred.recording import CannotDeferError
 from worker.tasks.adapter_classes import check_classes, known_classes
@@ -19,16 +17,13 @@ from worker.tasks.image_classification import ImageClassification
 
 
 class HfImageClassification(ImageClassification):
-    """As its base, and accuracy in training."""
+    """Image classification that also measures accuracy in training."""
 
     def __init__(
         self, build: Callable[[], nn.Module], examples: Examples, classes: tuple[str, ...], loss: Loss = PLAIN
     ) -> None:
         super().__init__(build, examples, loss)
         self.classes = classes
-        """The names of the model's outputs."""
-        self.notices: list[Notice] = []
-        """What a user should know about the data."""
 
     def deferred_model(self) -> None:
         """Raise CannotDeferError: transformers draws the weights of a new head while it loads the others."""
@@ -41,14 +36,6 @@ class HfImageClassification(ImageClassification):
         hits = (logits.detach().argmax(dim=-1) == labels).sum()
         return summed_cross_entropy(logits, labels, self._loss), {"accuracy": hits}
 
-    def metric_weight(self, name: str, indices: Indices) -> float:
-        """Return the number of images: each counts once in every metric."""
-        return float(len(indices))
-
-    def complete_metrics(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Return the metrics as they are."""
-        return dict(means)
-
 
 def build_image_classification(
     model: HfModel,
@@ -58,13 +45,13 @@ def build_image_classification(
     loss: Loss = PLAIN,
     adapter: str | None = None,
 ) -> HfImageClassification:
-    """Return the task of a Hugging Face model on images with classes. `adapter`: the folder of the one it continues."""
+    """Return the task of a Hugging Face model on images with classes. `adapter`: the folder of a continued adapter."""
     from worker.tasks.hf_classifier import class_names, load_image_classifier
     from worker.tasks.hf_model import HfFolder
 
     folder = HfFolder(model.path, access.roots)
     processor = folder.image_processor
-    # They need Pillow, whose absence the folder has explained.
+    # These imports need Pillow; the folder has explained its absence.
     from worker.data.image_examples import load_images
     from worker.data.image_pixels import pixel_format
 

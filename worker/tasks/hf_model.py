@@ -1,4 +1,4 @@
-"""A Hugging Face model from a local folder of safetensors, and what makes its input."""
+"""A Hugging Face model from a local folder of safetensors, and its tokenizer or image processor."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -90,7 +90,7 @@ class HfFolder:
         try:
             files = locate_parameters(self._files, model, recording)
         except (OSError, ValueError, LookupError, SafetensorError) as error:
-            # `load` explains what is wrong with the folder.
+            # `load` explains the problem with the folder.
             raise CannotDeferError(str(error)) from error
         self.check_vocabulary(model)
         deferred = DeferredModel(model, (recording,), files)
@@ -138,7 +138,7 @@ class HfFolder:
         """Return the model of a class of transformers in fp32.
 
         Args:
-            kind: What the folder should hold, for messages.
+            kind: The expected content of the folder, for messages.
             may_be_new: Whether a parameter of the model that the folder lacks, or has in another shape, is initialised.
 
         Raises:
@@ -157,7 +157,7 @@ class HfFolder:
             model, report = self.read(kind, load)
         except RefusedError as error:
             raise RefusedError(str(error), _UNQUANTIZED if self._quantization else error.hint) from error
-        # Some kinds are converted to whole weights, and the configuration is that of those then.
+        # Some kinds are converted to whole weights, and then the configuration describes the whole weights.
         if getattr(model.config, "quantization_config", None) is not None:
             raise RefusedError(
                 f"model.path: {self.path} has weights that are quantized ({self._quantization}) and cannot be trained",
@@ -186,7 +186,7 @@ class HfFolder:
 
 def without_cache(model: Any) -> None:
     """Let a decoder keep no keys and values of earlier tokens: only generation needs them, and activation checkpointing
-    would add those of a layer twice."""
+    would add the keys and values of a layer twice."""
     model.config.use_cache = False
 
 

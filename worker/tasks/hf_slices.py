@@ -35,7 +35,7 @@ class StoredTensors:
     """The stored tensors of a deferred model."""
 
     def __init__(self, tensors: Mapping[StorageKey, StoredTensor], files: ModelFiles) -> None:
-        """`files`: those of the tensors, which exist as long as this object."""
+        """`files`: the files of the tensors, which exist as long as this object."""
         self._tensors, self._files = tensors, files
 
     def __contains__(self, storage: StorageKey) -> bool:
@@ -110,7 +110,7 @@ def locate_parameters(files: ModelFiles, model: nn.Module, recording: Recording)
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the files of a model's weights; none if the folder has neither the one file nor an index."""
+    """Return the files of a model's weights; none if the folder has neither the single file nor an index."""
     if (folder / _FILE).is_file():
         return [folder / _FILE]
     if (folder / INDEX).is_file():

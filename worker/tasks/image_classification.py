@@ -9,7 +9,7 @@ from trainyard.contract.spec.optimization import Loss
 from trainyard.contract.spec.sections import BuiltinData, ConvnetModel
 from worker.data.builtin import load_digits
 from worker.data.examples import Examples, Tensors
-from worker.data.sampler import Indices
+from worker.tasks.base import Task
 from worker.tasks.cross_entropy import PLAIN, summed_cross_entropy
 
 
@@ -36,10 +36,8 @@ class Convnet(nn.Module):
         return logits
 
 
-class ImageClassification:
+class ImageClassification(Task):
     """Cross entropy in nats, summed over images; accuracy on held-out images."""
-
-    tokens_per_example = 0
 
     def __init__(self, build: Callable[[], nn.Module], examples: Examples, loss: Loss = PLAIN) -> None:
         """
@@ -54,9 +52,6 @@ class ImageClassification:
 
     def build_model(self) -> nn.Module:
         return self._build()
-
-    def weight(self, indices: Indices) -> float:
-        return float(len(indices))
 
     def loss_sum(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
         images, labels = batch

@@ -20,7 +20,7 @@ LossOf = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class LogitRule(NamedTuple):
-    """What a model does with the output of its head."""
+    """The function from the output of a model's head to its logits."""
 
     scale: float = 1.0
     cap: float | None = None
@@ -56,8 +56,9 @@ def summed_loss(
     *,
     max_logits: int = MAX_LOGITS,
 ) -> torch.Tensor:
-    """Return the cross entropy in nats with further terms, summed over the targets: fp32, shape (); with the number of
-    hits (`Counted`): fp32, (2,); or that of each row (`PER_ROW`): fp32, (batch,).
+    """Return the cross entropy in nats with further terms, summed over the targets: fp32, shape ().
+
+    `Counted` adds the number of hits: fp32, (2,). `PER_ROW` requests the sum of each row: fp32, (batch,).
 
     More than `max_logits` logits are computed in chunks. The head's weights must not be sharded here, so this must run
     inside the forward of the module that owns them.
@@ -105,7 +106,7 @@ def head_loss(
     terms: Terms = PLAIN,
     rule: LogitRule = UNCHANGED,
 ) -> torch.Tensor:
-    """Return the same. A head that is a sharding unit computes the loss itself, in one call."""
+    """Return the same. A head that is a sharding unit computes the loss itself, in a single call."""
     own: Callable[..., torch.Tensor] | None = getattr(head, "summed_loss", None)
     if own:
         return own(hidden, labels, terms, rule)
@@ -125,7 +126,7 @@ class _ChunkedLoss(torch.autograd.Function):
     """The loss, whose gradients are computed in the forward, chunk by chunk, and scaled in the backward.
 
     The backward only brings the factor of the sum, so that no chunk's logits are saved or computed again (as in Liger
-    Kernel, arXiv:2410.10989). All chunks add to one gradient of each weight, in fp32.
+    Kernel, arXiv:2410.10989). All chunks add to the same gradient of each weight, in fp32.
     """
 
     @staticmethod
@@ -143,7 +144,7 @@ class _ChunkedLoss(torch.autograd.Function):
             if gradient is not None and of_part is not None:
                 gradient[start : start + chunk] = of_part
             for total_gradient in sums:
-                # The next chunk's gradients would otherwise exist beside these.
+                # Otherwise these and the next chunk's gradients would exist at the same time.
                 total_gradient += of_weights.pop(0)
         # Not by `save_for_backward`: the backward scales them in place.
         ctx.gradients = gradient, sums, [weight.dtype for weight in weights]

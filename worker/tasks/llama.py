@@ -14,7 +14,7 @@ from worker.tasks.packing import Boundaries, KernelFit, attend, separate
 
 
 class Attention(nn.Module):
-    """Causal attention with rotary positions; groups of query heads share one head of keys and values."""
+    """Causal attention with rotary positions; groups of query heads share a head of keys and values."""
 
     def __init__(self, spec: LlamaModel) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 
 class Boundaries(NamedTuple):
-    """Where the examples of a batch of rows begin, if all rows are one sequence of tokens."""
+    """The starts of the examples of a batch of rows, if all rows form a single sequence of tokens."""
 
     offsets: torch.Tensor
     """int32, (examples + 1,): the first token of each example, and the end of the last. An example may be empty."""
@@ -17,7 +17,7 @@ class Boundaries(NamedTuple):
 
 
 class KernelFit(NamedTuple):
-    """What decides whether a model's attention can be computed by `attend_by_kernel`."""
+    """Whether `attend_by_kernel` can compute a model's attention."""
 
     head_width: int
     obstacle: str = ""
@@ -40,7 +40,7 @@ def boundaries_of(ends: torch.Tensor, length: int) -> Boundaries:
 
     Args:
         ends: int32, (batch, examples), where each example of a row ends; the last value of a row is `length`. Rows with
-            fewer examples repeat it, so that all batches have one shape.
+            fewer examples repeat it, so that all batches have the same shape.
     """
     starts = torch.arange(len(ends), dtype=torch.int32, device=ends.device)[:, None] * length
     return Boundaries(functional.pad((starts + ends).flatten(), (1, 0)), length)
@@ -49,7 +49,7 @@ def boundaries_of(ends: torch.Tensor, length: int) -> Boundaries:
 def separate(
     positions: torch.Tensor, ends: torch.Tensor | None, *, takes_boundaries: bool
 ) -> torch.Tensor | Boundaries:
-    """Return what `attend` needs to keep the examples of packed rows apart; see `packed_mask` and `boundaries_of`."""
+    """Return the mask or boundaries that separate packed examples; see `packed_mask` and `boundaries_of`."""
     if not takes_boundaries:
         return packed_mask(positions)
     assert ends is not None, "packed rows come with the ends of their examples"
@@ -62,7 +62,7 @@ def attend(
     """Return the attention of every query to the keys before it: (batch, heads, length, head width).
 
     Args:
-        q: (batch, heads, length, head width); k and v may have fewer heads, each for a group of those of `q`.
+        q: (batch, heads, length, head width); k and v may have fewer heads, each for a group of heads of `q`.
         within: A mask (bool, (batch, 1, length, length)) or boundaries of examples, if several share a row.
     """
     if isinstance(within, Boundaries):
@@ -72,7 +72,7 @@ def attend(
         return attend_by_kernel(q, k, v, within)
     group = q.shape[1] // k.shape[1]
     if within is not None and group > 1:
-        # Of the fused kernels, those that take a mask do not take groups.
+        # Fused kernels that take a mask do not take groups.
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
     return functional.scaled_dot_product_attention(
         q, k, v, attn_mask=within, is_causal=within is None, dropout_p=dropout, enable_gqa=within is None and group > 1
@@ -88,7 +88,7 @@ def attend_by_loop(
     scale: float | None = None,
     window: int | None = None,
 ) -> torch.Tensor:
-    """Return what `attend_by_kernel` does, example by example, on any device and in any dtype."""
+    """Return the same result as `attend_by_kernel`, example by example, on any device and in any dtype."""
     flat = [flat_heads(part) for part in (q, k, v)]
     mixed = torch.zeros_like(flat[0])
     for start, end in pairwise(boundaries.offsets.tolist()):

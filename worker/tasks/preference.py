@@ -54,18 +54,13 @@ class PreferenceTask(CausalLm):
         self._objective, self._options, self._beta = spec.objective, spec.preference, preference_beta(spec)
         self._divergence: torch.Tensor | None = None
         self.needs_reference = self._objective in WITH_REFERENCE
-        """Whether `examples.reference` must be filled before the first loss."""
         self.shares_mean = self._objective == "kto"
-        """Whether the loss needs the mean of `shared_sum` over the whole batch."""
-        self.notices += notices
-        if examples.mixture is not None:
-            self.notices.append(examples.mixture.notice())
+        self.notices = [*notices, *([examples.mixture.notice()] if examples.mixture else [])]
 
     def loss_sum(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
         return self.measured_loss(model, batch)[0]
 
     def measured_loss(self, model: nn.Module, batch: Tensors) -> tuple[torch.Tensor, Sums]:
-        """Return the summed loss, and sums of measured values by the ends of their names; each of shape ()."""
         losses, measured = self._paired(model, batch) if self._objective in PAIRED else self._labelled(model, batch)
         return losses.sum(), {name: values.detach().sum() for name, values in measured.items()}
 
@@ -74,7 +69,7 @@ class PreferenceTask(CausalLm):
         return {"eval/loss": loss, **{f"eval/{name}": value for name, value in measured.items()}}
 
     def metric_weight(self, name: str, indices: Indices) -> float:
-        """Return the divisor of a measured sum over these examples: of answers of one kind, their number."""
+        """Return the divisor of a measured sum over these examples; for a kind of answers, their number."""
         desirable = int(self.answers.desirable[indices].sum())
         if self.answers.paired or not name.endswith(("/chosen", "/rejected")):
             return float(len(indices))
@@ -90,11 +85,10 @@ class PreferenceTask(CausalLm):
         return {**means, **margins}
 
     def reference_logps(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
-        """Return the log-probabilities of the answers of n sequences, inputs and labels: fp32, (n,)."""
         return _log_probabilities(model, *batch)
 
     def shared_batch(self, batch: Indices, positions: Indices, device: torch.device) -> Tensors:
-        """Return the prompts at these positions of a global batch with answers to other ones, and the reference's
+        """Return the prompts at these positions of a global batch with answers to other prompts, and the reference's
         log-probabilities."""
         assert self.answers.others is not None, "only answers with labels are compared with others"
         return self.answers.other_batch(self.answers.others.pairs_in(batch)[positions], device)

@@ -1,7 +1,7 @@
 """Losses of objectives that learn from preferences. Pure functions of log-probabilities.
 
 Notation: for a prompt x, y_w is the chosen and y_l the rejected answer, p the model, r the reference, s the logistic
-function. Arguments are fp32 of shape (n,); log-probabilities are those of whole answers, in nats.
+function. Arguments are fp32 of shape (n,); log-probabilities cover whole answers, in nats.
 """
 
 from dataclasses import dataclass

@@ -10,7 +10,7 @@ from torch.nn import functional
 from trainyard.contract.spec.sections import BuiltinData, MlpModel
 from worker.data.builtin import make_parity
 from worker.data.examples import Examples, Tensors
-from worker.data.sampler import Indices
+from worker.tasks.base import Task
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "none": nn.Identity}
 
@@ -23,10 +23,8 @@ def mlp(sizes: tuple[int, ...], activation: str) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-class Regression:
+class Regression(Task):
     """Squared error, averaged over outputs and summed over examples."""
-
-    tokens_per_example = 0
 
     def __init__(self, model: MlpModel, data: BuiltinData, seed: int) -> None:
         self._model = model
@@ -36,9 +34,6 @@ class Regression:
 
     def build_model(self) -> nn.Module:
         return mlp(self._model.sizes, self._model.activation)
-
-    def weight(self, indices: Indices) -> float:
-        return float(len(indices))
 
     def loss_sum(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
         x, y = batch

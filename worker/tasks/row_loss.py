@@ -29,7 +29,7 @@ def chunked_row_losses(
 
 class _ChunkedRows(torch.autograd.Function):
     """The losses, whose logits are computed again in the backward: only there it is known by which factor the loss of
-    each row counts. All chunks add to one gradient of each weight, in fp32."""
+    each row counts. All chunks add to the same gradient of each weight, in fp32."""
 
     @staticmethod
     def forward(

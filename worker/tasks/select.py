@@ -17,7 +17,7 @@ def select_task(spec: TrainingSpec, access: DataAccess = DIRECT) -> Task:
     """Return the task with its data loaded.
 
     Args:
-        access: How data is read. Its roots are not those of task `custom`, whose code reads what it wants.
+        access: How data is read. Its roots do not limit the code of task `custom`.
 
     Raises:
         RefusedError: There is no task for the spec's model and data, or they cannot be loaded.

@@ -1,4 +1,4 @@
-"""What a folder of sentence-transformers states about its vectors, which a training must make in the same way."""
+"""Reads how a folder of sentence-transformers makes its vectors, since a training must make them in the same way."""
 
 import json
 from pathlib import Path
@@ -12,13 +12,13 @@ _MODULES = "modules.json"
 _TRAINED = frozenset({"Transformer", "Pooling", "Normalize"})
 """The modules that a vector here is made by."""
 _POOLING = {"mean": "mean", "cls": "first", "lasttoken": "last"}
-"""The names of `embedding.pooling` by those of sentence-transformers."""
+"""The names in `embedding.pooling` by the names in sentence-transformers."""
 _ALONE = f"remove {_MODULES} from a copy of the folder, to train its transformer alone."
 _LEGACY, _TOKENS = "pooling_mode_", ("_tokens", "_token")
 
 
 def check_sentence_modules(field: str, path: Path, pooling: str, roots: AllowedRoots) -> None:
-    """Compare the folder of a model or an adapter with `embedding.pooling`. One without `modules.json` states nothing.
+    """Compare the folder of a model or an adapter with `embedding.pooling`. A folder without `modules.json` passes.
 
     Args:
         field: The field of the spec that names the folder, for messages.
@@ -56,7 +56,7 @@ def pooling_modes(config: Any) -> list[str]:
     if stated is not None:
         return [str(mode) for mode in (stated if isinstance(stated, list) else [stated])]
     names = [name.removeprefix(_LEGACY) for name, is_on in config.items() if name.startswith(_LEGACY) and is_on]
-    # Without any, sentence-transformers takes the mean.
+    # If no mode is set, sentence-transformers takes the mean.
     return [_short(name) for name in names] or ["mean"]
 
 

@@ -8,13 +8,12 @@ from torch import nn
 from trainyard.contract.spec.optimization import Loss
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.text_data import TextData
-from worker.data.examples import Examples, Tensors
+from worker.data.examples import Tensors
 from worker.data.labelled_texts import LabelledExamples, load_labelled
-from worker.data.notices import Notice
-from worker.data.sampler import Indices
 from worker.data.text_examples import DIRECT, DataAccess
 from worker.deferred.recording import CannotDeferError
 from worker.tasks.adapter_classes import check_classes, known_classes
+from worker.tasks.base import Task
 from worker.tasks.causal_lm import row_length
 from worker.tasks.cross_entropy import PLAIN, summed_cross_entropy
 
@@ -22,7 +21,7 @@ _COUNTS = ("hit", "predicted", "present")
 """Counts of each class, from which its F1 follows."""
 
 
-class SequenceClassification:
+class SequenceClassification(Task):
     """Cross entropy in nats, summed over texts; accuracy and macro-averaged F1 on held-out texts."""
 
     def __init__(
@@ -35,12 +34,9 @@ class SequenceClassification:
         """`loss`: the terms of the training loss."""
         self._build = build
         self._loss = loss
-        self.examples: Examples = examples
+        self.examples = examples
         self.classes = classes
-        """The names of the model's outputs."""
         self.tokens_per_example = round(float(examples.lengths.mean()))
-        self.notices: list[Notice] = []
-        """What a user should know about the data."""
 
     def build_model(self) -> nn.Module:
         return self._build()
@@ -48,9 +44,6 @@ class SequenceClassification:
     def deferred_model(self) -> None:
         """Raise CannotDeferError: transformers draws the weights of a new head while it loads the others."""
         raise CannotDeferError("the head for the classes may be new")
-
-    def weight(self, indices: Indices) -> float:
-        return float(len(indices))
 
     def loss_sum(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
         tokens, mask, labels = batch
@@ -62,10 +55,6 @@ class SequenceClassification:
         logits = model(tokens, mask)
         hits = (logits.detach().argmax(dim=-1) == labels).sum()
         return summed_cross_entropy(logits, labels, self._loss), {"accuracy": hits}
-
-    def metric_weight(self, name: str, indices: Indices) -> float:
-        """Return the number of texts: each counts once in every metric."""
-        return float(len(indices))
 
     def evaluation_sums(self, model: nn.Module, batch: Tensors) -> Mapping[str, torch.Tensor]:
         tokens, mask, labels = batch
@@ -86,7 +75,7 @@ class SequenceClassification:
 
     def complete_metrics(self, means: Mapping[str, float]) -> dict[str, float]:
         """Return the metrics with F1 instead of the counts of classes: its mean over the classes that occur, in the
-        texts or in what the model says, as scikit-learn's `f1_score(average="macro")`."""
+        texts or in the model's predictions, as scikit-learn's `f1_score(average="macro")`."""
         metrics = {name: value for name, value in means.items() if not name.startswith("eval/f1:")}
         for name in [one for one in metrics if one.startswith("eval/accuracy")]:
             end = name.removeprefix("eval/accuracy")
@@ -102,7 +91,7 @@ class SequenceClassification:
 def build_classification(
     model: HfModel, data: TextData, access: DataAccess = DIRECT, loss: Loss = PLAIN, adapter: str | None = None
 ) -> SequenceClassification:
-    """Return the task of a Hugging Face model on texts with labels. `adapter`: the folder of the one it continues."""
+    """Return the task of a Hugging Face model on texts with labels. `adapter`: the folder of a continued adapter."""
     from worker.tasks.hf_classifier import class_names, load_text_classifier
     from worker.tasks.hf_model import HfFolder
 

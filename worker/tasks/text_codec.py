@@ -19,7 +19,7 @@ class TextCodec(Protocol):
     """Tokens that end a text."""
 
     def encode(self, prompt: str, *, chat: bool) -> list[int]:
-        """Return the tokens of a prompt; with `chat` those of a user's message and the beginning of the answer.
+        """Return the tokens of a prompt; with `chat` as a user's message, followed by the beginning of the answer.
 
         Raises:
             RefusedError: The model has no chat template.

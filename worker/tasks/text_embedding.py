@@ -9,17 +9,17 @@ from torch.nn import functional
 from trainyard.contract.spec.embedding import Embedding
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.text_data import TextData
-from worker.data.examples import Examples, Tensors
-from worker.data.notices import Notice
+from worker.data.examples import Tensors
 from worker.data.sampler import Indices
 from worker.data.text_examples import DIRECT, DataAccess
 from worker.data.text_pairs import PairGroups, load_pairs
 from worker.deferred.recording import CannotDeferError
+from worker.tasks.base import Task
 from worker.tasks.causal_lm import row_length
 from worker.tasks.sentence_modules import check_sentence_modules
 
 
-class TextEmbedding:
+class TextEmbedding(Task):
     """The cross entropy of finding an anchor's positive among all texts of its group that are not anchors (InfoNCE,
     arXiv:1807.03748, with the negatives of arXiv:1705.00652), in nats, summed over pairs.
 
@@ -32,10 +32,8 @@ class TextEmbedding:
         self._build = build
         self._temperature = temperature
         self._pairs = pairs
-        self.examples: Examples = pairs
+        self.examples = pairs
         self.tokens_per_example = round(float(pairs.texts.lengths[pairs.pairs].sum(axis=1).mean() * pairs.size))
-        self.notices: list[Notice] = []
-        """What a user should know about the data."""
 
     def build_model(self) -> nn.Module:
         return self._build()
@@ -62,10 +60,6 @@ class TextEmbedding:
     def evaluation_sums(self, model: nn.Module, batch: Tensors) -> Mapping[str, torch.Tensor]:
         logits = self._logits(model, batch)
         return {"eval/loss": _loss(logits), "eval/recall_at_1": _hits(logits)}
-
-    def complete_metrics(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Return the metrics; none follows from others."""
-        return dict(means)
 
     def _logits(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
         """Return the scaled similarities of anchors with positives and negatives, fp32, shape (pairs, candidates); the

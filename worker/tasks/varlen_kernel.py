@@ -21,7 +21,7 @@ def attend_by_kernel(
     scale: float | None = None,
     window: int | None = None,
 ) -> torch.Tensor:
-    """Return what `attend` does for boundaries, in bf16 or fp16.
+    """Return the same result as `attend` with boundaries, in bf16 or fp16.
 
     The kernel leaves early where an example is empty, and its result has no value outside of all examples.
 

@@ -196,14 +196,13 @@ class StepRecorder:
 
         original = task.loss_sum
         task.loss_sum = lambda model, batch: plant_in(original(model, batch))
-        if hasattr(task, "measured_loss"):
-            measured = task.measured_loss
+        measured = task.measured_loss
 
-            def measured_loss(model, batch):
-                loss, values = measured(model, batch)
-                return plant_in(loss), values
+        def measured_loss(model, batch):
+            result = measured(model, batch)
+            return result and (plant_in(result[0]), result[1])
 
-            task.measured_loss = measured_loss
+        task.measured_loss = measured_loss
         return task
 
 

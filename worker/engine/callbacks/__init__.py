@@ -1,1 +1,1 @@
-"""Policies around the training loop, one module for each."""
+"""Policies around the training loop, each in its own module."""

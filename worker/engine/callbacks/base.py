@@ -34,7 +34,7 @@ class StepResult:
 
 
 class Callback:
-    """A policy around the training loop. The methods do nothing here; a callback overrides those that it needs.
+    """A policy around the training loop. The methods do nothing here; a callback overrides the methods that it needs.
 
     `on_..._start` is called in the order of the trainer's list and `on_..._end` in reverse order, as for nested context
     managers. Every rank calls the same methods at the same steps, so a method may be a collective.

@@ -12,7 +12,7 @@ from worker.reporting.reporter import Reporter
 
 
 class EarlyStopping(Callback):
-    """Compares each evaluation with the best one so far. A NaN is no improvement.
+    """Compares each evaluation with the best so far. A NaN is no improvement.
 
     All ranks receive the same metrics and so reach the same verdict without communication.
     """
@@ -23,7 +23,7 @@ class EarlyStopping(Callback):
         self._total_steps = total_steps
         self._best = math.nan
         self._evaluations = 0
-        """Those since the best one."""
+        """The number of evaluations since the best."""
         self.best_step = 0
 
     @property
@@ -53,7 +53,7 @@ class EarlyStopping(Callback):
         self._reporter.event("stopped_early", message, data=data)
 
     def state(self) -> torch.Tensor:
-        """Return what a checkpoint stores: fp64, shape (3,)."""
+        """Return the state for a checkpoint: fp64, shape (3,)."""
         return torch.tensor([self._best, self.best_step, self._evaluations], dtype=torch.float64)
 
     def restore(self, state: torch.Tensor) -> None:

@@ -8,8 +8,8 @@ COLLECT_EVERY_STEPS = 50
 
 
 class GarbageCollector(Callback):
-    """Collects after the same steps on every rank. The automatic collector would stop one rank here and another there,
-    and each time all ranks would wait."""
+    """Collects after the same steps on every rank. The automatic collector would stop the ranks at different times,
+    and all ranks would wait each time."""
 
     def __init__(self) -> None:
         self._started = False

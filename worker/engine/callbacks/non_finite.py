@@ -41,8 +41,8 @@ class NonFiniteGuard(Callback):
         step_sync: StepSync | None = None,
         check_due: Callable[[int], bool] = lambda step: False,
     ) -> None:
-        """`check_due` returns whether to check after a step, with what the ranks share there; `on_checkpoint_start`
-        always checks."""
+        """`check_due` returns whether to check after a step, with the values that the ranks share there;
+        `on_checkpoint_start` always checks."""
         self._policy = policy
         self._scaler = precision.scaler
         self._ranks = ranks
@@ -50,7 +50,7 @@ class NonFiniteGuard(Callback):
         self._check_due = check_due
         self._first_bad = torch.tensor(_NO_STEP, dtype=torch.int64, device=ranks.device)
         self._unchecked: list[torch.Tensor] = []
-        """One scalar for each of the latest steps; not finite where the loss or the norm was not."""
+        """A scalar for each of the latest steps; not finite where the loss or the norm was not."""
         self._skipped = torch.zeros((), dtype=torch.int64, device=ranks.device)
         self.needs_norm = policy == "skip" or self._scaler is not None
 
@@ -90,8 +90,9 @@ class NonFiniteGuard(Callback):
         self.check(step)
 
     def check(self, step: int) -> None:
-        """End the run on all ranks if the policy is `stop` and a step up to this one was not finite. A collective that
-        waits for the device.
+        """End the run on all ranks if the policy is `stop` and this step or an earlier step was not finite.
+
+        A collective that waits for the device.
 
         Raises:
             TrainingError: naming the first such step.
@@ -112,7 +113,7 @@ class NonFiniteGuard(Callback):
             )
 
     def _first_bad_step(self, step: int) -> float:
-        """Return the first step up to this one that was not finite on this rank; waits for the device."""
+        """Return the first step that was not finite on this rank, up to this step; waits for the device."""
         # The sum, a single kernel, is finite only if all values are.
         if self._unchecked and not math.isfinite(torch.stack(self._unchecked).sum().item()):
             self._find_first_bad(step)
@@ -120,8 +121,10 @@ class NonFiniteGuard(Callback):
         return float(self._first_bad.item())
 
     def _end_if_bad(self, rows: Rows) -> None:
-        """Raise TrainingError if a rank's first bad step, its only value in `rows`, is one, or if the loss scale is too
-        small."""
+        """Raise TrainingError if a rank has a bad step, or if the loss scale is too small.
+
+        The first bad step of each rank is its only value in `rows`.
+        """
         if self._scaler is not None and self._scaler.get_scale() < _MIN_SCALE:
             message = f"the loss is not finite at any loss scale ({self.skipped} steps were skipped)"
             raise TrainingError(message, _HINT)

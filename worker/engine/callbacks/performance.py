@@ -21,7 +21,7 @@ _MAX_RANK_CURVES = 64
 """Above this number of ranks, only the spread over the ranks is reported."""
 _AVERAGING_SECONDS = 60.0
 _MAX_PHASE_STEPS = 100
-"""Steps whose phases are averaged, the newest ones."""
+"""The number of latest steps whose phases are averaged."""
 _NONE = PhaseSeconds(0.0, 0.0, 0.0, 0.0)
 
 
@@ -134,7 +134,7 @@ class PerformanceMonitor(Callback):
         # The part of a step in which a rank depends on no other: data and forward. All else ends together.
         own = phases.data + phases.forward
         rss_now = host_rss()
-        # The kernel computes the peak from counters that lag behind the current ones by some pages a core.
+        # The kernel computes the peak from counters that lag behind the current values by some pages a core.
         self._host_peak = max(self._host_peak, host_peak(), rss_now)
         return [own, float(rss_now), float(self._host_peak), *map(float, device_peaks(self._device))]
 

@@ -1,4 +1,4 @@
-"""Records traces of a few steps: those of the spec, and those requested of a running job."""
+"""Records traces of a few steps, as set in the spec or requested of a running job."""
 
 import contextlib
 import json
@@ -101,7 +101,7 @@ class Profiler(Callback):
         self._open: _Trace | None = None
 
     def on_step_start(self, step: int) -> None:
-        """Start a trace if one is due. A collective if a new request is."""
+        """Start a trace if it is due. A collective if a new request is due."""
         if self._open is None and (request := self._due(step)):
             self._open = _Trace(request, step, self._ranks, nsys=bool(self._options and self._options.nsys))
 

@@ -12,20 +12,20 @@ from worker.reporting.reporter import Reporter
 FACTOR = 3.0
 """A straggler takes this many times the median of the ranks for its own part of a step."""
 MIN_SECONDS = 60.0
-"""For this long without interruption."""
+"""A straggler is reported after it was slow for this long without interruption."""
 _MIN_SHARE = 0.1
-"""The least part of a step that all others lose by it."""
+"""The smallest part of a step that a straggler must cost the other ranks."""
 
 
 @dataclass(frozen=True)
 class Straggler:
     rank: int
     factor: float
-    """Its own seconds per step, divided by the median of the ranks; of two ranks, by those of the other."""
+    """Its own seconds per step, divided by the median of the ranks; with two ranks, by the other rank's seconds."""
 
 
 class StragglerDetector:
-    """Reports every straggler once per execution. Pure: time is what the caller adds."""
+    """Reports every straggler once per execution. Pure: the caller adds the time."""
 
     def __init__(self) -> None:
         self._slow_seconds: dict[int, float] = {}

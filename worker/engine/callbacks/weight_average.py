@@ -14,7 +14,7 @@ from worker.engine.optimizers.shards import local_part
 
 class WeightAverage(Callback):
     """The average of the trained parameters, as `torch.optim.swa_utils.get_ema_multi_avg_fn` computes it: the first
-    update copies the weights, each further one sets average = decay * average + (1 - decay) * weights.
+    update copies the weights, each further update sets average = decay * average + (1 - decay) * weights.
 
     Elementwise, so that each rank averages its own shards. Buffers, such as batch statistics, are not averaged.
     """

@@ -1,7 +1,7 @@
 """Adafactor for whole and sharded parameters.
 
-torch's own waits for the device twice for each parameter. This one has two collectives in a step of sharded parameters,
-and waits for nothing.
+torch's own waits for the device twice for each parameter. This optimizer has two collectives in a step of sharded
+parameters, and waits for nothing.
 """
 
 from collections.abc import Callable
@@ -25,13 +25,13 @@ CLIPPING = 1.0
 
 @dataclass
 class _Update:
-    """One parameter in a step. Tensors are this rank's parts, fp32."""
+    """A parameter in a step. Tensors are this rank's parts, fp32."""
 
     weight: torch.Tensor
     gradient: torch.Tensor
     state: dict[str, torch.Tensor]
     shape: torch.Size
-    """That of the whole parameter."""
+    """The shape of the whole parameter."""
 
     @property
     def step(self) -> float:
@@ -62,7 +62,7 @@ class _Update:
         """Divide the gradient by the root of its second moment, in place. Return the sum of its squares.
 
         Args:
-            sums: Those of `average_moments`, over all ranks.
+            sums: The sums of `average_moments`, over all ranks.
         """
         self.gradient.mul_(self._variance(sums).clamp_(min=EPSILON**2).rsqrt_())
         return self.gradient.square().sum()
@@ -79,7 +79,7 @@ class _Update:
         return (rows @ columns).div_(mean.clamp(min=EPSILON))
 
     def apply(self, squared_weights: torch.Tensor, squared_update: torch.Tensor, group: dict[str, Any]) -> None:
-        """Change the weights by the scaled gradient. The sums are those over all ranks."""
+        """Change the weights by the scaled gradient. The sums extend over all ranks."""
         count = prod(self.shape)
         clipping = ((squared_update / count).sqrt() / CLIPPING).clamp(min=1.0)
         rate = (squared_weights / count).sqrt().clamp(min=MIN_PARAMETER_RMS) * min(group["lr"], self.step**-0.5)

@@ -24,14 +24,14 @@ BUCKET = 2**24
 _ALIGNED = 16
 """Kernels round the values of a last, incomplete vector otherwise, so that the rows of a bucket fill whole vectors."""
 SCALE = "_scale"
-"""At the end of the name of a moment: the scales of its int8 codes."""
+"""The suffix of a moment's name that names the scales of its int8 codes."""
 
 
 class _Rows(NamedTuple):
     """Some rows of this rank's part of a parameter."""
 
     number: int
-    """That of the parameter among all of the optimizer."""
+    """The number of the parameter among all parameters of the optimizer."""
     parameter: torch.Tensor
     start: int
     stop: int
@@ -41,7 +41,7 @@ class BucketedOptimizer(torch.optim.Optimizer):
     """Makes the updates of another optimizer, whose arithmetic is elementwise, on fp32 copies of one bucket at a time.
 
     Parameters may be in bf16 with a lower half, gradients and moments in bf16, and moments in int8. Only the copies
-    of one bucket exist in fp32; what is stored in fp32 is changed in place. Each rank updates its own shards.
+    of one bucket exist in fp32; tensors that are stored in fp32 change in place. Each rank updates its own shards.
 
     All state exists from the start, so that a checkpoint is loaded into it in place.
     """
@@ -54,7 +54,7 @@ class BucketedOptimizer(torch.optim.Optimizer):
         Args:
             moments: Names of the state of `inner` that has the shape of a parameter.
             counts_steps: Whether `inner` also stores the number of updates.
-            seed: That of the random rounding.
+            seed: The seed of the random rounding.
         """
         super().__init__(inner.param_groups, {})
         self.current_step = 0
@@ -119,7 +119,7 @@ class BucketedOptimizer(torch.optim.Optimizer):
 
 @dataclass
 class _Copy:
-    """The fp32 values of some rows during an update; views of what is stored in fp32."""
+    """The fp32 values of some rows during an update; views of tensors that are stored in fp32."""
 
     rows: _Rows
     stored: Mapping[str, torch.Tensor]

@@ -26,7 +26,7 @@ _OCTAVES = 24
 """The smallest value of a positive moment other than zero is 2^-24 of the largest in its block."""
 _TORCH_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.uint8}
 _NEAREST = 2**15
-"""As 16 random bits: rounds to the nearest."""
+"""A value in place of 16 random bits, which rounds to the nearest."""
 
 
 def stored_dtype(shape: Sequence[int], dtype: StateDtype) -> torch.dtype:
@@ -47,7 +47,7 @@ class EncodedRows:
     values: torch.Tensor
     """fp32 or bf16 values, or the codes of int8: uint8. Shape (rows, values of a row)."""
     scales: torch.Tensor | None = None
-    """Those of the codes: fp32, shape (rows, blocks)."""
+    """The scales of the codes: fp32, shape (rows, blocks)."""
     positive: bool = False
     """Whether the moment has no negative values."""
 
@@ -110,7 +110,7 @@ def _table(positive: bool, device: torch.device) -> torch.Tensor:
 
     Updates divide by the root of a positive moment, so that its relative error counts: the steps of its values are
     equal in the logarithm. Others have the decades of arXiv:2110.02861, section 2.1, with twice as many values in
-    each as in the one below, made symmetric.
+    each as in the decade below, made symmetric.
     """
     if positive:
         exponents = torch.linspace(-_OCTAVES, 0, 254, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Lion: steps of one size, along the sign of an interpolated momentum."""
+"""Lion: steps of equal size, along the sign of an interpolated momentum."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

@@ -17,7 +17,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
     """Muon (https://kellerjordan.github.io/posts/muon) with Nesterov momentum, as `torch.optim.Muon`, and AdamW.
 
     The rate of a matrix is lr * 0.2 * sqrt(longest side), which gives its updates the root mean square of AdamW's
-    (arXiv:2502.16982, section 2.2): one learning rate and one weight decay serve both. Filters of convolutions are
+    (arXiv:2502.16982, section 2.2): the same learning rate and weight decay serve both. Filters of convolutions are
     matrices with one row for each output channel.
 
     Each rank stores the momentum of its shards alone. It gathers one matrix's update at a time, orthogonalises it, and
@@ -38,9 +38,9 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
         Args:
             matrices: The ids of the parameters for Muon.
-            momentum: That of Muon.
-            betas, eps: Those of AdamW.
-            dtype: In which the iteration computes: bf16 suffices, and fp32 agrees over all layouts.
+            momentum: The momentum of Muon.
+            betas, eps: The options of AdamW.
+            dtype: The type in which the iteration computes: bf16 suffices, and fp32 agrees over all layouts.
         """
         split = [part for group in groups for part in _split(group, matrices, momentum) if part["params"]]
         by_adamw = [group for group in split if "momentum" not in group]

@@ -22,13 +22,13 @@ def as_matrix(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def whole_of(part: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """Return the whole tensor of which each rank has the part that it has of `parameter`. A collective if sharded."""
+    """Return the whole tensor of `part`, which is sharded like `parameter`. A collective if sharded."""
     sharded = sharded_like(part, parameter)
     return sharded.full_tensor() if isinstance(sharded, DTensor) else part
 
 
 def sharded_like(part: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """Return the tensor of the shape of `parameter` of which each rank has the part that it has of `parameter`."""
+    """Return a tensor of the shape of `parameter`, sharded like it, in which this rank has `part`."""
     if not isinstance(parameter, DTensor):
         return part
     return DTensor.from_local(
@@ -66,7 +66,7 @@ def part_of(whole: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
 
 
 def zeros_by_row(parameter: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """Return fp32 zeros of a shape with as many rows as `parameter`, sharded as it is."""
+    """Return fp32 zeros of a shape with as many rows as `parameter`, sharded like it."""
     part = local_part(parameter)
     zeros = torch.zeros((part.shape[0], *shape[1:]), dtype=torch.float32, device=part.device)
     if not isinstance(parameter, DTensor):

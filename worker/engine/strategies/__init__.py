@@ -1,1 +1,1 @@
-"""Parallel strategies: single, dp, ddp, and the sharded ones made of `fully_shard`."""
+"""Parallel strategies: single, dp, ddp, and the sharded strategies made of `fully_shard`."""

@@ -31,7 +31,7 @@ class ParallelModel:
 
     @property
     def gradient_divisor(self) -> int:
-        """What the sums of gradients over the ranks are divided by. The loss must be multiplied by it."""
+        """The divisor of the sums of gradients over the ranks. The loss must be multiplied by it."""
         return 1
 
     @property
@@ -54,10 +54,10 @@ class ParallelModel:
         if all(gradient.dtype == torch.float32 for gradient in gradients):
             norm: torch.Tensor = nn.utils.get_total_norm(gradients)
             return norm
-        # torch would compute that of gradients in bf16 in bf16.
+        # torch would compute the norm of bf16 gradients in bf16.
         norms = torch._foreach_norm(gradients, 2, torch.float32)
         total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
         return total
 
     def release(self) -> None:
-        """Free what a forward without a backward left, such as gathered parameters."""
+        """Free the memory that a forward without a backward leaves behind, such as gathered parameters."""

@@ -66,8 +66,8 @@ def parallelise(
 
 
 def _prepare_layers(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> None:
-    """Add activation checkpointing and compilation to the layers. What is recomputed is part of the compiled code,
-    except that copies to host memory are outside of it."""
+    """Add activation checkpointing and compilation to the layers. Recomputation is part of the compiled code;
+    copies to host memory are outside of it."""
     offloads = spec.activation_checkpointing == "offload"
     if spec.compile and offloads:
         from worker.engine.compilation import compile_blocks

@@ -26,11 +26,11 @@ def allocate_shards(
     """Replace a module's tensors on the meta device, and return where their values belong.
 
     Args:
-        tensors: The tensors by each of their names; a tied one stays tied.
+        tensors: The tensors by each of their names; a tied tensor stays tied.
         device: Where the shards are.
         buffer_device: Where buffers are, which every rank holds whole.
-        rank: This rank's number among those that share the model.
-        shards: The number of those ranks.
+        rank: This rank's number among the ranks that share the model.
+        shards: The number of ranks that share the model.
     """
     replaced: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     destinations: dict[DeferredTensor, list[Destination]] = defaultdict(list)
@@ -50,7 +50,7 @@ def allocate_shards(
                 if isinstance(current, nn.Parameter):
                     new = nn.Parameter(memory, requires_grad=current.requires_grad)
                 rows = slice(0, len(current)) if current.ndim else slice(None)
-            # With the tensor before, so that its id is not used again.
+            # Store the old tensor, too, so that its id is not used again.
             replaced[id(current)] = current, new
             encode = encoder_of(owner) if attribute == "weight" else None
             destinations[tensor].append(Destination(memory, rows, encode))

@@ -1,7 +1,7 @@
-"""Which modules become sharding units, and how many parameters a rank then holds. Pure functions.
+"""Divides a model into sharding units, and counts the parameters that a rank then holds. Pure functions.
 
-A unit's parameters are gathered together before its forward and freed after it, except those that the backward needs
-first. Parameters of no other unit belong to the root, which stays gathered while the model computes.
+A unit's parameters are gathered together before its forward and freed after it, except parameters that the backward
+needs first. Parameters of no other unit belong to the root, which stays gathered while the model computes.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -23,11 +23,11 @@ class Unit:
     module: str
     """The module's name; empty for the root."""
     parameters: tuple[str, ...]
-    """Their names; a tied parameter has one of its names."""
+    """The names of the parameters; a tied parameter has one of its names."""
     size: int
-    """The number of elements of all of them."""
+    """The number of elements of all its parameters."""
     stays: bool = False
-    """It stays gathered from its forward to its backward, which follows at once."""
+    """Whether the unit stays gathered from its forward to its backward, which follows at once."""
 
 
 def plan_units(model: nn.Module, options: Fsdp) -> list[Unit]:
@@ -45,7 +45,7 @@ def plan_units(model: nn.Module, options: Fsdp) -> list[Unit]:
 
 
 def head_unit(model: nn.Module, units: Collection[Unit]) -> nn.Module | None:
-    """Return the head if it is a unit of its own."""
+    """Return the head if it is a separate unit."""
     name = _edges(model)[1]
     return model.get_submodule(name) if name and any(unit.module == name for unit in units) else None
 
@@ -143,7 +143,7 @@ def _named(model: nn.Module, path: str) -> list[tuple[str, nn.Parameter]]:
 
 @dataclass(frozen=True)
 class ParameterFootprint:
-    """The number of parameter elements on one rank."""
+    """The number of parameter elements on a rank."""
 
     sharded: int
     """Elements of its shards."""
@@ -154,7 +154,7 @@ class ParameterFootprint:
 def parameter_footprint(
     model: nn.Module, units: list[Unit], *, rank: int, shards: int, reshard_after_forward: bool = True
 ) -> ParameterFootprint:
-    """Return what a rank will hold of a model that is not sharded yet. Parameters are sharded along dimension 0.
+    """Return a rank's future share of a model that is not sharded yet. Parameters are sharded along dimension 0.
 
     Args:
         reshard_after_forward: False: units stay gathered until their backward (zero1, zero2), all of them at its start.
@@ -168,7 +168,7 @@ def parameter_footprint(
 
 
 def _rows(parameter: nn.Parameter, rank: int, shards: int) -> int:
-    """Return a rank's elements after `torch.chunk`: equal parts, rounded up, the last ones short or empty."""
+    """Return a rank's elements after `torch.chunk`: equal parts, rounded up; the last parts may be short or empty."""
     start, stop = shard_rows(parameter.shape[0], rank, shards)
     return (stop - start) * (parameter.numel() // parameter.shape[0])
 

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from worker.data.examples import Examples
 from worker.data.loader_processes import LoaderProcesses
 
 
-class Files:
-    train, held_out = 6, 0
-
+class Files(Examples):
     def train_batch(self, indices, device):
         if 5 in indices:
             raise ValueError("image 5 cannot be decoded")
@@ -27,7 +26,7 @@ def prepare():
     opened = []
 
     def start(order, processes=2):
-        opened.append(LoaderProcesses(Files(), order, processes=processes, seed=1))
+        opened.append(LoaderProcesses(Files((), 6, 0), order, processes=processes, seed=1))
         return opened[-1]
 
     yield start

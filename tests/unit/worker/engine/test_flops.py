@@ -8,6 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from trainyard.contract.spec.decoders import GptModel, LlamaModel
 from worker.data.examples import BatchTokens
 from worker.engine.flops import model_flops, peak_flops
+from worker.tasks.base import Task
 from worker.tasks.gpt import Gpt
 from worker.tasks.llama import Llama
 
@@ -22,7 +23,7 @@ SIZES = {
 }
 
 
-class Text:
+class Text(Task):
     tokens_per_example = TOKENS
 
 
@@ -112,7 +113,7 @@ class TestPeak:
 
 
 class TestFlops:
-    class Text:
+    class Text(Task):
         tokens_per_example = 8
 
     @pytest.mark.parametrize("tied", [True, False])

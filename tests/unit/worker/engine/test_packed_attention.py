@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from trainyard.contract.spec.decoders import GptModel
+from worker.data.examples import Examples
 from worker.engine.packed_attention import choose_packed_attention
 from worker.reporting.reporter import NullReporter
+from worker.tasks.base import Task
 from worker.tasks.gpt import Gpt
 
 GPU = torch.device("cuda")
@@ -24,7 +26,8 @@ class Recorder(NullReporter):
 def choose(device, precision="bf16", packed=True, **sizes):
     model = Gpt(GptModel(**{"width": 64, "heads": 2, "layers": 1, "context": 8, "vocab": 8, **sizes}))
     recorder = Recorder()
-    task = SimpleNamespace(examples=SimpleNamespace(packed=packed))
+    task = Task()
+    task.examples = Examples((), 1, 0, packed=packed)
     choose_packed_attention(SimpleNamespace(precision=precision), task, model, device, recorder)
     return model.takes_boundaries, recorder.events
 

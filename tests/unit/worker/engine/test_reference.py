@@ -13,16 +13,17 @@ from worker.engine import reference
 from worker.engine.precision import Precision
 from worker.engine.reference import ReferenceFile, fill_reference
 from worker.engine.strategies.base import ParallelModel
+from worker.tasks.base import Task
 
 STEPS = [np.array(batch) for batch in ([3, 1, 0], [2, 4, 5], [0, 2, 4], [5, 3, 1])]
 
 
-class Run:
+class Run(Task):
     """The examples of a run, whose reference has the negative sum of the tokens as log-probability."""
 
     def __init__(self, path, digest="d"):
         answers = [Answer(np.int32([n + 1]), np.arange(10 * n, 11 * n + 1, dtype=np.int32)) for n in range(6)]
-        self.answers = answer_examples([labelled_rows(answers, [True] * 6, 8)], {}, paired=False, length=8)
+        self.examples = answer_examples([labelled_rows(answers, [True] * 6, 8)], {}, paired=False, length=8)
         self.file, self.events, self.forwards, self.fails_at = ReferenceFile(path, digest), [], 0, None
 
     def reference_logps(self, model, batch):
@@ -48,15 +49,15 @@ class Run:
             progress=ProgressCounter(),
             reporter=self,
         )
-        pairs = self.answers.compared(STEPS)
-        return self.answers.reference[:, 0].tolist(), self.answers.other_reference.or_nan(pairs).tolist()
+        pairs = self.examples.compared(STEPS)
+        return self.examples.reference[:, 0].tolist(), self.examples.other_reference.or_nan(pairs).tolist()
 
 
 def test_every_answer_of_every_step_is_read_once(tmp_path):
     run = Run(tmp_path / "reference.npz")
     own, others = run.fill()
     assert run.events == [6 + len(others)]
-    pairs = [divmod(pair, 6) for pair in run.answers.compared(STEPS).tolist()]
+    pairs = [divmod(pair, 6) for pair in run.examples.compared(STEPS).tolist()]
     assert set(pairs) == {(3, 0), (1, 3), (0, 1), (2, 5), (4, 2), (5, 4), (0, 4), (2, 0), (5, 1), (3, 5)}
     # The last token is no input.
     assert own[3] == -(4 + 30 + 31 + 32)
@@ -87,7 +88,7 @@ def test_steps_that_are_added_are_read_too(tmp_path):
     Run(tmp_path / "reference.npz").fill(STEPS[:2])
     more = Run(tmp_path / "reference.npz")
     assert more.fill() == Run(None).fill()
-    assert more.events == [len(more.answers.compared(STEPS)) - len(more.answers.compared(STEPS[:2]))]
+    assert more.events == [len(more.examples.compared(STEPS)) - len(more.examples.compared(STEPS[:2]))]
 
 
 @pytest.mark.parametrize("lost", ["digest", "file", "steps"])

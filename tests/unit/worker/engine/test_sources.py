@@ -1,7 +1,5 @@
 """Digests of the base, the examples and their order."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -12,6 +10,7 @@ from worker.data.examples import Examples
 from worker.data.sampler import GlobalBatches
 from worker.data.token_rows import RowExamples, Segment, build_token_rows
 from worker.engine.sources import source_digests
+from worker.tasks.base import Task
 
 VALUES = torch.arange(12.0).reshape(6, 2)
 
@@ -28,7 +27,8 @@ def rows(*, tokens=(1, 2, 3), held_out=(7, 8)):
 
 
 def digests(examples, seed=0, **changes):
-    task = SimpleNamespace(examples=examples)
+    task = Task()
+    task.examples = examples
     return source_digests(spec(**changes), task, GlobalBatches(examples.train, 1, seed=seed))
 
 

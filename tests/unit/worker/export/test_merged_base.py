@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,6 +17,7 @@ from worker.engine.sources import base_digest
 from worker.engine.trainable import freeze_parameters
 from worker.export.checkpoint import export_checkpoint
 from worker.export.weights import export_weights
+from worker.tasks.base import Task
 from worker.tasks.hf_model import HfFolder
 
 
@@ -92,7 +92,8 @@ class TestExportOfACheckpoint:
 
 class TestExportOfARun:
     def run(self, spec, folder, module, sources, **options):
-        task = SimpleNamespace(build_model=lambda: HfFolder(spec.model.path).load(packed=False))
+        task = Task()
+        task.build_model = lambda: HfFolder(spec.model.path).load(packed=False)
         export_weights(folder, module, spec, task, 9, single_rank(), sources=sources, **options)
 
     @pytest.mark.parametrize("name", ["chat_template.jinja", "generation_config.json", "README.md"])
