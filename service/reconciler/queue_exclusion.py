@@ -9,15 +9,15 @@ from pathlib import Path
 import structlog
 from sqlalchemy.orm import Session
 
-from service.cluster.exclusions import ExcludedNode
+from service.cluster.exclusions import WINDOW, ExcludedNode
 from service.cluster.repository import ClusterRepository, NodeFaultRepository
 from service.core.clock import Clock
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
-from service.reconciler.repository import jobs_of_attempts, pending_attempt_ids
-from service.reconciler.submission.attempts import NodeChoice, explain_avoided, spec_exclusions
+from service.reconciler.repository import jobs_of_attempts, long_pending_ids, pending_attempt_ids
+from service.reconciler.submission.attempts import NodeChoice, explain_avoided, explain_lifted, spec_exclusions
 from service.scheduler.base import QueueEditor, Scheduler, SchedulerUnavailableError, SubmittedJob
 from service.specs.site import partition_names
 from trainyard.contract.layout import RunLayout
@@ -44,6 +44,8 @@ class _Change:
     new: list[ExcludedNode]
     fixed: tuple[str, ...]
     """The nodes that its spec, and its own earlier attempts, exclude."""
+    own: list[str]
+    """The nodes that its own earlier attempts exclude."""
 
     @property
     def group(self) -> _Group:
@@ -98,7 +100,7 @@ class QueueExclusion:
             self._state, self._examined, self._failures = state, set(), Counter()
         pending = pending_attempt_ids(session, with_exclusions=not excluded.nodes)
         self._examined &= pending
-        ids = sorted(pending - self._examined)[:_MAX_JOBS]
+        ids = sorted((pending - self._examined) | long_pending_ids(session, now - WINDOW))[:_MAX_JOBS]
         if not ids:
             return []
         cluster = clusters.resource(backend, now)
@@ -108,7 +110,8 @@ class QueueExclusion:
             names = partition_names(spec.resources, cluster)
             avoided = () if NODE_TEST in job.labels else tuple(excluded.within(names))
             choice = NodeChoice(avoided, tuple(members.get(name, ()) for name in sorted(names)))
-            if (change := _change(job, attempt, spec, choice)) is not None:
+            own = attempt.excluded_nodes if attempt.created_at > now - WINDOW else []
+            if (change := _change(job, attempt, spec, choice, own)) is not None:
                 changes.append(change)
             else:
                 self._examined.add(attempt.id)
@@ -120,7 +123,10 @@ class QueueExclusion:
             jobs = JobRepository(session, self.clock())
             for change in changes:
                 job, attempt = jobs.get_for_update(change.job.pk), jobs.get_attempt(change.attempt.id)
-                attempt.cluster_exclusions = change.cluster_exclusions
+                lifted = [name for name in attempt.excluded_nodes if name not in change.own]
+                attempt.cluster_exclusions, attempt.excluded_nodes = change.cluster_exclusions, change.own
+                if lifted and job.attempt_id == attempt.id:
+                    explain_lifted(jobs, job, attempt, lifted, WINDOW)
                 if change.new and job.attempt_id == attempt.id:
                     explain_avoided(jobs, job, attempt, change.new)
                 self._examined.add(attempt.id)
@@ -130,13 +136,14 @@ class QueueExclusion:
         return SubmittedJob(attempt.tag, str(attempt.scheduler_id), folder, job.unix_uid)
 
 
-def _change(job: Job, attempt: Attempt, spec: TrainingSpec, choice: NodeChoice) -> _Change | None:
+def _change(job: Job, attempt: Attempt, spec: TrainingSpec, choice: NodeChoice, own: Sequence[str]) -> _Change | None:
     """Return the necessary change, if any. An attempt that was made after the exclusion has had it from its beginning,
     unless the scheduler refused it."""
-    fixed = (*spec_exclusions(spec), *attempt.excluded_nodes)
+    fixed = (*spec_exclusions(spec), *own)
     stays = [node for node in choice.avoided if node.name in attempt.cluster_exclusions]
     new = [node for node in choice.avoided if node.since > attempt.created_at and node.name not in fixed]
     new = [node for node in new if node not in stays]
-    expected = replace(choice, avoided=(*stays, *new)).shared(spec, attempt.excluded_nodes)
-    new = [node for node in new if node.name in expected]
-    return _Change(job, attempt, expected, new, fixed) if expected != attempt.cluster_exclusions else None
+    expected = replace(choice, avoided=(*stays, *new)).shared(spec, own)
+    if expected == attempt.cluster_exclusions and list(own) == attempt.excluded_nodes:
+        return None
+    return _Change(job, attempt, expected, [node for node in new if node.name in expected], fixed, list(own))

@@ -105,6 +105,9 @@ def known_tags(session: Session, tags: Sequence[str]) -> set[str]:
     return {tag for chunk in chunks for tag in session.scalars(sa.select(Attempt.tag).where(Attempt.tag.in_(chunk)))}
 
 
+_IN_QUEUE = Attempt.claimed_at.is_(None), Attempt.scheduler_id.is_not(None)
+
+
 def pending_attempt_ids(session: Session, *, with_exclusions: bool) -> set[str]:
     """Return the attempts that are in the scheduler's queue and have not started.
 
@@ -114,7 +117,14 @@ def pending_attempt_ids(session: Session, *, with_exclusions: bool) -> set[str]:
     query = sa.select(Attempt.id).join(Job, Job.attempt_id == Attempt.id).where(Job.status == "pending")
     if with_exclusions:
         query = query.where(sa.cast(Attempt.cluster_exclusions, sa.Text) != "[]")
-    return set(session.scalars(query.where(Attempt.claimed_at.is_(None), Attempt.scheduler_id.is_not(None))))
+    return set(session.scalars(query.where(*_IN_QUEUE)))
+
+
+def long_pending_ids(session: Session, before: datetime) -> set[str]:
+    """Return the attempts in the scheduler's queue, made before a time, that exclude nodes where their jobs failed."""
+    query = sa.select(Attempt.id).join(Job, Job.attempt_id == Attempt.id).where(Job.status == "pending", *_IN_QUEUE)
+    own = sa.cast(Attempt.excluded_nodes, sa.Text) != "[]"
+    return set(session.scalars(query.where(own, Attempt.created_at <= before)))
 
 
 def jobs_of_attempts(session: Session, ids: Sequence[str]) -> list[tuple[Job, Attempt]]:

@@ -171,7 +171,8 @@ class Night:
         self._to_a_job("RUNNING", lambda number: ("scontrol", "suspend", number))
 
     def release(self) -> None:
-        """Undo holds and suspensions."""
+        """Undo holds and suspensions, and repair nodes, as an administrator does: a late end drains some of them."""
+        self._resume_nodes()
         with suppress(RuntimeError):
             for number, _, state in self._slurm.jobs(states="PENDING,SUSPENDED"):
                 self._try("scontrol", "resume" if state == "SUSPENDED" else "release", number)
@@ -180,7 +181,6 @@ class Night:
         """Repair all, the controller first: it executes the other repairs."""
         for name in sorted(self._broken, key=lambda name: name != "controller"):
             self._broken.pop(name)()
-        self._resume_nodes()
         self.release()
 
     def _toggle(self, name: str, break_it: Callable[[], object], repair: Callable[[], object]) -> None:

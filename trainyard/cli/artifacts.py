@@ -40,7 +40,9 @@ def artifacts(
             fetch(client, job.id, targets, force=force, as_json=as_json)
             return
         listed = client.artifacts(job.id)
-    print_list(listed, ("PATH", "SIZE", "WRITTEN"), _row, as_json=as_json, empty_message="no artifacts")
+    work = f"; other files of its program are in {job.run_directory}/work on the nodes (`run --keep PATH`)"
+    empty = "no artifacts" + (work if job.spec["task"] == "script" else "")
+    print_list(listed, ("PATH", "SIZE", "WRITTEN"), _row, as_json=as_json, empty_message=empty)
 
 
 def _row(artifact: ArtifactResource) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from trainyard.cli.arguments import parse_date
 from trainyard.cli.errors import UsageError, print_note
 from trainyard.cli.output import one_line, print_json, print_text
 from trainyard.client import Client, NotFoundError
+from trainyard.contract.terminal_text import last_written
 from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.logs import LogLevel
 
@@ -68,7 +69,7 @@ def print_matches(
             if as_json:
                 print_json({"rank": rank, "offset": line.offset, "level": line.level, "text": line.text})
             else:
-                print_text(f"{f'[{rank}] ' if len(ranks) > 1 else ''}{one_line(line.text)}\n")
+                print_text(f"{f'[{rank}] ' if len(ranks) > 1 else ''}{one_line(last_written(line.text))}\n")
     if not count:
         print_note("no line matches")
         raise typer.Exit(1)

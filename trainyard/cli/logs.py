@@ -19,9 +19,10 @@ from trainyard.cli.log_search import (
     print_matches,
     ranks_of,
 )
-from trainyard.cli.output import print_error, print_json, print_text
+from trainyard.cli.output import LogPrinter, print_error, print_json, print_text
 from trainyard.client import Client, LogChunk, NotFoundError, TrainyardError
 from trainyard.client.retry import backoff, is_transient
+from trainyard.contract.terminal_text import last_written
 from trainyard.contract.wire.jobs import TERMINAL, JobResource
 
 
@@ -34,6 +35,8 @@ class Level(StrEnum):
 
 POLL_SECONDS = 1.0
 GIVE_UP_SECONDS = 3600.0
+NOTE_SECONDS = 5.0
+"""Between two notes about a job that has no log yet and stays in its status."""
 
 
 def logs(
@@ -73,7 +76,7 @@ def logs(
         if around is not None:
             number, start = offset_around(client, job, rank, attempt, around)
             for line in lines_around(client, job, rank, number, start, context):
-                print_json({"rank": rank, "text": line}) if as_json else print_text(f"{line}\n")
+                print_json({"rank": rank, "text": line}) if as_json else print_text(f"{last_written(line)}\n")
             return
         position = LogPosition(attempt or (job.attempt.number if job.attempt else None), rank, tail=tail)
         if since is not None and position.attempt is not None:
@@ -99,14 +102,17 @@ def _check_options(*, searched: bool, live: bool, since: bool, around: bool) -> 
 def _print(
     client: Client, job: JobResource, position: "LogPosition", *, follow: bool, fixed: bool, as_json: bool
 ) -> None:
-    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    decoder, printer = codecs.getincrementaldecoder("utf-8")(errors="replace"), LogPrinter()
     source = Follower(client, job, position, fixed=fixed).chunks() if follow else read(client, job, position)
-    for start, chunk in source:
-        text = decoder.decode(chunk.data)
-        if as_json:
-            print_json({"attempt": start.attempt, "rank": start.rank, "offset": chunk.offset, "text": text})
-        else:
-            print_text(text)
+    try:
+        for start, chunk in source:
+            text = decoder.decode(chunk.data)
+            if as_json:
+                print_json({"attempt": start.attempt, "rank": start.rank, "offset": chunk.offset, "text": text})
+            else:
+                printer.print(text)
+    finally:
+        printer.close()
 
 
 @dataclass(frozen=True)
@@ -148,7 +154,9 @@ class Follower:
         self._missing: NotFoundError | None = None
         self._waited = 0.0
         self._failures = 0
-        self._noted = False
+        self._noted: tuple[str, str] | None = None
+        """The status and its message that were printed last, while there was no log."""
+        self._noted_at = 0.0
 
     def chunks(self) -> Iterator[PositionedChunk]:
         ended = False
@@ -201,10 +209,14 @@ class Follower:
         return True
 
     def _note_missing_log(self) -> None:
-        """Print once that the log does not exist yet, and the job's status."""
-        if not self._noted and (self._position.attempt is None or self._missing is not None):
-            print_note(f"waiting for the log; the job is {self._job.status}: {self._job.status_message}", prefix="")
-            self._noted = True
+        """Print why there is no log yet: at first, if the job's status changes, and at times if its message does."""
+        if self._position.attempt is not None and self._missing is None:
+            return
+        noted, now = (self._job.status, self._job.status_message), time.monotonic()
+        is_new = self._noted is None or noted[0] != self._noted[0]
+        if is_new or (noted != self._noted and now - self._noted_at >= NOTE_SECONDS):
+            print_note(f"waiting for the log; the job is {noted[0]}: {noted[1]}", prefix="")
+            self._noted, self._noted_at = noted, now
 
     def _wait_for_service(self, error: TrainyardError) -> None:
         if not is_transient(error) or self._waited > GIVE_UP_SECONDS:

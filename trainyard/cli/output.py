@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainyard.contract.sizes import format_size
+from trainyard.contract.terminal_text import last_written
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -72,6 +73,32 @@ def print_text(text: str) -> None:
     """Print text of the service, sanitized."""
     sys.stdout.write(sanitize(text))
     sys.stdout.flush()
+
+
+class LogPrinter:
+    """Prints a program's log, sanitized. A terminal overwrites a line as the program does; elsewhere, its last state
+    is printed, once the line is complete."""
+
+    def __init__(self) -> None:
+        self._overwrites = is_terminal()
+        self._line = ""
+        """The beginning of a line that is not complete."""
+
+    def print(self, text: str) -> None:
+        """Print the next part of the log."""
+        if self._overwrites:
+            text = "\r".join(map(sanitize, text.replace("\r\n", "\n").split("\r")))
+        else:
+            *lines, self._line = (self._line + text).split("\n")
+            text = "".join(f"{sanitize(last_written(line))}\n" for line in lines)
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    def close(self) -> None:
+        """Print the rest of a line without an end."""
+        sys.stdout.write(sanitize(last_written(self._line)))
+        sys.stdout.flush()
+        self._line = ""
 
 
 def print_json(resource: BaseModel | dict[str, Any]) -> None:

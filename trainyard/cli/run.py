@@ -12,7 +12,7 @@ import yaml
 from trainyard.cli.arguments import AfterOption, JsonOption, make_client, print_submitted
 from trainyard.cli.errors import FAILED, INTERRUPTED, UsageError, print_note, use_json_output
 from trainyard.cli.logs import Follower, LogPosition
-from trainyard.cli.output import format_metric, print_error, print_json, print_text
+from trainyard.cli.output import LogPrinter, format_metric, print_error, print_json, print_text
 from trainyard.cli.plots import sparkline
 from trainyard.cli.watch import print_outcome
 from trainyard.client import Client
@@ -173,11 +173,12 @@ def follow_program(
     Args:
         program: The program that was submitted from `folder`, to explain an error about a file.
     """
-    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    decoder, printer = codecs.getincrementaldecoder("utf-8")(errors="replace"), LogPrinter()
     try:
         for _, chunk in Follower(client, job, LogPosition(None, "0"), fixed=False).chunks():
             if not as_json:
-                print_text(decoder.decode(chunk.data))
+                printer.print(decoder.decode(chunk.data))
+        printer.close()
         job = client.job(job.id).resource
     except KeyboardInterrupt:
         print_error(

@@ -16,10 +16,10 @@ _ESCAPES = re.compile(
 def clean(text: str) -> str:
     """Return the text without escape sequences and control characters; of an overwritten line, the last state."""
     lines = text.replace("\r\n", "\n").split("\n")
-    return "\n".join(_ESCAPES.sub("", _last_written(line)) for line in lines)
+    return "\n".join(_ESCAPES.sub("", last_written(line)) for line in lines)
 
 
-def _last_written(line: str) -> str:
+def last_written(line: str) -> str:
     """Return the text after the last carriage return. Programs that overwrite a line write a carriage return before or
     after it."""
     line = line.rstrip("\r")

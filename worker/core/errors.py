@@ -62,7 +62,7 @@ class RankError(BaseModel):
     host: str
     pid: int
     exit_code: int | None = None
-    """The program's exit code, if it ended without a signal."""
+    """The program's exit code; after a signal, 128 and its number, as shells state it."""
 
 
 def describe(error: BaseException, *, rank: int, execution: int, spec: TrainingSpec | None = None) -> RankError:
@@ -115,7 +115,7 @@ def describe_foreign_error(
         traceback=clean(traceback)[-60000:],
         hint=_MISSING_MODULE if type_ == "ModuleNotFoundError" else None,
         final=final,
-        exit_code=exit_code if exit_code >= 0 else None,
+        exit_code=exit_code if exit_code >= 0 else 128 - exit_code,
         time=time,
         host=host,
         pid=pid,

@@ -88,10 +88,13 @@ def _from_exit(end: RankExit, spec: TrainingSpec | None) -> FirstFailure:
     advice = memory_hint(spec, on_device=False) if spec and end.exitcode == -signal.SIGKILL else None
     if end.out_of_memory:
         message = f"{rank} was ended by {name}: the kernel counted an out-of-memory kill in this job's cgroup"
-        failure = Failure(rank=end.rank, host=host, type=name, message=message, hint=advice)
+        failure = Failure(
+            rank=end.rank, host=host, type=name, message=message, hint=advice, exit_code=128 - end.exitcode
+        )
         return FirstFailure("out_of_memory", failure)
     hint = f"A SIGKILL of unknown origin is usually the host's out-of-memory killer. {advice}" if advice else None
-    failure = Failure(rank=end.rank, host=host, type=name, message=f"{rank} was ended by {name}", hint=hint)
+    message = f"{rank} was ended by {name}"
+    failure = Failure(rank=end.rank, host=host, type=name, message=message, hint=hint, exit_code=128 - end.exitcode)
     return FirstFailure("error", failure)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import accumulate
 
 from sqlalchemy.orm import Session
@@ -89,6 +89,14 @@ def explain_avoided(jobs: JobRepository, job: Job, attempt: Attempt, avoided: Se
     message = f"attempt {attempt.number} avoids {named}, as all jobs do now; `trainyard cluster` shows until when"
     data = {"nodes": attempt.cluster_exclusions, "attempt": attempt.number}
     jobs.add_event(job, "node_excluded", message, level="warning", data=data)
+
+
+def explain_lifted(jobs: JobRepository, job: Job, attempt: Attempt, nodes: Sequence[str], waited: timedelta) -> None:
+    """Add an event about nodes that an attempt may use again: the other nodes may be out of service for days."""
+    wait, names = f"has waited for {waited.seconds // 60} minutes", ", ".join(nodes)
+    message = f"attempt {attempt.number} {wait}, and may use {names} again, where an earlier attempt failed"
+    data = {"nodes": list(nodes), "attempt": attempt.number}
+    jobs.add_event(job, "node_exclusion_lifted", message, level="warning", data=data)
 
 
 @dataclass(frozen=True)

@@ -358,7 +358,7 @@ class Failure(Document):
     """Whether another rank, which left no error, caused this error."""
 
     exit_code: Annotated[int, Field(ge=0, le=255), BeforeValidator(reject_bool)] | None = None
-    """The exit code of a user's program."""
+    """Exit code of a user's program; after a signal, 128 and its number."""
 
     @property
     def summary(self) -> str:

@@ -352,6 +352,22 @@ def test_pending_attempts_use_a_node_again_if_the_partition_shrinks(world: World
     assert edits_of(world, queue, waits) == [["n[3-4]"]]
 
 
+def test_a_long_wait_lifts_the_exclusions_of_the_job(world: World, queue: EditingScheduler) -> None:
+    """The other nodes may be drained for days."""
+    (job,) = fail_to_start(world, "n2", jobs=1)
+    world.tick(60)
+    assert world.launch_document(job).excluded_nodes == ("n2",)
+    world.clock.advance(29 * 60 - 2)
+    world.tick()
+    assert edits_of(world, queue, job) == []
+    world.clock.advance(120)
+    world.tick(3)
+    assert edits_of(world, queue, job) == [[]]
+    assert events(world, job)[0]["message"] == (
+        "Attempt 2 has waited for 30 minutes, and may use n2 again, where an earlier attempt failed"
+    )
+
+
 def test_an_attempt_excludes_no_more_nodes_than_it_can_do_without(world: World) -> None:
     two_nodes(world)
     job = world.submit()
