@@ -382,9 +382,21 @@ class TestLogs:
         done = run("logs", "a1", "-f")
         assert done.exit_code == 0
         assert done.stdout == "one\nlate\ntwo\nend\n"
-        waited, lost = done.stderr.splitlines()
+        waited, started, lost = done.stderr.splitlines()
         assert waited == "waiting for the log; the job is queued: waits for the reconciler"
+        assert started.startswith("waiting for the log; the job is running: ")
         assert lost.startswith("connection lost, waiting for the service: cannot connect")
+
+    def test_changes_of_a_waiting_job_are_printed(self, service, run):
+        failed = {"status_message": "`after` requires jobs to succeed: prepare failed."}
+        waits = job("a1", status_message="Waiting to be submitted.")
+        over = job("a1", status="cancelled", attempt=None, **failed)
+        service.on("GET", "/v1/jobs/a1", waits, waits, job("a1", status="pending"), job("a1", **failed), over)
+        assert [line.split("is ")[1].split(":")[0] for line in run("logs", "a1", "-f").stderr.splitlines()[:3]] == [
+            "queued",
+            "pending",
+            "queued",
+        ]
 
     def test_following_an_unknown_rank_ends_with_an_error(self, service, run):
         service.on("GET", "/v1/jobs/a1", job("a1", status="failed", attempt=attempt(1)))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.cpu_limit import at_most
 from trainyard.cli import output, tables
-from trainyard.cli.output import escape_name, format_duration, format_metric, one_line, sanitize
+from trainyard.cli.output import LogPrinter, escape_name, format_duration, format_metric, one_line, sanitize
 from trainyard.cli.plots import plot, sparkline
 from trainyard.contract.sizes import format_size
 
@@ -119,3 +119,23 @@ class TestFormatting:
     )
     def test_size(self, count, expected):
         assert format_size(count) == expected
+
+
+class TestLogPrinter:
+    PARTS = ("a\r\nbar 1%", "\rbar 2%\r", "bar 100%\r", "\nend\x1b[31m", " red\n10%\r20%")
+
+    def print(self, capsys: pytest.CaptureFixture[str]) -> str:
+        printer = LogPrinter()
+        for part in self.PARTS:
+            printer.print(part)
+        printer.close()
+        return capsys.readouterr().out
+
+    def test_a_file_gets_the_last_state_of_each_line(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert self.print(capsys) == "a\nbar 100%\nend red\n20%"
+
+    def test_a_terminal_overwrites_lines(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(output, "is_terminal", lambda: True)
+        assert self.print(capsys) == "a\nbar 1%\rbar 2%\rbar 100%\r\nend red\n10%\r20%"
