@@ -20,11 +20,11 @@ PHRASES = {
     "as it is, as they are": re.compile(r"\bas (?:it is|they are)\b"),
 }
 LIMITS = {
-    "that of, those of": 1.72,
-    "what": 3.7,
-    "one, ones": 10.8,
-    "Of, By at the beginning": 0.48,
-    "as it is, as they are": 0.43,
+    "that of, those of": 0.05,
+    "what": 0.4,
+    "one, ones": 2.0,
+    "Of, By at the beginning": 0.05,
+    "as it is, as they are": 0.1,
 }
 """Matches in 1,000 words of docstrings and comments, at most."""
 
