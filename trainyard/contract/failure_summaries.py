@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trainyard.contract.wire.failure_summary import FailureSummary, Fix, Frame
-from trainyard.contract.wire.reports import Failure
+from trainyard.contract.wire.reports import UNNAMED_FAILURE, Failure
 
 NON_FINITE_LOSS = "the loss became NaN or infinite"
 """Beginning of the message of a run that ended because its loss was not finite."""
@@ -16,7 +16,7 @@ _CHAINED = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
 )
-_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
+_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 _FRAME = re.compile(r'^ *File "(?P<file>[^"\n]{1,1000})", line (?P<line>\d{1,9}), in (?P<function>[^\n]{1,200})$')
 _START = re.compile(r"^.{0,40}INFO rank \d+, attempt \d+(?:, restart \d+)?, pid \d+\n", re.MULTILINE)
 """The line with which the log of a rank begins, and again after each restart."""
@@ -40,10 +40,11 @@ _FIXABLE = frozenset(
 def summarize_failure(failure: Failure, spec: Mapping[str, Any]) -> FailureSummary:
     """Return the summary that a person reads first."""
     text = failure.traceback
-    is_traceback = _HEADER in text
+    # Without a known exception, a traceback before the end of the output is that of an exception that was caught.
+    is_traceback = _HEADER in text and (failure.type != UNNAMED_FAILURE or _ends_with_traceback(text))
     non_finite = failure.message.startswith(NON_FINITE_LOSS)
     return FailureSummary(
-        frame=user_frame(text),
+        frame=user_frame(text) if is_traceback else None,
         is_traceback=is_traceback,
         last_lines=last_lines(text),
         fixes=[*_lower_rate(spec)] if non_finite else [*_fixes_of_hint(failure.hint or "")],
@@ -71,12 +72,16 @@ def _outside_tracebacks(lines: Sequence[str]) -> Iterator[str]:
             yield line
 
 
+def _ends_with_traceback(text: str) -> bool:
+    return not list(_outside_tracebacks(text[text.rfind(_HEADER) :].splitlines()))
+
+
 def user_frame(text: str) -> Frame | None:
     """Return the last frame of the last traceback that is neither in a library nor in Trainyard."""
     start = text.rfind(_HEADER)
     if start < 0:
         return None
-    lines = text[start:].splitlines()
+    lines = _RANK_PREFIX.sub("", text[start:]).splitlines()
     for number in range(len(lines) - 1, -1, -1):
         match = _FRAME.match(lines[number])
         if match is None:

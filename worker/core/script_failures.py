@@ -21,6 +21,7 @@ _OWN_LINE = re.compile(r"[-\d]{10} [:\d]{8}\+\d{4} INFO rank \d+, attempt ")
 """The line that a rank writes before it becomes the program."""
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
 _FRAME = re.compile(r'^\s*File "(?P<path>[^"]*)", line (?P<line>\d+), in (?P<function>.*)$')
+_TRACEBACK = "Traceback (most recent call last):"
 _WITH_DIGITS = re.compile(r"\w*\d\w*")
 _SIGNATURE_LINES = 8
 _ABORTED = "terminate called without an active exception"
@@ -93,7 +94,19 @@ def _recorded(exception: Mapping[str, Any]) -> ProgramError:
     described = [exception, *exception.get("causes", ()), *exception.get("parts", ())]
     related = [(str(name), str(one.get("message", ""))) for one in described for name in one.get("bases", ())]
     message = "\n".join([str(exception.get("message", "")), *map(str, exception.get("notes", ()))])
-    return ProgramError(str(exception.get("type", "Exception")), message, tuple(related))
+    type_ = str(exception.get("type", "Exception"))
+    # Pools and loaders raise an exception whose message has the traceback of their worker.
+    if inner := _quoted(message):
+        return ProgramError(*inner, ((type_, message), *related))
+    return ProgramError(type_, message, tuple(related))
+
+
+def _quoted(message: str) -> tuple[str, str] | None:
+    """Return type and message of the exception whose traceback a message ends with; None if it has none."""
+    _, header, text = message.rpartition(_TRACEBACK)
+    lines = [line for line in text.splitlines() if line and not line.startswith(" ")] if header else []
+    match = re.fullmatch(r"([A-Za-z_][\w.]*)(?:: ?(.*))?", lines[0]) if lines else None
+    return (match[1], "\n".join([match[2] or "", *lines[1:]]).strip()) if match else None
 
 
 def find_error(text: str) -> ProgramError | None:

@@ -5,7 +5,7 @@ import socket
 from datetime import UTC, datetime
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
-from trainyard.contract.wire.reports import ExitReason, Failure, FinishRecord
+from trainyard.contract.wire.reports import UNNAMED_FAILURE, ExitReason, Failure, FinishRecord
 from worker.core.errors import RankError, describe_foreign_error, write_error
 from worker.core.rank_exits import RankExit, read_rank_exits
 from worker.core.script_failures import (
@@ -78,7 +78,7 @@ def _describe(layout: AttemptLayout, rank_exit: RankExit, execution: int) -> Ran
     if error is None and not rank_exit.message and (line := last_line(tail)):
         unnamed += f"; the last line of its output: {line}"
     return describe_foreign_error(
-        error.type if error else "ScriptFailed",
+        error.type if error else UNNAMED_FAILURE,
         error.message if error else unnamed,
         traceback=_shown_output(rank_exit.traceback, tail, is_hooked=bool(rank_exit.hook)),
         rank=rank_exit.rank,

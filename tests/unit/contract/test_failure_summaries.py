@@ -70,6 +70,22 @@ def test_code_outside_of_the_upload_is_the_users_too() -> None:
     assert (frame.file, frame.source) == ("/home/me/project/spirals.py", "run()")
 
 
+def test_frames_of_marked_ranks_are_frames() -> None:
+    text = "".join(f"[rank1]: {line}" for line in f"{OURS}{USER}IndexError: rank one broke\n".splitlines(keepends=True))
+    frame = user_frame(text)
+    assert frame is not None
+    assert (frame.file, frame.line, frame.source) == ("sub/spirals.py", 8, 'batch["hot"]\n~~~~~^^^^^^^')
+
+
+def test_caught_exception_is_not_the_frame_of_a_failure() -> None:
+    caught = f"{OURS}{USER}RuntimeError: CUDA error\n"
+    summary = summarize_failure(failure(f"{caught}validation accuracy below threshold\n", type="ScriptFailed"), {})
+    assert (summary.frame, summary.is_traceback) == (None, False)
+    assert summary.last_lines == ["validation accuracy below threshold"]
+    assert summarize_failure(failure(caught, type="ScriptFailed"), {}).frame is not None
+    assert summarize_failure(failure(f"{caught}more\n"), {}).frame is not None
+
+
 def test_last_of_several_tracebacks_counts() -> None:
     first = OURS + USER + "KeyError: 1\n\nDuring handling of the above exception, another exception occurred:\n\n"
     second = f'Traceback (most recent call last):\n  File "{CODE}/main.py", line 9, in main\n    retry()\nKeyError: 2\n'

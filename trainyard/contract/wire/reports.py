@@ -79,6 +79,8 @@ ExitReason = Literal[
 continues from a checkpoint. `paused`: the run has reached `pause_at_step` of the launch document. `disk_full`: a
 filesystem was full or read-only. `node_failure`: a node was lost; no rank caused the failure."""
 
+UNNAMED_FAILURE = "ScriptFailed"
+"""`Failure.type` of a program that failed without an exception, as far as is known."""
 NODE_NOT_READY = "NodeNotReady"
 """`Failure.type` of an attempt whose ranks were not started, because a check of `Failure.node` failed."""
 CONTINUE_REASONS: frozenset[str] = frozenset({"preempted", "time_limit"})

@@ -131,6 +131,26 @@ def test_notes_follow_the_message() -> None:
     assert (error and error.message) == "a\nin epoch 3"
 
 
+IN_POOL = "\n\n-- Process 1 terminated with the following error:\n" + trace("ZeroDivisionError: in spawned")
+IN_LOADER = "Caught Bad in DataLoader worker process 0.\nOriginal " + trace("mine.Bad: line 1\nline 2")
+CHAINED = trace("KeyError: 1") + "\nDuring handling of the above exception, another exception occurred:\n\n"
+
+
+@pytest.mark.parametrize(
+    ("quoted", "type_", "message"),
+    [
+        (IN_POOL, "ZeroDivisionError", "in spawned"),
+        (IN_LOADER, "mine.Bad", "line 1\nline 2"),
+        (CHAINED + trace("Diverged"), "Diverged", ""),
+    ],
+)
+def test_exception_of_a_worker_is_the_error_of_its_pool(quoted: str, type_: str, message: str) -> None:
+    error = error_of(hooked(exception=exception("ProcessRaisedException", message=quoted)), "")
+    assert error is not None
+    assert (error.type, error.message) == (type_, message)
+    assert ("ProcessRaisedException", quoted) in error.related, "it may be retried for either"
+
+
 def test_message_of_torchruns_error_file_may_have_any_type() -> None:
     recorded = RankExit(0, 1, pid=1, time=0.0, message="Bad: my words: two")
     assert error_of(recorded, trace("ValueError: caught")) == ProgramError("Bad", "my words: two")
