@@ -101,4 +101,4 @@ def program_path(argv: Sequence[str], folder: Path) -> tuple[tuple[str, ...], st
             f"{argv[0]!r} is outside of the uploaded folder {str(root)!r}; change to its folder, use --code, or name a "
             "file of the nodes by its absolute path"
         )
-    return tuple(argv), f"{argv[0]} is outside of the uploaded folder: it must exist at this path on the nodes"
+    return (str(path), *argv[1:]), f"{path} is outside of the uploaded folder: it must exist at this path on the nodes"

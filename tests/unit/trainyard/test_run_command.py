@@ -121,8 +121,9 @@ def test_a_path_inside_of_the_folder_is_made_relative(dry_run, tmp_path):
     assert dry_run("python", f"{tmp_path}/sub/../train.py")["argv"] == ["train.py"]
 
 
-def test_an_absolute_path_elsewhere_is_retained_and_stated(run, tmp_path):
-    done = run("run", "--dry-run", "python", "/opt/train.py")
+@pytest.mark.parametrize("path", ["/opt/train.py", "/opt/sub/../train.py"])
+def test_an_absolute_path_elsewhere_is_retained_and_stated(run, path):
+    done = run("run", "--dry-run", "python", path)
     assert yaml.safe_load(done.stdout)["argv"] == ["/opt/train.py"]
     assert done.stderr == (
         "note: /opt/train.py is outside of the uploaded folder: it must exist at this path on the nodes\n"
