@@ -1,6 +1,7 @@
 """`show` and `profile`."""
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -30,6 +31,9 @@ from trainyard.contract.sizes import format_size
 from trainyard.contract.spec.prerequisites import prerequisites_of
 from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.worker_events import WORKER_PREFIX
+
+_MAX_VALUES = 40
+"""Maximum number of metadata, of parameters and of tags; trainers report hundreds."""
 
 
 def show(
@@ -77,6 +81,8 @@ def _facts(job: JobResource) -> Iterator[tuple[str, str]]:
     yield "status", f"{job.status}{reason}: {job.status_message}"
     if after := prerequisites_of(job.spec.get("after", ())):
         yield "after", ", ".join(f"{one.job_id}{' (any end)' if one.any_end else ''}" for one in after)
+    if argv := job.spec.get("argv"):
+        yield "program", shlex.join(argv)
     yield "created", f"{format_age(job.created_at)} by {job.created_by}"
     if commit := _commit(job.metadata):
         yield "commit", commit
@@ -96,8 +102,7 @@ def _facts(job: JobResource) -> Iterator[tuple[str, str]]:
     if job.attempt is not None:
         yield "attempt", _attempt(job)
     for key, value in sorted(job.metrics.items()):
-        yield "", f"  {key:<32}{format_metric(key, value)}"
-    yield from _reported(job)
+        yield "", f"  {key:<31} {format_metric(key, value)}"
     if job.last_checkpoint_step is not None:
         yield "checkpoint", f"step {job.last_checkpoint_step}{export_suggestion(job)}"
     if job.origin is not None:
@@ -106,6 +111,7 @@ def _facts(job: JobResource) -> Iterator[tuple[str, str]]:
     yield "folder", job.run_directory + disk
     for line in error_lines(job):
         yield "", line
+    yield from _reported(job)
 
 
 def _commit(labels: Mapping[str, str]) -> str:
@@ -122,8 +128,10 @@ def _reported(job: JobResource) -> Iterator[tuple[str, str]]:
     for title, values in (("metadata", job.metadata), ("parameters", job.parameters), ("tags", job.tags)):
         if values:
             yield title, ""
-        for name, value in sorted(values.items()):
-            yield "", f"  {name:<32}{value if isinstance(value, str) else json.dumps(value)}"
+        for name, value in sorted(values.items())[:_MAX_VALUES]:
+            yield "", f"  {name:<31} {value if isinstance(value, str) else json.dumps(value)}"
+        if (more := len(values) - _MAX_VALUES) > 0:
+            yield "", f"  {more} more: trainyard show {job.id} --json"
     if job.notes:
         for number, line in enumerate(job.notes.splitlines()):
             yield "notes" if number == 0 else " ", line
