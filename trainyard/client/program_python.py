@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.client.errors import InvalidRequestError
+from trainyard.client.program_wrappers import program_position
 
 PYTHON_NAME = re.compile(r"python(3(\.\d+)?)?")
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
@@ -45,12 +46,14 @@ def choose_python(
     Raises:
         InvalidRequestError: the named Python cannot be used.
     """
-    named = _of_path(command[0]) if command and "/" in command[0] else None
+    # A wrapper, such as uv, may be in an environment of its own, which is not the program's.
+    word = next(iter(command[program_position(command) :]), "") if command else ""
+    named = _of_path(word) if "/" in word else None
     if venv or container:
         option: dict[str, Any] = {"venv": str(_venv_folder(Path(venv)))} if venv else {}
         option |= {"container": {"image": container}} if container else {}
         if named and named != option:
-            message = f"is given, and the command names another Python, {command[0]!r}; remove one of them"
+            message = f"is given, and the command names another Python, {word!r}; remove one of them"
             raise InvalidRequestError(message, param="venv" if venv else "container")
         return ProgramPython(option)
     if named:

@@ -47,6 +47,13 @@ def test_the_path_of_an_interpreter_or_launcher_names_its_environment(venv, cond
     assert fields(f"{conda}/bin/{program}", *TRAIN) == {"conda": str(conda)}
 
 
+def test_the_environment_of_a_wrapper_is_not_the_programs(venv, conda) -> None:
+    (venv / "bin" / "uv").touch()
+    assert fields(f"{venv}/bin/uv", "run", "python", *TRAIN) == {}
+    assert fields(f"{venv}/bin/uv", "run", f"{conda}/bin/python", *TRAIN) == {"conda": str(conda)}
+    assert fields("timeout", "20", f"{venv}/bin/torchrun", *TRAIN) == {"venv": str(venv)}
+
+
 def test_a_relative_path_is_made_absolute_and_links_are_not_followed(venv, monkeypatch) -> None:
     monkeypatch.chdir(venv.parent)
     assert fields("venv/bin/python", *TRAIN) == {"venv": str(venv)}
