@@ -19,7 +19,7 @@ def test_api_docs_show_operations_and_schemas_without_foreign_requests(visit: Vi
     submit.locator("summary", has_text="TrainingSpec").first.click()
     expect(submit.locator("tr", has_text="precision").first).to_contain_text('"bf16"')
     submit.locator("summary", has_text="HfModel").first.click()
-    expect(submit.locator("tr", has_text="path").first).to_contain_text("allowed roots")
+    expect(submit.locator("tr", has_text="path").first).to_contain_text("allowed root")
     submit.locator("summary", has_text="201").first.click()
     expect(submit.get_by_text("Id of this request in the service's log.").first).to_be_visible()
     assert_accessible(page, "#submit_job")
