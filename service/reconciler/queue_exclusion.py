@@ -19,10 +19,9 @@ from service.jobs.repository import JobRepository
 from service.reconciler.repository import jobs_of_attempts, long_pending_ids, pending_attempt_ids
 from service.reconciler.submission.attempts import NodeChoice, explain_avoided, explain_lifted, spec_exclusions
 from service.scheduler.base import QueueEditor, Scheduler, SchedulerUnavailableError, SubmittedJob
-from service.specs.site import partition_names
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.stored_spec import parse_stored_spec
-from trainyard.contract.spec.training_spec import NODE_TEST, TrainingSpec
+from trainyard.contract.spec.training_spec import TrainingSpec
 
 log = structlog.get_logger("queue-exclusion")
 
@@ -107,9 +106,7 @@ class QueueExclusion:
         changes = []
         for job, attempt in jobs_of_attempts(session, ids):
             spec = parse_stored_spec(job.spec)
-            names = partition_names(spec.resources, cluster)
-            avoided = () if NODE_TEST in job.labels else tuple(excluded.within(names))
-            choice = NodeChoice(avoided, tuple(members.get(name, ()) for name in sorted(names)))
+            choice = NodeChoice.of(spec, excluded, cluster, members)
             own = attempt.excluded_nodes if attempt.created_at > now - WINDOW else []
             if (change := _change(job, attempt, spec, choice, own)) is not None:
                 changes.append(change)

@@ -40,8 +40,8 @@ def artifacts(
             fetch(client, job.id, targets, force=force, as_json=as_json)
             return
         listed = client.artifacts(job.id)
-    work = f"; other files of its program are in {job.run_directory}/work on the nodes (`run --keep PATH`)"
-    empty = "no artifacts" + (work if job.spec["task"] == "script" else "")
+    work = f"{job.run_directory}/work on the nodes; `trainyard run --keep PATH` makes them artifacts"
+    empty = "no artifacts" + (f"; other files of the program are in {work}" if job.spec["task"] == "script" else "")
     print_list(listed, ("PATH", "SIZE", "WRITTEN"), _row, as_json=as_json, empty_message=empty)
 
 

@@ -102,17 +102,15 @@ def _check_options(*, searched: bool, live: bool, since: bool, around: bool) -> 
 def _print(
     client: Client, job: JobResource, position: "LogPosition", *, follow: bool, fixed: bool, as_json: bool
 ) -> None:
-    decoder, printer = codecs.getincrementaldecoder("utf-8")(errors="replace"), LogPrinter()
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     source = Follower(client, job, position, fixed=fixed).chunks() if follow else read(client, job, position)
-    try:
+    with LogPrinter() as printer:
         for start, chunk in source:
             text = decoder.decode(chunk.data)
             if as_json:
                 print_json({"attempt": start.attempt, "rank": start.rank, "offset": chunk.offset, "text": text})
             else:
-                printer.print(text)
-    finally:
-        printer.close()
+                printer.write(text)
 
 
 @dataclass(frozen=True)

@@ -76,29 +76,35 @@ def print_text(text: str) -> None:
 
 
 class LogPrinter:
-    """Prints a program's log, sanitized. A terminal overwrites a line as the program does; elsewhere, its last state
-    is printed, once the line is complete."""
+    """Writes a program's log to stdout, sanitized, and at the end of the block the rest of a line without an end.
+
+    A terminal overwrites a line as the program does. Elsewhere, a line is written once it is complete, in its last
+    state.
+    """
 
     def __init__(self) -> None:
         self._overwrites = is_terminal()
         self._line = ""
         """The beginning of a line that is not complete."""
 
-    def print(self, text: str) -> None:
-        """Print the next part of the log."""
+    def __enter__(self) -> LogPrinter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        sys.stdout.write(sanitize(last_written(self._line)))
+        sys.stdout.flush()
+
+    def write(self, text: str) -> None:
+        """Write the next part of the log."""
         if self._overwrites:
             text = "\r".join(map(sanitize, text.replace("\r\n", "\n").split("\r")))
         else:
-            *lines, self._line = (self._line + text).split("\n")
+            *lines, rest = (self._line + text).split("\n")
             text = "".join(f"{sanitize(last_written(line))}\n" for line in lines)
+            # Only the last state of a progress bar is held, and a return at its end, which a line break may follow.
+            self._line = last_written(rest) + "\r" * rest.endswith("\r")
         sys.stdout.write(text)
         sys.stdout.flush()
-
-    def close(self) -> None:
-        """Print the rest of a line without an end."""
-        sys.stdout.write(sanitize(last_written(self._line)))
-        sys.stdout.flush()
-        self._line = ""
 
 
 def print_json(resource: BaseModel | dict[str, Any]) -> None:

@@ -173,12 +173,12 @@ def follow_program(
     Args:
         program: The program that was submitted from `folder`, to explain an error about a file.
     """
-    decoder, printer = codecs.getincrementaldecoder("utf-8")(errors="replace"), LogPrinter()
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     try:
-        for _, chunk in Follower(client, job, LogPosition(None, "0"), fixed=False).chunks():
-            if not as_json:
-                printer.print(decoder.decode(chunk.data))
-        printer.close()
+        with LogPrinter() as printer:
+            for _, chunk in Follower(client, job, LogPosition(None, "0"), fixed=False).chunks():
+                if not as_json:
+                    printer.write(decoder.decode(chunk.data))
         job = client.job(job.id).resource
     except KeyboardInterrupt:
         print_error(

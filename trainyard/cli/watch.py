@@ -168,7 +168,7 @@ def error_lines(job: JobResource) -> list[str]:
         lines.append(f"{frame.file}, line {frame.line}, in {frame.function}")
         lines += [f"    {line}" for line in frame.source.splitlines()]
     if error.rank and job.spec["task"] == "script":
-        lines.append(f"its log: trainyard logs {job.id} --rank {error.rank}")
+        lines.append(f"log of rank {error.rank}: trainyard logs {job.id} --rank {error.rank}")
     if summary is not None and summary.last_lines:
         lines += ["last output:", *(f"    {line}" for line in summary.last_lines)]
     if error.hint:

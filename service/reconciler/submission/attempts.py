@@ -1,13 +1,13 @@
 """The next attempt of a job."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import accumulate
 
 from sqlalchemy.orm import Session
 
-from service.cluster.exclusions import ExcludedNode
+from service.cluster.exclusions import ExcludedNode, Exclusions
 from service.cluster.repository import ClusterRepository, NodeFaultRepository
 from service.core.ids import new_attempt_id, scheduler_tag
 from service.db.models import Attempt, Job
@@ -17,6 +17,7 @@ from service.scheduler.launch_document import ranks_per_node
 from service.specs.site import partition_names
 from trainyard.contract.layout import attempt_folder_name
 from trainyard.contract.spec.training_spec import NODE_TEST, TrainingSpec
+from trainyard.contract.wire.cluster import ClusterResource
 
 _MAX_NAMED = 5
 """Nodes that the event of an attempt explains; it lists all."""
@@ -111,9 +112,19 @@ class NodeChoice:
     @classmethod
     def load(cls, session: Session, spec: TrainingSpec, backend: str, now: datetime) -> "NodeChoice":
         """Return the choice of a job. Tests of nodes avoid none."""
-        cluster = ClusterRepository(session)
-        names, members = partition_names(spec.resources, cluster.resource(backend, now)), cluster.members(backend)
-        excluded = NodeFaultRepository(session, now).exclusions(backend)
+        clusters, excluded = ClusterRepository(session), NodeFaultRepository(session, now).exclusions(backend)
+        return cls.of(spec, excluded, clusters.resource(backend, now), clusters.members(backend))
+
+    @classmethod
+    def of(
+        cls,
+        spec: TrainingSpec,
+        excluded: Exclusions,
+        cluster: ClusterResource,
+        members: Mapping[str, Sequence[str]],
+    ) -> "NodeChoice":
+        """Return the choice of a job in a cluster. `members`: the nodes of each partition."""
+        names = partition_names(spec.resources, cluster)
         avoided = () if NODE_TEST in spec.metadata else tuple(excluded.within(names))
         return cls(avoided, tuple(members.get(name, ()) for name in sorted(names)))
 

@@ -124,18 +124,17 @@ class TestFormatting:
 class TestLogPrinter:
     PARTS = ("a\r\nbar 1%", "\rbar 2%\r", "bar 100%\r", "\nend\x1b[31m", " red\n10%\r20%")
 
-    def print(self, capsys: pytest.CaptureFixture[str]) -> str:
-        printer = LogPrinter()
-        for part in self.PARTS:
-            printer.print(part)
-        printer.close()
+    def printed(self, capsys: pytest.CaptureFixture[str]) -> str:
+        with LogPrinter() as printer:
+            for part in self.PARTS:
+                printer.write(part)
         return capsys.readouterr().out
 
     def test_a_file_gets_the_last_state_of_each_line(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert self.print(capsys) == "a\nbar 100%\nend red\n20%"
+        assert self.printed(capsys) == "a\nbar 100%\nend red\n20%"
 
     def test_a_terminal_overwrites_lines(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(output, "is_terminal", lambda: True)
-        assert self.print(capsys) == "a\nbar 1%\rbar 2%\rbar 100%\r\nend red\n10%\r20%"
+        assert self.printed(capsys) == "a\nbar 1%\rbar 2%\rbar 100%\r\nend red\n10%\r20%"

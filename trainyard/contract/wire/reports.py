@@ -360,7 +360,7 @@ class Failure(Document):
     """Whether another rank, which left no error, caused this error."""
 
     exit_code: Annotated[int, Field(ge=0, le=255), BeforeValidator(reject_bool)] | None = None
-    """Exit code of a user's program; after a signal, 128 and its number."""
+    """Exit code of a user's program; 128 and the number of the signal if a signal ended the rank."""
 
     @property
     def summary(self) -> str:
