@@ -78,6 +78,8 @@ def test_pages_videos_and_objects_are_downloaded_and_never_opened(page_of_job: t
         with tab.page.expect_download() as download:
             panel.get_by_role("link", name="Download").first.click()
         assert download.value.suggested_filename == "page.html"
-        answer = tab.page.request.get(panel.get_by_role("link").first.evaluate("link => link.href"))
-        assert answer.headers["content-disposition"].startswith("attachment;")
-        assert answer.headers["x-content-type-options"] == "nosniff"
+        headers = panel.get_by_role("link").first.evaluate(
+            "link => fetch(link.href).then(response => Object.fromEntries(response.headers))"
+        )
+        assert headers["content-disposition"].startswith("attachment;")
+        assert headers["x-content-type-options"] == "nosniff"
