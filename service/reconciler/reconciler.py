@@ -41,7 +41,7 @@ from service.reconciler.spool_ingest import SpoolIngests
 from service.reconciler.start_estimates import StartEstimates
 from service.reconciler.submission.submitter import Submitter
 from service.scheduler.backends import names_entries
-from service.scheduler.base import Observation, Scheduler, SchedulerUnavailableError, SubmittedJob
+from service.scheduler.base import NoAnswerYetError, Observation, Scheduler, SchedulerUnavailableError, SubmittedJob
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.wire.cluster import MaintenanceResource
 
@@ -376,6 +376,8 @@ class Reconciler:
         started = time.monotonic()
         try:
             call()
+        except NoAnswerYetError:
+            pass  # A later tick makes the call again, and gets its outcome.
         except SchedulerUnavailableError as error:
             self._failure_budget -= time.monotonic() - started
             log.warning("scheduler unavailable", error=str(error))

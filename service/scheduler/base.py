@@ -180,6 +180,10 @@ class SchedulerUnavailableError(Exception):
     """The scheduler did not respond. Nothing may be concluded about any job."""
 
 
+class NoAnswerYetError(SchedulerUnavailableError):
+    """The call goes on beside the caller, who gets its answer at a later call."""
+
+
 class Scheduler(Protocol):
     """Blocking calls, made by the reconciler only and never inside a database session."""
 
@@ -235,6 +239,7 @@ class Scheduler(Protocol):
         """Request the end of an attempt, first by SIGTERM; may be repeated. `observe` reports when it has ended.
 
         Raises:
+            NoAnswerYetError: the request is still being made; the next call has its outcome.
             SchedulerUnavailableError: the request may not have arrived.
         """
         ...

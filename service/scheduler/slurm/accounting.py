@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple
 
 import structlog
 
-from service.scheduler.base import Canceller, SchedulerUnavailableError
+from service.scheduler.base import Canceller, NoAnswerYetError, SchedulerUnavailableError
 from service.scheduler.slurm.commands import SlurmCommands
-from service.scheduler.slurm.late_answers import LateAnswers, NoAnswerYetError
+from service.scheduler.slurm.late_answers import LateAnswers
 from trainyard.contract.wire.cluster import AccountResource, ClusterSnapshot
 
 log = structlog.get_logger("slurm")

@@ -7,18 +7,20 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from service.scheduler.base import SchedulerUnavailableError
+import structlog
+
+from service.scheduler.base import NoAnswerYetError, SchedulerUnavailableError
 
 T = TypeVar("T")
+
+log = structlog.get_logger("slurm")
 
 _BRIEF_SECONDS = 2.0
 """How long callers wait for a call, all together: the tick serves all jobs, and carries out cancellations."""
 _SLOW_SECONDS, _SPARED_SECONDS = 5.0, 60.0
 """A program that takes this long to fail is not called again for this long."""
-
-
-class NoAnswerYetError(SchedulerUnavailableError):
-    """The answer is given at a later call."""
+_AT_ONCE = 8
+"""How many calls about single jobs run at the same time."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,53 @@ class LateAnswers(Generic[T]):
             if running.future.done():
                 del self._calls[purpose]
         return Answer(value, running.question, running.started)
+
+
+class CallsPerJob:
+    """Calls of one program about single jobs. A few run at the same time, and a tick waits briefly for all of them."""
+
+    def __init__(self, program: str) -> None:
+        """
+        Args:
+            program: Its name, for messages.
+        """
+        self._program = program
+        self._slots = threading.BoundedSemaphore(_AT_ONCE)
+        self._running: dict[str, _Call[None]] = {}
+        self._left = _BRIEF_SECONDS
+
+    def start_tick(self) -> None:
+        """Allow the whole wait again, and log the failures of calls that nobody has repeated."""
+        self._left = _BRIEF_SECONDS
+        for job, running in list(self._running.items()):
+            if running.future.done():
+                del self._running[job]
+                if (error := running.future.exception()) is not None:
+                    log.warning("scheduler unavailable", error=str(error))
+
+    def make(self, job: str, call: Callable[[], None]) -> None:
+        """Make a call about a job, unless one is running, and wait for it while the tick has time.
+
+        Raises:
+            NoAnswerYetError: it is still running.
+            SchedulerUnavailableError: it failed.
+        """
+
+        def run() -> None:
+            with self._slots:
+                call()
+
+        if job not in self._running:
+            self._running[job] = _begin(frozenset({job}), run)
+        future, started = self._running[job].future, time.monotonic()
+        try:
+            future.result(self._left)
+        except TimeoutError:
+            raise NoAnswerYetError(f"{self._program}: it has not answered yet") from None
+        finally:
+            self._left = max(0.0, self._left - (time.monotonic() - started))
+            if future.done():
+                self._running.pop(job, None)
 
 
 def _begin(question: frozenset[str], call: Callable[[], T]) -> _Call[T]:

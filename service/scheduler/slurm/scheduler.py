@@ -23,6 +23,7 @@ from service.scheduler.base import (
     Ambiguous,
     Forecast,
     LaunchPlan,
+    NoAnswerYetError,
     Observation,
     QueueEntry,
     SchedulerUnavailableError,
@@ -39,7 +40,7 @@ from service.scheduler.slurm.commands import (
     owner_environment,
 )
 from service.scheduler.slurm.ends import EndEvidence
-from service.scheduler.slurm.late_answers import LateAnswers, NoAnswerYetError
+from service.scheduler.slurm.late_answers import CallsPerJob, LateAnswers
 from service.scheduler.slurm.owner_submission import recorded_answer, recorded_ids, submit_as_owner
 from service.scheduler.slurm.pending import count_ahead, describe_pending, needs_other_jobs
 from service.scheduler.slurm.sbatch_output import parse_forecast, parse_sbatch_output
@@ -138,6 +139,7 @@ class SlurmScheduler:
         self._submission_times: dict[str, float] = {}
         self._submission_lock = threading.Lock()
         """Guards `_submission_times`, since submissions run in other threads."""
+        self._cancellations = CallsPerJob("scancel")
         self._cancel_times: dict[str, float] = {}
 
     def submit(self, plan: LaunchPlan) -> SubmitOutcome:
@@ -182,6 +184,7 @@ class SlurmScheduler:
             return self._submitters.run(self._request(plan), log_file, self._submit_seconds + SUBMITTER_MARGIN_SECONDS)
 
     def observe(self, jobs: Sequence[SubmittedJob]) -> Mapping[str, Observation]:
+        self._cancellations.start_tick()
         # After a failure Slurm is polled even without jobs: nothing is submitted until it responds again.
         needed = jobs or isinstance(self._observed, SchedulerUnavailableError)
         if needed and time.monotonic() - self._polled_at >= self._poll_seconds:
@@ -328,9 +331,16 @@ class SlurmScheduler:
         if now - self._cancel_times.get(job.scheduler_id, float("-inf")) < _CANCEL_INTERVAL_SECONDS:
             return
         row = _row_of(job, _by_id(self._queue))
-        self._commands.scancel(job.scheduler_id, row.name if row else job.tag, job.uid)
-        recent = {id_: at for id_, at in self._cancel_times.items() if now - at < _CANCEL_INTERVAL_SECONDS}
-        self._cancel_times = {**recent, job.scheduler_id: now}
+        self._cancellations.make(job.scheduler_id, partial(self._scancel, job, row.name if row else job.tag))
+
+    def _scancel(self, job: SubmittedJob, name: str) -> None:
+        """Cancel a job, in a thread of its own."""
+        self._commands.scancel(job.scheduler_id, name, job.uid)
+        now = time.monotonic()
+        self._cancel_times[job.scheduler_id] = now
+        for id_, at in list(self._cancel_times.items()):
+            if now - at >= _CANCEL_INTERVAL_SECONDS:
+                self._cancel_times.pop(id_, None)
 
     def exclude_nodes(self, jobs: Sequence[SubmittedJob], nodes: Sequence[str]) -> None:
         self._commands.exclude([job.scheduler_id for job in jobs], nodes, jobs[0].uid)

@@ -1,12 +1,14 @@
 """Answers of commands that may hang."""
 
 import threading
+import time
 
 import pytest
+from structlog.testing import capture_logs
 
-from service.scheduler.base import SchedulerUnavailableError
+from service.scheduler.base import NoAnswerYetError, SchedulerUnavailableError
 from service.scheduler.slurm import late_answers
-from service.scheduler.slurm.late_answers import LateAnswers
+from service.scheduler.slurm.late_answers import CallsPerJob, LateAnswers
 from tests.support.wait import wait_until
 
 ONE, TWO = frozenset({"1"}), frozenset({"2"})
@@ -88,3 +90,69 @@ def test_all_callers_together_wait_briefly_for_one_call(monkeypatch: pytest.Monk
             answers.ask("find", ONE, lambda: str(opened.wait(30)))
     opened.set()
     assert sum(waits) == 2.0
+
+
+def _fail() -> None:
+    raise SchedulerUnavailableError("scancel exited with 1")
+
+
+def _calls_have_ended() -> bool:
+    return not any(each.name == "late-answer" for each in threading.enumerate())
+
+
+def test_slow_calls_about_many_jobs_delay_a_tick_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(late_answers, "_BRIEF_SECONDS", 0.2)
+    calls, opened = CallsPerJob("scancel"), threading.Event()
+    guard, running, most, made = threading.Lock(), 0, 0, list[str]()
+
+    def cancel(job: str) -> None:
+        nonlocal running, most
+        with guard:
+            running += 1
+            most = max(most, running)
+        opened.wait(30)
+        with guard:
+            running -= 1
+            made.append(job)
+
+    jobs = [str(number) for number in range(30)]
+    for _ in range(2):
+        calls.start_tick()
+        started = time.monotonic()
+        for job in jobs:
+            with pytest.raises(NoAnswerYetError):
+                calls.make(job, lambda job=job: cancel(job))  # type: ignore[misc]
+        assert time.monotonic() - started < 2, "the jobs wait together, not one after another"
+    opened.set()
+    wait_until(_calls_have_ended, 30, "the calls")
+    assert sorted(made, key=int) == jobs, "one call for each job"
+    assert most == 8
+
+
+def test_a_call_about_a_job_fails_to_its_caller_and_is_made_again() -> None:
+    calls, made = CallsPerJob("scancel"), list[str]()
+    with pytest.raises(SchedulerUnavailableError, match="exited with 1"):
+        calls.make("7", _fail)
+    calls.make("7", lambda: made.append("7"))
+    assert made == ["7"]
+
+
+def test_a_late_failure_is_logged_and_the_call_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(late_answers, "_BRIEF_SECONDS", 0.0)
+    calls, opened, made = CallsPerJob("scancel"), threading.Event(), list[str]()
+
+    def fail_late() -> None:
+        opened.wait(30)
+        _fail()
+
+    with pytest.raises(NoAnswerYetError):
+        calls.make("7", fail_late)
+    opened.set()
+    wait_until(_calls_have_ended, 30, "the call")
+    with capture_logs() as logs:
+        calls.start_tick()
+    assert [each["error"] for each in logs] == ["scancel exited with 1"]
+    monkeypatch.setattr(late_answers, "_BRIEF_SECONDS", 10.0)
+    calls.start_tick()
+    calls.make("7", lambda: made.append("7"))
+    assert made == ["7"]
