@@ -22,7 +22,7 @@ PACKAGES = ("jobs_templates", "migrations", "service", "trainyard", "worker")
 OTHERS = ("docs", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
 """What the build reads beside the packages, as far as it exists."""
 LEFT_OUT = "service/web/documentation/images"
-"""The pictures of the README, which no page of the dashboard shows."""
+"""The picture of the README, which no page of the dashboard shows."""
 
 
 @pytest.fixture(scope="module")

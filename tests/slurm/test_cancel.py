@@ -1,5 +1,6 @@
 """Cancellation in each state of a job and at each point of its submission: no entry and no process remains."""
 
+import time
 from pathlib import Path
 
 import psutil
@@ -64,6 +65,21 @@ def test_cancel_while_pending(service: ServiceProcess, slurm: SlurmLab) -> None:
         job = client.submit(long_run())
         wait_for_status(client, job.id, "pending")
         cancel_and_check(client, job.id, service, slurm, others=1)
+
+
+def test_a_slow_controller_cancels_many_jobs(slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path / "bin", "scancel", 'sleep 1\nexec $REAL "$@"', monkeypatch)
+    slurm.run("sbatch", "-N2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 300")
+    wait_until(lambda: slurm.jobs(states="RUNNING"), 30, "the nodes to be taken")
+    with slurm_service(tmp_path) as service, service.client() as client:
+        jobs = [client.submit(long_run()).id for _ in range(40)]
+        wait_until(lambda: len(slurm.jobs(states="PENDING")) == len(jobs), 120, "the jobs to wait")
+        started = time.monotonic()
+        for job in jobs:
+            client.cancel(job)
+        wait_until(lambda: all(client.job(job).status == "cancelled" for job in jobs), 60, "the cancellations")
+        assert time.monotonic() - started < 20, "one after another they would take 40 s"
+        assert len(slurm.jobs(states=ALIVE)) == 1
 
 
 def test_cancel_between_start_and_claim(service: ServiceProcess, slurm: SlurmLab) -> None:
