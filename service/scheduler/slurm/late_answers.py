@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -87,32 +87,44 @@ class LateAnswers(Generic[T]):
 class CallsPerJob:
     """Calls of one program about single jobs. A few run at the same time, and a tick waits briefly for all of them."""
 
-    def __init__(self, program: str) -> None:
+    def __init__(self, program: str, interval: float) -> None:
         """
         Args:
             program: Its name, for messages.
+            interval: The least seconds between two successful calls about a job.
         """
         self._program = program
+        self._interval = interval
+        self._made: dict[str, float] = {}
+        """When the last successful call was made, in seconds of `time.monotonic`, by job."""
         self._slots = threading.BoundedSemaphore(_AT_ONCE)
         self._running: dict[str, _Call[None]] = {}
         self._left = _BRIEF_SECONDS
 
     def start_tick(self) -> None:
-        """Allow the whole wait again, and log the failures of calls that nobody has repeated."""
+        """Allow the whole wait again, and collect the outcomes of calls that nobody has waited for."""
         self._left = _BRIEF_SECONDS
+        now = time.monotonic()
+        self._made = {job: at for job, at in self._made.items() if now - at < self._interval}
         for job, running in list(self._running.items()):
             if running.future.done():
-                del self._running[job]
-                if (error := running.future.exception()) is not None:
+                try:
+                    self._collect(job, running)
+                except SchedulerUnavailableError as error:
                     log.warning("scheduler unavailable", error=str(error))
+                except Exception:
+                    log.exception("a call failed", program=self._program)
 
     def make(self, job: str, call: Callable[[], None]) -> None:
-        """Make a call about a job, unless one is running, and wait for it while the tick has time.
+        """Make a call about a job, unless one is running or was made recently; wait for it while the tick has time.
 
         Raises:
             NoAnswerYetError: it is still running.
             SchedulerUnavailableError: it failed.
         """
+        started = time.monotonic()
+        if started - self._made.get(job, float("-inf")) < self._interval:
+            return
 
         def run() -> None:
             with self._slots:
@@ -120,15 +132,18 @@ class CallsPerJob:
 
         if job not in self._running:
             self._running[job] = _begin(frozenset({job}), run)
-        future, started = self._running[job].future, time.monotonic()
-        try:
-            future.result(self._left)
-        except TimeoutError:
-            raise NoAnswerYetError(f"{self._program}: it has not answered yet") from None
-        finally:
-            self._left = max(0.0, self._left - (time.monotonic() - started))
-            if future.done():
-                self._running.pop(job, None)
+        running = self._running[job]
+        wait([running.future], self._left)
+        self._left = max(0.0, self._left - (time.monotonic() - started))
+        if not running.future.done():
+            raise NoAnswerYetError(f"{self._program}: it has not answered yet")
+        self._collect(job, running)
+
+    def _collect(self, job: str, running: _Call[None]) -> None:
+        """Take note of a call that has ended, and raise its error."""
+        del self._running[job]
+        running.future.result()
+        self._made[job] = running.started
 
 
 def _begin(question: frozenset[str], call: Callable[[], T]) -> _Call[T]:

@@ -139,8 +139,7 @@ class SlurmScheduler:
         self._submission_times: dict[str, float] = {}
         self._submission_lock = threading.Lock()
         """Guards `_submission_times`, since submissions run in other threads."""
-        self._cancellations = CallsPerJob("scancel")
-        self._cancel_times: dict[str, float] = {}
+        self._cancellations = CallsPerJob("scancel", _CANCEL_INTERVAL_SECONDS)
 
     def submit(self, plan: LaunchPlan) -> SubmitOutcome:
         try:
@@ -327,20 +326,9 @@ class SlurmScheduler:
 
     def cancel(self, job: SubmittedJob) -> None:
         """Slurm sends SIGTERM and, after its KillWait, SIGKILL; the request is repeated once a minute at most."""
-        now = time.monotonic()
-        if now - self._cancel_times.get(job.scheduler_id, float("-inf")) < _CANCEL_INTERVAL_SECONDS:
-            return
         row = _row_of(job, _by_id(self._queue))
-        self._cancellations.make(job.scheduler_id, partial(self._scancel, job, row.name if row else job.tag))
-
-    def _scancel(self, job: SubmittedJob, name: str) -> None:
-        """Cancel a job, in a thread of its own."""
-        self._commands.scancel(job.scheduler_id, name, job.uid)
-        now = time.monotonic()
-        self._cancel_times[job.scheduler_id] = now
-        for id_, at in list(self._cancel_times.items()):
-            if now - at >= _CANCEL_INTERVAL_SECONDS:
-                self._cancel_times.pop(id_, None)
+        call = partial(self._commands.scancel, job.scheduler_id, row.name if row else job.tag, job.uid)
+        self._cancellations.make(job.scheduler_id, call)
 
     def exclude_nodes(self, jobs: Sequence[SubmittedJob], nodes: Sequence[str]) -> None:
         self._commands.exclude([job.scheduler_id for job in jobs], nodes, jobs[0].uid)
