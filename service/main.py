@@ -39,6 +39,7 @@ from service.metrics import summaries
 from service.metrics.retention import cutoff, trim
 from service.metrics.summaries import BackFill, Summarizer
 from service.planner.process_pool import ProcessPool
+from service.plugins.installed import enabled_plugins
 from service.reconciler.poll_loop import ChangeWatcher, ReconcileLoop
 from service.reconciler.reconciler import Reconciler
 from service.reconciler.submission.pool import SubmitPool
@@ -157,7 +158,8 @@ def restore_database(settings: Settings, file: Path | None, *, dry_run: bool) ->
 def doctor(settings: Settings, *, scheduler_alone: bool = False) -> int:
     """Print each finding of the diagnostics; return 1 if any is an error."""
     failed = False
-    for finding in examine_slurm(settings) if scheduler_alone else run_checks(settings):
+    more = [check for plugin in enabled_plugins(settings.disabled_plugins) for check in plugin.checks]
+    for finding in examine_slurm(settings) if scheduler_alone else run_checks(settings, more):
         failed |= finding.state == "error"
         print(finding.model_dump_json(), flush=True)
     return int(failed)
@@ -183,7 +185,7 @@ def serve(settings: Settings) -> int:
         background = background_services(app_state, make_scheduler(app_state)) if settings.reconcile else []
         connections = usable_connections(settings.max_connections)
         config = uvicorn.Config(
-            create_app(app_state),
+            create_app(app_state, enabled_plugins(settings.disabled_plugins)),
             host=settings.host,
             port=settings.port,
             log_level="warning",

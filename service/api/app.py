@@ -1,7 +1,7 @@
 """The FastAPI application: routes, error responses and middleware."""
 
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,7 +15,7 @@ from service.api.dependencies import AppState, get_caller, set_audit_caller
 from service.api.middleware import add_middleware
 from service.api.openapi import common_errors, customize_openapi, methods_of
 from service.api.openapi_route import add_openapi_route
-from service.api.paths import is_api
+from service.api.plugin import Plugin, install, installed, is_api, plugin_of
 from service.api.routes import (
     artifacts,
     checkpoints,
@@ -28,10 +28,7 @@ from service.api.routes import (
     logs,
     media,
     metrics,
-    mlflow,
     models,
-    openai,
-    openai_files,
     orphans,
     plans,
     secrets,
@@ -50,8 +47,6 @@ from service.api.routes.templates import router as templates
 from service.api.routes.templates import templates_by_name
 from service.core.errors import AttemptEndedError, InvalidRequestError, NotFoundError, ServiceError
 from service.core.settings import Settings
-from service.mlflow.errors import is_mlflow, mlflow_error
-from service.openai.errors import is_openai, missing_prefix_hint, openai_error
 from trainyard import __version__
 from trainyard.contract.validation_messages import describe_error
 from trainyard.contract.wire.pages import ErrorBody, ErrorEnvelope
@@ -75,12 +70,6 @@ ROUTERS = (
     logs.router,
     metrics.router,
     streams.router,
-    mlflow.router,
-    mlflow.history_router,
-    mlflow.fallback_router,
-    openai.router,
-    openai_files.router,
-    openai.fallback_router,
     templates,
     cluster.router,
     cluster.maintenance_router,
@@ -113,7 +102,11 @@ ErrorPage = Callable[[Request, int, str], Response | None]
 """Renders an error as a page; None where the client expects JSON."""
 
 
-def create_api(app_state: AppState, error_page: ErrorPage = lambda request, status, message: None) -> FastAPI:
+def create_api(
+    app_state: AppState,
+    plugins: Sequence[Plugin] = (),
+    error_page: ErrorPage = lambda request, status, message: None,
+) -> FastAPI:
     """Create the application of the API on the given parts; nothing is started."""
     app = FastAPI(
         title="Trainyard",
@@ -132,6 +125,7 @@ def create_api(app_state: AppState, error_page: ErrorPage = lambda request, stat
     templates_by_name()
     for router in ROUTERS:
         app.include_router(router)
+    install(app, app_state, plugins)
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
@@ -173,12 +167,9 @@ async def _service_error(request: Request, error: Exception) -> Response:
         set_audit_caller(request, get_caller(request).principal)
     if (page := _page(request, error.status, error.message)) is not None:
         return page
-    if is_mlflow(request.url.path):
-        status, document = mlflow_error(error)
+    if (plugin := plugin_of(request.scope)) is not None:
+        status, document = plugin.render_error(error)
         return JSONResponse(document, status_code=status, headers=dict(error.headers))
-    if is_openai(request.url.path):
-        status, envelope = openai_error(error)
-        return _answer(status, envelope, dict(error.headers))
     answer = _answer(error.status, error.envelope(), dict(error.headers))
     next_offset = getattr(error, "next_offset", None)
     if next_offset is None:
@@ -227,7 +218,7 @@ def _not_found(param: str, value: Any) -> NotFoundError:
 def _path_hint(request: Request) -> str:
     """Return a hint for a client that is configured with a wrong path of the service."""
     path, api, _ = request.url.path.partition("/v1/")
-    if not api or is_api(f"{path}/v1/"):
+    if not api or is_api(request.scope, f"{path}/v1/"):
         return ""
     app_state: AppState = request.app.state.app_state
     return f"; the URL of this service is {app_state.settings.service_url}, without {path[:200]}"
@@ -238,8 +229,9 @@ async def _http_error(request: Request, error: Exception) -> Response:
     message = "Page not found." if error.status_code == 404 else error.detail
     if (page := _page(request, error.status_code, message)) is not None:
         return page
+    hints = (plugin.hint(request.url.path) for plugin in installed(request.scope))
     messages = {
-        404: f"unknown route{_path_hint(request) or missing_prefix_hint(request.url.path)}",
+        404: f"unknown route{_path_hint(request) or next(filter(None, hints), '')}",
         405: "the route does not support this method",
     }
     body = ErrorBody(

@@ -42,8 +42,6 @@ from service.metrics.downsampling.downsampler import Downsampler
 from service.metrics.ingest.batch_queue import IngestQueue
 from service.metrics.ingest.worker_tokens import WorkerTokenCache
 from service.metrics.ingest.writer import PointWriter
-from service.openai.base_models import BaseModels, models_file
-from service.openai.service import FineTuneService
 from service.planner.batch_acceptance import BatchAcceptance
 from service.planner.data_plans import DataPlanner
 from service.planner.process_pool import ProcessPool
@@ -125,12 +123,6 @@ class AppState:
     def registry(self) -> ModelRegistry:
         """The registered models."""
         return ModelRegistry(self.database, self.files_of, self.run_layout)
-
-    @cached_property
-    def fine_tunes(self) -> FineTuneService:
-        """Jobs and models for clients of OpenAI's API."""
-        models, local = BaseModels(models_file(self.settings)), self.settings.backend == "local"
-        return FineTuneService(self.database, self.files, models, f"org-{self.settings.instance}", local)
 
     @property
     def cookie(self) -> Cookie:

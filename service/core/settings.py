@@ -28,8 +28,8 @@ RunAs = Literal["service", "owner"]
 
 _PREFIX = "TRAINYARD_"
 _LIST_SETTINGS = (
-    *("allowed_hosts", "allowed_roots", "allowed_variables", "code_roles", "container_images", "job_environment"),
-    *("slurm_allowed_options", "trusted_proxies", "webhook_allowed_hosts"),
+    *("allowed_hosts", "allowed_roots", "allowed_variables", "code_roles", "container_images", "disabled_plugins"),
+    *("job_environment", "slurm_allowed_options", "trusted_proxies", "webhook_allowed_hosts"),
 )
 """Settings that are comma-separated."""
 _SIMILARITY = 0.9
@@ -145,6 +145,8 @@ class Settings(SlurmSettings, UploadSettings, AddressSettings):
     webhook_allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
     """Hosts whose webhooks may use http and private addresses, comma-separated: `name:port`, or `name` with all its
     ports. Other hosts are reached by https on ports 443 and 80 alone."""
+    disabled_plugins: Annotated[tuple[str, ...], NoDecode] = ()
+    """APIs beside `/v1` that are switched off, comma-separated: `mlflow`, `openai`."""
     session_hours: Annotated[float, Field(gt=0)] = 168.0
     """Lifetime of a browser session; it also ends with its token."""
     audit_retention_days: Annotated[int, Field(ge=1)] = 365

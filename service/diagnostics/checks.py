@@ -7,7 +7,7 @@ import ssl
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -25,7 +25,6 @@ from service.db.migrate import current, head
 from service.db.models import Checkpoint, Secret
 from service.diagnostics import slurm_checks as slurm
 from service.diagnostics.container_checks import containers
-from service.diagnostics.model_checks import models
 from service.diagnostics.munge_checks import munge
 from service.diagnostics.owner_checks import owners
 from service.diagnostics.root_checks import roots
@@ -35,6 +34,8 @@ from service.secrets.encryption import SecretCipher, SecretKeyError
 from service.secrets.repository import OLDEST
 from trainyard.contract.sizes import format_size
 from trainyard.contract.wire.diagnostics import Finding, error_finding, ok_finding, warning_finding
+
+Check = Callable[[Settings], Finding]
 
 _LOCAL_FILESYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay"})
 _SECONDS = 10.0
@@ -49,13 +50,14 @@ _STYLE = re.compile(r'<link rel="stylesheet" href="([^"]+)"')
 _PACKAGES = ("trainyard", "fastapi", "sqlalchemy", "submitit", "torch")
 
 
-def run_checks(settings: Settings, *, query_scheduler: bool = True) -> Iterator[Finding]:
+def run_checks(settings: Settings, more: Iterable[Check] = (), *, query_scheduler: bool = True) -> Iterator[Finding]:
     """Yield the finding of each check. A check that raises yields an error finding. Nothing is changed.
 
     Args:
+        more: Checks of plugins.
         query_scheduler: Whether to call slurmctld; requests of the API must not.
     """
-    checks: list[Callable[[Settings], Finding]] = [
+    checks: list[Check] = [
         _variables,
         _database,
         _schema,
@@ -69,7 +71,7 @@ def run_checks(settings: Settings, *, query_scheduler: bool = True) -> Iterator[
     if settings.backend == "slurm":
         checks += [slurm.commands, slurm.interpreter]
         checks += _SCHEDULER_CHECKS if query_scheduler else []
-    checks += [_route, _pages, _gpus, containers, munge, owners, roots, models, _interpreter, _versions]
+    checks += [_route, _pages, _gpus, containers, munge, owners, roots, *more, _interpreter, _versions]
     yield from _run(settings, checks)
 
 
@@ -78,7 +80,7 @@ def examine_slurm(settings: Settings) -> Iterator[Finding]:
     yield from _run(settings, _SCHEDULER_CHECKS)
 
 
-def _run(settings: Settings, checks: Sequence[Callable[[Settings], Finding]]) -> Iterator[Finding]:
+def _run(settings: Settings, checks: Sequence[Check]) -> Iterator[Finding]:
     for check in checks:
         try:
             yield check(settings)

@@ -1,5 +1,6 @@
 """The application that the service serves: the API, and the dashboard on top of it."""
 
+from collections.abc import Sequence
 from functools import partial
 
 from fastapi import FastAPI, Request
@@ -8,6 +9,7 @@ from fastapi.responses import Response
 from service.api.app import ROUTERS, create_api
 from service.api.dependencies import AppState
 from service.api.middleware.base_path import require_free
+from service.api.plugin import Plugin
 from service.api.routes.cluster import read_maintenance
 from service.web.pages import (
     admin,
@@ -25,17 +27,17 @@ from service.web.pages import (
 from service.web.rendering import Pages, accepts_html
 
 
-def create_app(app_state: AppState) -> FastAPI:
+def create_app(app_state: AppState, plugins: Sequence[Plugin] = ()) -> FastAPI:
     """Create the whole application on the given parts; nothing is started."""
     base = app_state.settings.base_path
     pages = Pages(partial(read_maintenance, app_state), base)
-    app = create_api(app_state, partial(_error_page, pages))
+    app = create_api(app_state, plugins, partial(_error_page, pages))
     app.state.pages = pages
     modules = (sign_in, sign_in_code, jobs, admin, api_docs, cluster, compare, files, help, models, submit)
     routers = [module.router for module in modules]
     for router in routers:
         app.include_router(router)
-    require_free(base, (*ROUTERS, *routers))
+    require_free(base, (*ROUTERS, *routers, *(router for plugin in plugins for router in plugin.routers)))
     return app
 
 

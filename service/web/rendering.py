@@ -13,7 +13,7 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from service.api.paths import is_api
+from service.api.plugin import is_api
 from service.auth.principals import Principal
 from service.auth.sessions import csrf_of
 from service.core.errors import NotFoundError
@@ -164,4 +164,4 @@ def _format_value(value: Any) -> str:
 
 def accepts_html(request: Request) -> bool:
     """Return whether the request comes from a browser that opens a page."""
-    return request.method == "GET" and not is_api(request.url.path) and "text/html" in request.headers.get("accept", "")
+    return request.method == "GET" and not is_api(request.scope) and "text/html" in request.headers.get("accept", "")

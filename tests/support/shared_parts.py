@@ -22,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 from service.api.dependencies import AppState
 from service.core.settings import Settings
 from service.db.engine import Database
+from service.plugins.installed import PLUGINS
 from service.web.app import create_app
 
 _first_app: list[FastAPI] = []
@@ -40,10 +41,10 @@ def app_with_shared_routes(app_state: AppState) -> FastAPI:
     Only middleware, exception handlers and `state` belong to one application; they are made anew here.
     """
     if not _first_app:
-        _first_app.append(create_app(app_state))
+        _first_app.append(create_app(app_state, PLUGINS))
         return _first_app[0]
     with patch.multiple(FastAPI, include_router=_add_nothing, add_api_route=_add_nothing):
-        app = create_app(app_state)
+        app = create_app(app_state, PLUGINS)
     app.router = _first_app[0].router
     app.openapi = _first_app[0].openapi  # type: ignore[method-assign]
     return app

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.api.client_address import client_network
 from service.api.dependencies import AppState, Caller
 from service.api.middleware.errors import header_map, send_error
-from service.api.paths import is_api
+from service.api.plugin import is_api
 from service.api.rate_limits import Allowance
 from service.audit.log import CURRENT_REQUEST
 from service.auth.principals import Principal, authenticate
@@ -69,7 +69,7 @@ class AuthenticationMiddleware:
 
         try:
             caller = await self._admit(scope, allowances)
-            if caller is None and is_api(scope["path"]) and scope["path"] not in SIGN_IN_PATHS:
+            if caller is None and is_api(scope) and scope["path"] not in SIGN_IN_PATHS:
                 raise AuthenticationError
         except ServiceError as error:
             await send_error(error, scope, send_with_limits)

@@ -8,11 +8,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.api.middleware.authentication import SIGN_IN_PATHS
 from service.api.middleware.errors import header_map, send_error
 from service.api.multipart import FORM_OVERHEAD
-from service.api.paths import is_api
+from service.api.plugin import is_api, plugin_of
 from service.core.errors import BodyTooLargeError, MalformedRequestError, RequestTimeoutError, ServiceError
-from service.openai.errors import PREFIX as OPENAI_PREFIX
 from trainyard.contract.bounds import MAX_SPEC_BYTES
-from trainyard.contract.data_files import MAX_OPENAI_FILE_BYTES, MAX_SINGLE_UPLOAD_BYTES
+from trainyard.contract.data_files import MAX_SINGLE_UPLOAD_BYTES
 from trainyard.contract.spec.user_code import MAX_CODE_BYTES
 from trainyard.contract.wire.reports import MAX_LOG_CHUNK
 
@@ -52,11 +51,11 @@ class BodyLimitMiddleware:
             return max(self._limit, MAX_LOG_CHUNK) if path.endswith("/logs") else self._limit
         if path.startswith("/v1/code/") and scope["method"] == "PUT":
             return MAX_CODE_BYTES
-        if path == f"{OPENAI_PREFIX}files":
-            return MAX_OPENAI_FILE_BYTES + FORM_OVERHEAD
+        if (plugin := plugin_of(scope)) is not None and path in plugin.body_limits:
+            return plugin.body_limits[path]
         if path == "/v1/files" or (path.startswith("/v1/uploads/") and scope["method"] == "PUT"):
             return MAX_SINGLE_UPLOAD_BYTES + FORM_OVERHEAD
-        anybody = not is_api(path) or path in SIGN_IN_PATHS
+        anybody = not is_api(scope) or path in SIGN_IN_PATHS
         return min(self._limit, _MAX_FORM_BYTES if anybody else MAX_SPEC_BYTES)
 
 

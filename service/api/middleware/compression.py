@@ -11,6 +11,7 @@ import zlib
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.api.plugin import is_api
 from service.core.thread_slots import run_in_thread_slot
 
 MIN_BYTES = 2048
@@ -22,7 +23,7 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 
 class CompressionMiddleware:
-    """Compresses the JSON answers to GET below `/v1/`, `/mlflow/` and `/openai/` for clients that accept it."""
+    """Compresses the JSON answers to GET of the APIs for clients that accept it."""
 
     def __init__(self, app: ASGIApp):
         self._app = app
@@ -35,7 +36,7 @@ class CompressionMiddleware:
 
 
 def _may_compress(scope: Scope) -> bool:
-    if scope["method"] != "GET" or not scope["path"].startswith(("/v1/", "/mlflow/", "/openai/")):
+    if scope["method"] != "GET" or not is_api(scope):
         return False
     accepted = Headers(scope=scope).get("accept-encoding", "")
     codings = [part.replace(" ", "").lower() for part in accepted.split(",")]

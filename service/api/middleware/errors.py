@@ -6,9 +6,8 @@ import structlog
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.api.plugin import plugin_of
 from service.core.errors import ClientGoneError, ServiceError
-from service.mlflow.errors import is_mlflow, mlflow_error
-from service.openai.errors import is_openai, openai_error
 
 HeaderMap = dict[bytes, bytes]
 
@@ -21,12 +20,9 @@ def header_map(scope: Scope) -> HeaderMap:
 async def send_error(error: ServiceError, scope: Scope, send: Send) -> None:
     """Send the error as a whole response."""
     status, body = error.status, error.envelope().model_dump_json(exclude={"problems"}).encode()
-    if is_mlflow(scope["path"]):
-        status, document = mlflow_error(error)
+    if (plugin := plugin_of(scope)) is not None:
+        status, document = plugin.render_error(error)
         body = json.dumps(document).encode()
-    if is_openai(scope["path"]):
-        status, envelope = openai_error(error)
-        body = envelope.model_dump_json(exclude={"problems"}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     headers += [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
     await send({"type": "http.response.start", "status": status, "headers": headers})

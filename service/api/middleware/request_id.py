@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.api.client_address import client_address, is_trusted
 from service.api.middleware.errors import HeaderMap, header_map
 from service.api.middleware.head import METHODS
-from service.api.paths import is_api
+from service.api.plugin import is_api
 from service.audit.log import CURRENT_REQUEST, RequestContext
 from service.core.observability import ServiceMetrics
 from service.core.thread_slots import forget_caller
@@ -77,7 +77,7 @@ class RequestIdMiddleware:
 def _cache_headers(scope: Scope, message: Message) -> list[tuple[bytes, bytes]]:
     """Forbid browsers and proxies to store answers of the API; a cookie opens them too."""
     present = any(name.lower() == b"cache-control" for name, _ in message["headers"])
-    return [(b"cache-control", b"no-store")] if is_api(scope["path"]) and not present else []
+    return [(b"cache-control", b"no-store")] if is_api(scope) and not present else []
 
 
 def request_id(given: bytes) -> str:

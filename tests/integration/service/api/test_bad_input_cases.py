@@ -20,6 +20,7 @@ from service.api.dependencies import AppState
 from service.auth.principals import ensure_admin_token
 from service.core.errors import ServiceError
 from service.core.settings import Settings
+from service.plugins.installed import PLUGINS
 from service.web.app import create_app
 from tests.support.receiver import Receiver, receiver
 from tests.support.world import SPEC, World
@@ -377,7 +378,7 @@ class TestCase27:
         world = World(database_url, tmp_path / "state", host="0.0.0.0")
         anonymous = world.new_client(None)
         for path, methods in (
-            create_app(AppState(world.settings, world.database, world.clock)).openapi()["paths"].items()
+            create_app(AppState(world.settings, world.database, world.clock), PLUGINS).openapi()["paths"].items()
         ):
             for method in methods:
                 if path.startswith("/v1/"):

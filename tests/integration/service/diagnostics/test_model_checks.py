@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from service.core.settings import Settings
-from service.diagnostics.model_checks import models
+from service.plugins.openai.check import models
 
 
 @pytest.fixture

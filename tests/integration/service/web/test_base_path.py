@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 import service.web
 from service.core.errors import InvalidRequestError
+from service.plugins.installed import PLUGINS
 from service.web.app import create_app
 from tests.support.seeds import seed
 from tests.support.shared_parts import SharedLoopClient
@@ -146,7 +147,7 @@ def test_workers_have_a_url_of_their_own(base_world: World) -> None:
 
 
 def test_openapi_document_names_the_base_path(base_world: World) -> None:
-    app = create_app(base_world.app_state)
+    app = create_app(base_world.app_state, PLUGINS)
     assert app.openapi()["servers"] == [{"url": BASE}]
 
 
@@ -155,7 +156,7 @@ def test_base_path_of_a_route_is_refused(base_world: World, monkeypatch: pytest.
     settings = base_world.settings.model_copy(update={"public_url": ORIGIN + path})
     monkeypatch.setattr(base_world.app_state, "settings", settings)
     with pytest.raises(InvalidRequestError, match=f"TRAINYARD_PUBLIC_URL: the path {path} begins as"):
-        create_app(base_world.app_state)
+        create_app(base_world.app_state, PLUGINS)
 
 
 SINK = re.compile(

@@ -16,8 +16,8 @@ DISPLAYS = {
     "service/jobs/repository.py",
     "service/jobs/schemas.py",
     "service/jobs/operator_resolution.py",
-    "service/mlflow/schemas.py",
-    "service/openai/schemas.py",
+    "service/plugins/mlflow/schemas.py",
+    "service/plugins/openai/schemas.py",
     "service/sweeps/resources.py",
 }
 """Modules that show the message of a job, or compare it to avoid a write."""

@@ -13,8 +13,9 @@ from service.api.routes.files import receive_form
 from service.core.errors import InvalidRequestError
 from service.core.untrusted_files import UntrustedFiles
 from service.db.paging import PageRequest
-from service.openai.errors import PREFIX, check_after
-from service.openai.schemas import file_document, list_document
+from service.plugins.openai.errors import PREFIX, check_after
+from service.plugins.openai.routes import FineTunesDep
+from service.plugins.openai.schemas import file_document, list_document
 from trainyard.contract.data_files import MAX_OPENAI_FILE_BYTES
 
 _MAX_LISTED = 10_000
@@ -69,18 +70,23 @@ def list_files(
 
 
 @router.get(f"{_FILES}/{{file_id}}", operation_id="get_openai_file")
-def get(app_state: AppStateDep, _user: LenientUserDep, now: NowDep, file_id: str) -> Response:
+def get(app_state: AppStateDep, fine_tunes: FineTunesDep, _user: LenientUserDep, now: NowDep, file_id: str) -> Response:
     """Get a file: an uploaded file, or the results of a job."""
-    results = app_state.fine_tunes.results(file_id, now)
+    results = fine_tunes.results(file_id, now)
     return JSONResponse(results[0] if results is not None else file_document(app_state.files.get(file_id)))
 
 
 @router.get(f"{_FILES}/{{file_id}}/content", operation_id="download_openai_file")
 def content(
-    app_state: AppStateDep, _user: LenientUserDep, now: NowDep, file_id: str, conditions: ConditionsDep
+    app_state: AppStateDep,
+    fine_tunes: FineTunesDep,
+    _user: LenientUserDep,
+    now: NowDep,
+    file_id: str,
+    conditions: ConditionsDep,
 ) -> Response:
     """Download a file."""
-    results = app_state.fine_tunes.results(file_id, now)
+    results = fine_tunes.results(file_id, now)
     if results is not None:
         document, text = results
         return content_response(text, document["filename"], "text/csv", conditions)
@@ -90,9 +96,9 @@ def content(
 
 
 @router.delete(f"{_FILES}/{{file_id}}", operation_id="delete_openai_file")
-def delete(app_state: AppStateDep, user: LenientEditorDep, file_id: str) -> Response:
+def delete(app_state: AppStateDep, fine_tunes: FineTunesDep, user: LenientEditorDep, file_id: str) -> Response:
     """Delete an uploaded file; its content stays while unfinished jobs use it. Results of jobs are refused."""
-    app_state.fine_tunes.refuse_to_delete_results(file_id)
+    fine_tunes.refuse_to_delete_results(file_id)
     app_state.files.delete(user, file_id)
     app_state.notify_cleanup()
     return JSONResponse({"object": "file", "id": file_id, "deleted": True})

@@ -22,11 +22,7 @@ _CODES: Mapping[int, str] = {
 }
 
 
-def is_mlflow(path: str) -> bool:
-    return path.startswith(PREFIX)
-
-
-def mlflow_error(error: ServiceError) -> tuple[int, dict[str, str]]:
+def mlflow_error(error: ServiceError) -> tuple[int, Mapping[str, str]]:
     """Return the status and the body of an error. MLflow has no 422: an invalid value is 400."""
     status = 400 if error.status == 422 else error.status
     if error.code == UNKNOWN_ENDPOINT:

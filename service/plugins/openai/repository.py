@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session, aliased
 from service.core.errors import NotFoundError
 from service.db.models import Checkpoint, Event, FineTune, Job, JobLabel, MetricKey, Point
 from service.metrics.values import decode_value
-from service.openai.errors import invalid_after
+from service.plugins.openai.errors import invalid_after
 
 TRAIN_LOSS, EVAL_LOSS = "train/loss", "eval/loss"
 ACCURACIES = {TRAIN_LOSS: "train/mean_token_accuracy", EVAL_LOSS: "eval/mean_token_accuracy"}

@@ -13,8 +13,8 @@ from service.db.models import Job
 from service.db.paging import PageRequest
 from service.jobs.listing import JobFilter
 from service.jobs.repository import JobRepository
-from service.mlflow.repository import MlflowRepository, RunScan
-from service.mlflow.schemas import (
+from service.plugins.mlflow.repository import MlflowRepository, RunScan
+from service.plugins.mlflow.schemas import (
     DEFAULT_EXPERIMENT,
     DEFAULT_NAME,
     RUN_ATTRIBUTES,

@@ -10,7 +10,7 @@ from service.metrics.export import point_page
 from service.metrics.queries import CurveQuery, read_curves
 from service.metrics.repository import CurveRepository
 from service.metrics.values import json_value
-from service.mlflow.schemas import Document, milliseconds
+from service.plugins.mlflow.schemas import Document, milliseconds
 from trainyard.contract.stored_name import stored_name
 
 MAX_POINTS = 25_000

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, StringConstraints, ValidationError
 
 from service.core.errors import InvalidRequestError
 from service.core.settings import Settings
-from service.openai.errors import ModelConfigurationError
+from service.plugins.openai.errors import ModelConfigurationError
 from trainyard.contract.base import Path as SpecPath
 from trainyard.contract.base import PositiveFloat, PositiveInt, Strict
 from trainyard.contract.bounds import MAX_SPEC_BYTES, PlainMapping

@@ -16,10 +16,10 @@ from service.api.json_body import JsonRoute, SlotRoute
 from service.api.routes.metrics import CurveRoute
 from service.core.errors import NotFoundError
 from service.jobs.repository import JobRepository
-from service.mlflow import service
-from service.mlflow.artifacts import list_folder, stored_path
-from service.mlflow.errors import UNKNOWN_ENDPOINT
-from service.mlflow.history import MAX_POINTS, read_history
+from service.plugins.mlflow import service
+from service.plugins.mlflow.artifacts import list_folder, stored_path
+from service.plugins.mlflow.errors import UNKNOWN_ENDPOINT
+from service.plugins.mlflow.history import MAX_POINTS, read_history
 from trainyard.contract.mlflow_filter import MAX_FILTER
 
 _API = "/mlflow/api/2.0"

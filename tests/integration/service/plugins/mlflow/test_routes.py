@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from service.db.models import DownsampledPoint, DownsampleState, Job, JobParameter, Point
-from service.mlflow import service
+from service.plugins.mlflow import service
 from tests.support.statements import statements_of_request
 from tests.support.world import World
 

@@ -3,11 +3,10 @@
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from service.core.errors import AuthenticationError, InvalidRequestError, ServiceError
 from trainyard.contract.problems import Problem
-from trainyard.contract.wire.pages import ErrorEnvelope
 
 PREFIX = "/openai/v1/"
 """The paths of this API."""
@@ -68,10 +67,6 @@ def check_after(after: str | None, kind: Literal["file", "job"]) -> None:
         raise invalid_after(after, kind)
 
 
-def is_openai(path: str) -> bool:
-    return path.startswith(PREFIX)
-
-
 def missing_prefix_hint(path: str) -> str:
     """Return a hint for an unknown path that OpenAI's client requests with another `base_url`; mostly empty."""
     if _WITHOUT_PREFIX.fullmatch(path):
@@ -79,8 +74,8 @@ def missing_prefix_hint(path: str) -> str:
     return ""
 
 
-def openai_error(error: ServiceError) -> tuple[int, ErrorEnvelope]:
-    """Return the status and the envelope of an error. The client prints the message alone, so it has the parameter."""
+def openai_error(error: ServiceError) -> tuple[int, Mapping[str, Any]]:
+    """Return the status and the document of an error. The client prints the message alone, so it has the parameter."""
     param = None if error.param is None else _FIELDS.get(error.param, _without_types(error.param))
     message = error.message
     for field, name in _FIELDS.items():
@@ -93,7 +88,7 @@ def openai_error(error: ServiceError) -> tuple[int, ErrorEnvelope]:
     if error.status == AuthenticationError.status:
         updated["code"] = "invalid_api_key"
     body = error.envelope().error.model_copy(update=updated)
-    return _STATUSES.get(error.status, error.status), ErrorEnvelope(error=body)
+    return _STATUSES.get(error.status, error.status), {"error": body.model_dump(mode="json")}
 
 
 def in_openai_terms(message: str) -> str:

@@ -8,9 +8,9 @@ from math import isfinite
 
 from service.db.engine import Database
 from service.db.models import Event, Job
-from service.openai.errors import in_openai_terms, invalid_after
-from service.openai.repository import ACCURACIES, TRAIN_LOSS, FineTuneRepository, LossPoint
-from service.openai.schemas import Document, list_document, metric_values, seconds
+from service.plugins.openai.errors import in_openai_terms, invalid_after
+from service.plugins.openai.repository import ACCURACIES, TRAIN_LOSS, FineTuneRepository, LossPoint
+from service.plugins.openai.schemas import Document, list_document, metric_values, seconds
 
 _ID = re.compile(r"ftevent_([0-9a-z]{12})_([0-9]{1,18})(?:_([0-9]{1,18})_([0-9]{1,18}))?", re.ASCII)
 """A part of the job's id, the number in the job's sequence, and of metrics the step and the key."""

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from service.core.settings import Settings
-from service.openai.base_models import BaseModelEntry, ModelsFileError, models_file, parse_models
-from service.openai.model_folder import folder_problem
-from service.openai.spec import entry_problems
+from service.plugins.openai.base_models import BaseModelEntry, ModelsFileError, models_file, parse_models
+from service.plugins.openai.model_folder import folder_problem
+from service.plugins.openai.spec import entry_problems
 from trainyard.contract.wire.diagnostics import Finding, error_finding, ok_finding
 
 _FIX = "correct the file; docs/openai.md describes it"

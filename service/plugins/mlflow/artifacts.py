@@ -6,7 +6,7 @@ from pathlib import Path
 
 from service.checkpoints.safe_files import list_files
 from service.core.untrusted_files import UntrustedFiles
-from service.mlflow.schemas import Document
+from service.plugins.mlflow.schemas import Document
 from trainyard.contract.wire.files import FileResource
 
 _OF_RUN = re.compile(r"mlflow/[^/]+/[^/]+/artifacts/(?P<path>.+)", re.DOTALL)

@@ -9,7 +9,7 @@ from service.db.models import Checkpoint, DataFile, FineTune, Job
 from service.jobs.schemas import progress_resource
 from service.metrics.values import json_value
 from service.metrics.x_axis import TOKENS
-from service.openai.errors import in_openai_terms
+from service.plugins.openai.errors import in_openai_terms
 
 Document = dict[str, Any]
 

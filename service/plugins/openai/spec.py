@@ -7,16 +7,16 @@ from typing import Any, TypeGuard
 
 from service.core.errors import InvalidRequestError
 from service.db.models import DataFile
-from service.openai.base_models import BaseModelEntry
-from service.openai.errors import administrators_problems
-from service.openai.hyperparameters import (
+from service.plugins.openai.base_models import BaseModelEntry
+from service.plugins.openai.errors import administrators_problems
+from service.plugins.openai.hyperparameters import (
     Hyperparameters,
     choose_batch_size,
     choose_beta,
     choose_epochs,
     choose_multiplier,
 )
-from service.openai.requests import CreateJob, DpoHyperparameters, SupervisedHyperparameters
+from service.plugins.openai.requests import CreateJob, DpoHyperparameters, SupervisedHyperparameters
 from trainyard.contract.problems import Problem, SpecError
 from trainyard.contract.spec.text_sources import PAIR_FORMATS
 from trainyard.contract.spec.training_spec import parse_spec

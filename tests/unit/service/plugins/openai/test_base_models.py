@@ -7,8 +7,8 @@ import pytest
 import structlog
 
 from service.core.errors import InvalidRequestError
-from service.openai.base_models import BaseModels
-from service.openai.errors import ModelConfigurationError
+from service.plugins.openai.base_models import BaseModels
+from service.plugins.openai.errors import ModelConfigurationError
 
 
 def models(path: Path, text: str) -> BaseModels:

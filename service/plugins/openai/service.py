@@ -20,12 +20,12 @@ from service.jobs.repository import JobRepository
 from service.jobs.service import JobAction, apply_action, delete_checkpoints, require_change
 from service.jobs.service import cancel as cancel_job
 from service.metrics.queries import CurveQuery, read_curves
-from service.openai.base_models import BaseModelEntry, BaseModels
-from service.openai.errors import ModelConfigurationError, administrators_problems, check_after
-from service.openai.model_folder import folder_problem, needs_template
-from service.openai.repository import ACCURACIES, EVAL_LOSS, TRAIN_LOSS, FineTunedJob, FineTuneRepository
-from service.openai.requests import CreateJob
-from service.openai.schemas import (
+from service.plugins.openai.base_models import BaseModelEntry, BaseModels
+from service.plugins.openai.errors import ModelConfigurationError, administrators_problems, check_after
+from service.plugins.openai.model_folder import folder_problem, needs_template
+from service.plugins.openai.repository import ACCURACIES, EVAL_LOSS, TRAIN_LOSS, FineTunedJob, FineTuneRepository
+from service.plugins.openai.requests import CreateJob
+from service.plugins.openai.schemas import (
     Document,
     checkpoint_document,
     job_document,
@@ -34,7 +34,7 @@ from service.openai.schemas import (
     results_document,
     results_job_id,
 )
-from service.openai.spec import (
+from service.plugins.openai.spec import (
     FineTuneRequest,
     check_request,
     choose_hyperparameters,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from service.openai.requests import CreateJob
+from service.plugins.openai.requests import CreateJob
 from trainyard.contract.validation_messages import describe_error
 
 

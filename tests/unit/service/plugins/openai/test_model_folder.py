@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.openai.model_folder import folder_problem, needs_template
+from service.plugins.openai.model_folder import folder_problem, needs_template
 
 
 def problem(folder: Path, *, shared: bool = True, template: bool = True) -> str | None:

@@ -7,9 +7,9 @@ import pytest
 
 from service.core.errors import InvalidRequestError
 from service.db.models import DataFile
-from service.openai.base_models import BaseModelEntry, ModelLimits
-from service.openai.requests import CreateJob
-from service.openai.spec import (
+from service.plugins.openai.base_models import BaseModelEntry, ModelLimits
+from service.plugins.openai.requests import CreateJob
+from service.plugins.openai.spec import (
     FineTuneRequest,
     choose_hyperparameters,
     entry_problems,

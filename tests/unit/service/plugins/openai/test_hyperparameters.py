@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.openai.hyperparameters import choose_batch_size, choose_epochs
+from service.plugins.openai.hyperparameters import choose_batch_size, choose_epochs
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 from starlette.responses import Response
@@ -21,10 +21,11 @@ from service.core.errors import NotFoundError
 from service.db.models import Job
 from service.jobs import service as job_service
 from service.jobs.submission import SubmissionRequest, submit
-from service.openai.errors import PREFIX
-from service.openai.events import read_events
-from service.openai.requests import CreateJob
-from service.openai.service import cancel as cancel_job
+from service.plugins.openai.errors import PREFIX
+from service.plugins.openai.events import read_events
+from service.plugins.openai.requests import CreateJob
+from service.plugins.openai.service import FineTuneService
+from service.plugins.openai.service import cancel as cancel_job
 from service.specs.acceptance import AcceptedSpec
 from service.specs.data_files import pin_files
 
@@ -35,6 +36,13 @@ router = APIRouter(include_in_schema=False, route_class=JsonRoute)
 fallback_router = APIRouter(include_in_schema=False, route_class=SlotRoute)
 """All other paths; it comes after the others."""
 
+
+async def _get_fine_tunes(request: Request) -> FineTuneService:
+    fine_tunes: FineTuneService = request.app.state.plugin_parts["openai"]
+    return fine_tunes
+
+
+FineTunesDep = Annotated[FineTuneService, Depends(_get_fine_tunes)]
 Limit = Annotated[int, Query(ge=1, le=_MAX_PAGE)]
 After = Annotated[str | None, Query(max_length=80)]
 
@@ -42,6 +50,7 @@ After = Annotated[str | None, Query(max_length=80)]
 @router.post(_JOBS, operation_id="create_fine_tune")
 def create(
     app_state: AppStateDep,
+    fine_tunes: FineTunesDep,
     user: LenientEditorDep,
     body: CreateJob,
     idempotency_key: Annotated[str | None, Header()] = None,
@@ -59,7 +68,7 @@ def create(
         )
         return _submit(app_state, user, request)
 
-    created = app_state.fine_tunes.create(user, body, accept, submit_spec, now, key=idempotency_key)
+    created = fine_tunes.create(user, body, accept, submit_spec, now, key=idempotency_key)
     app_state.notify_reconciler()
     return JSONResponse(created)
 
@@ -83,41 +92,52 @@ def _submit(app_state: AppState, user: Principal, request: SubmissionRequest) ->
 
 @router.get(_JOBS, operation_id="list_fine_tunes")
 def list_jobs(
-    request: Request, app_state: AppStateDep, _user: LenientUserDep, now: NowDep, after: After = None, limit: Limit = 20
+    request: Request,
+    fine_tunes: FineTunesDep,
+    _user: LenientUserDep,
+    now: NowDep,
+    after: After = None,
+    limit: Limit = 20,
 ) -> Response:
     """List fine-tuning jobs, newest first."""
-    return JSONResponse(app_state.fine_tunes.list_jobs(after, limit, metadata_filter(request), now))
+    return JSONResponse(fine_tunes.list_jobs(after, limit, metadata_filter(request), now))
 
 
 @router.get(f"{_JOBS}/{{job_id}}", operation_id="get_fine_tune")
-def get(app_state: AppStateDep, _user: LenientUserDep, now: NowDep, job_id: str) -> Response:
+def get(fine_tunes: FineTunesDep, _user: LenientUserDep, now: NowDep, job_id: str) -> Response:
     """Get a fine-tuning job."""
-    return JSONResponse(app_state.fine_tunes.read(job_id, now))
+    return JSONResponse(fine_tunes.read(job_id, now))
 
 
 @router.post(f"{_JOBS}/{{job_id}}/cancel", operation_id="cancel_fine_tune")
-def cancel(app_state: AppStateDep, user: LenientEditorDep, job_id: str) -> Response:
+def cancel(app_state: AppStateDep, fine_tunes: FineTunesDep, user: LenientEditorDep, job_id: str) -> Response:
     """Request that a job ends; its status becomes `cancelled` once nothing of it is running."""
-    return _change(app_state, user, job_id, cancel_job)
+    return _change(app_state, fine_tunes, user, job_id, cancel_job)
 
 
 @router.post(f"{_JOBS}/{{job_id}}/pause", operation_id="pause_fine_tune")
-def pause(app_state: AppStateDep, user: LenientEditorDep, job_id: str) -> Response:
+def pause(app_state: AppStateDep, fine_tunes: FineTunesDep, user: LenientEditorDep, job_id: str) -> Response:
     """Request that a job writes a checkpoint and releases its GPUs."""
-    return _change(app_state, user, job_id, job_service.pause)
+    return _change(app_state, fine_tunes, user, job_id, job_service.pause)
 
 
 @router.post(f"{_JOBS}/{{job_id}}/resume", operation_id="resume_fine_tune")
-def resume(app_state: AppStateDep, user: LenientEditorDep, job_id: str) -> Response:
+def resume(app_state: AppStateDep, fine_tunes: FineTunesDep, user: LenientEditorDep, job_id: str) -> Response:
     """Continue a paused job from its last checkpoint."""
-    return _change(app_state, user, job_id, job_service.resume, runs_code=True)
+    return _change(app_state, fine_tunes, user, job_id, job_service.resume, runs_code=True)
 
 
 def _change(
-    app_state: AppState, user: Principal, job_id: str, action: job_service.JobAction, *, runs_code: bool = False
+    app_state: AppState,
+    fine_tunes: FineTuneService,
+    user: Principal,
+    job_id: str,
+    action: job_service.JobAction,
+    *,
+    runs_code: bool = False,
 ) -> Response:
     check = partial(check_code_permission, user, settings=app_state.settings) if runs_code else None
-    changed = app_state.fine_tunes.change(user, job_id, action, app_state.clock(), check)
+    changed = fine_tunes.change(user, job_id, action, app_state.clock(), check)
     app_state.notify_reconciler()
     return JSONResponse(changed)
 
@@ -132,28 +152,30 @@ def list_events(
 
 @router.get(f"{_JOBS}/{{job_id}}/checkpoints", operation_id="list_fine_tune_checkpoints")
 def list_checkpoints(
-    app_state: AppStateDep, _user: LenientUserDep, job_id: str, after: After = None, limit: Limit = 10
+    fine_tunes: FineTunesDep, _user: LenientUserDep, job_id: str, after: After = None, limit: Limit = 10
 ) -> Response:
     """List the checkpoints of a job, newest first."""
-    return JSONResponse(app_state.fine_tunes.checkpoints(job_id, after, limit))
+    return JSONResponse(fine_tunes.checkpoints(job_id, after, limit))
 
 
 @router.get(f"{PREFIX}models", operation_id="list_openai_models")
-def list_models(app_state: AppStateDep, _user: LenientUserDep) -> Response:
+def list_models(fine_tunes: FineTunesDep, _user: LenientUserDep) -> Response:
     """List the base models and the fine-tuned models."""
-    return JSONResponse(app_state.fine_tunes.list_models())
+    return JSONResponse(fine_tunes.list_models())
 
 
 @router.get(f"{PREFIX}models/{{model:file}}", operation_id="get_openai_model")
-def get_model(app_state: AppStateDep, _user: LenientUserDep, model: str) -> Response:
+def get_model(fine_tunes: FineTunesDep, _user: LenientUserDep, model: str) -> Response:
     """Get a model."""
-    return JSONResponse(app_state.fine_tunes.model(model))
+    return JSONResponse(fine_tunes.model(model))
 
 
 @router.delete(f"{PREFIX}models/{{model:file}}", operation_id="delete_openai_model")
-def delete_model(app_state: AppStateDep, user: LenientEditorDep, now: NowDep, model: str) -> Response:
+def delete_model(
+    app_state: AppStateDep, fine_tunes: FineTunesDep, user: LenientEditorDep, now: NowDep, model: str
+) -> Response:
     """Delete a fine-tuned model and its checkpoints; the job remains."""
-    deleted = app_state.fine_tunes.delete_model(user, model, now)
+    deleted = fine_tunes.delete_model(user, model, now)
     app_state.notify_cleanup()
     return JSONResponse(deleted)
 

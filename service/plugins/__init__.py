@@ -1,0 +1,1 @@
+"""APIs beside `/v1`, a package for each."""

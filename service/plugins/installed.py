@@ -1,0 +1,23 @@
+"""The plugins of this release, and which of them a service runs."""
+
+from collections.abc import Sequence
+
+from service.api.plugin import Plugin
+from service.core.errors import InvalidRequestError
+from service.plugins.mlflow.plugin import MLFLOW
+from service.plugins.openai.plugin import OPENAI
+
+PLUGINS = (MLFLOW, OPENAI)
+
+
+def enabled_plugins(disabled: Sequence[str]) -> tuple[Plugin, ...]:
+    """Return the plugins whose names are not disabled.
+
+    Raises:
+        InvalidRequestError: a name is no plugin's.
+    """
+    names = [plugin.name for plugin in PLUGINS]
+    for name in disabled:
+        if name not in names:
+            raise InvalidRequestError(f"TRAINYARD_DISABLED_PLUGINS: {name!r} is not one of {', '.join(names)}")
+    return tuple(plugin for plugin in PLUGINS if plugin.name not in disabled)
