@@ -22,6 +22,23 @@ EXIT_CODES = (
     "printed line elsewhere; 130 interrupted."
 )
 
+_ELSEWHERE = {
+    **dict.fromkeys(("status", "job", "info", "describe", "get", "view", "sacct"), "show"),
+    **dict.fromkeys(("stop", "kill", "scancel", "abort", "terminate", "end"), "cancel"),
+    **dict.fromkeys(("ps", "ls", "jobs", "runs", "queue", "squeue"), "list"),
+    **dict.fromkeys(("start", "train", "create", "sbatch", "new"), "submit"),
+    **dict.fromkeys(("log", "tail", "output"), "logs"),
+    **dict.fromkeys(("srun", "launch", "torchrun"), "run"),
+    **dict.fromkeys(("rm", "remove", "del"), "delete"),
+    **dict.fromkeys(("continue", "unpause"), "resume"),
+    **dict.fromkeys(("restart", "requeue", "rerun"), "retry"),
+    **dict.fromkeys(("sinfo", "nodes", "gpus", "partitions"), "cluster"),
+    **dict.fromkeys(("server", "up"), "serve"),
+    **dict.fromkeys(("diff",), "compare"),
+    **dict.fromkeys(("ssh", "attach"), "shell"),
+}
+"""Commands of other tools, and the command that does the same."""
+
 _JSON_OUTPUT: ContextVar[bool] = ContextVar("for_programs", default=False)
 """Whether this command was called with --json."""
 
@@ -55,6 +72,9 @@ class CommandGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the name, the command itself and its arguments."""
+        meant = _ELSEWHERE.get(args[0]) if args else None
+        if meant is not None and args[0] not in self.commands and meant in self.commands:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {meant!r}?")
         name, listed, arguments = super().resolve_command(ctx, args)
         return name, listed and load_command(listed.name or ""), arguments
 

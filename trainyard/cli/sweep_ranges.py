@@ -52,7 +52,9 @@ def parse_ranges(params: list[str]) -> dict[str, Any]:
         try:
             space[path] = parse_range(text, as_text=is_text(path))
         except ValueError as error:
-            raise UsageError(f"--param {param}: {text!r} {error}") from None
+            is_list = "," in text and ":" not in text
+            remedy = f". To run each of these values: --grid {param}" if is_list else ""
+            raise UsageError(f"--param {param}: {text!r} {error}{remedy}") from None
     return space
 
 

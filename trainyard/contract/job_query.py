@@ -25,6 +25,9 @@ Aggregate = Literal["last", "min", "max", "best", "min_step", "max_step", "best_
 AGGREGATES: tuple[Aggregate, ...] = ("last", "min", "max", "best", "min_step", "max_step", "best_step")
 OPERATORS: tuple[Operator, ...] = ("=", "!=", "<", "<=", ">", ">=", "~", "!~")
 _RESERVED = frozenset({"and", "or", "not", "in", "exists"})
+_STATES = ("nan", "inf", "empty")
+"""What follows `is`."""
+_STATE_NAMES = {"infinity": "inf", "infinite": "inf", "null": "empty", "none": "empty", "missing": "empty"}
 _UNITS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 _WORD = re.compile(r"[^\s()<>=!,]+")
@@ -291,6 +294,9 @@ class _Parser:
             return Exists(self._parse_key())
         key = self._parse_key()
         word = self._word()
+        if word == "is":
+            self._advance()
+            return self._parse_state(key)
         if word in ("in", "not"):
             self._advance()
             if word == "not":
@@ -299,6 +305,25 @@ class _Parser:
                 self._advance()
             return Membership(key, self._parse_list(), negated=word == "not")
         return Comparison(key, self._parse_operator(key), self._parse_value(key))
+
+    def _parse_state(self, key: Key) -> Node:
+        """Return the condition after `key is`, in terms of others: `loss is nan`, `notes is not empty`."""
+        negated = self._word() == "not"
+        if negated:
+            self._advance()
+        word = self._word()
+        state = _STATE_NAMES.get(word, word)
+        if state not in _STATES:
+            meaning = f"; to compare with a value, write `{key} = ...`" if self.kind != "end" else ""
+            raise QueryError(
+                f"expected {', '.join(_STATES[:-1])} or {_STATES[-1]} after `is`, not {self.described()}{meaning}",
+                self.column,
+            )
+        self._advance()
+        if state == "empty":
+            return Exists(key) if negated else Not(Exists(key))
+        values: tuple[Value, ...] = ("NaN",) if state == "nan" else ("Infinity", "-Infinity")
+        return Membership(key, values, negated)
 
     def _parse_key(self) -> Key:
         if self.kind not in ("name", "quoted") or self._word() in _RESERVED:

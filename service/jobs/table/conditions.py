@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import aliased
 
 from service.db.models import Job, JobValue, Sweep, ValueKey
+from service.db.types import to_micros
 from service.jobs.table.keys import TIMES, ColumnKey, ColumnName, ResolvedKey, TagKey, ValueRef
 from service.jobs.table.value_types import as_number, as_text, check_choice, check_comparison, value_types
 from service.jobs.table.values import Named
@@ -38,7 +39,8 @@ _COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
     ">": lambda left, right: left > right,
     ">=": lambda left, right: left >= right,
 }
-_TEXT_COLUMNS = frozenset({"id", "name", "project", "status", "reason", "user", "sweep"})
+_TEXT_COLUMNS = frozenset({"id", "name", "project", "status", "reason", "user", "sweep", "error", "notes"})
+_REVERSED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _ATTRIBUTES: Mapping[ColumnName, str] = {
     "id": "id",
     "name": "name",
@@ -52,6 +54,7 @@ _ATTRIBUTES: Mapping[ColumnName, str] = {
     "finished": "finished_at",
     "runtime": "runtime",
     "archived": "archived_at",
+    "age": "created_at",
 }
 
 _STATUSES: tuple[str, ...] = get_args(JobStatus)
@@ -75,7 +78,11 @@ def is_equality(node: Comparison | Membership | Exists) -> bool:
 
 
 def column_of(name: ColumnName, job: Any = Job) -> Any:
-    """Return the column, of `jobs` or of an alias of it."""
+    """Return the column, of `jobs` or of an alias of it. For `age` it is the time of submission."""
+    if name == "error":
+        return sa.case((job.status == "failed", sa.func.nullif(job.status_message, "")))
+    if name == "notes":
+        return sa.func.nullif(job.parameters["notes"][1].as_string(), "")
     return getattr(job, _ATTRIBUTES[name])
 
 
@@ -100,7 +107,7 @@ class ConditionBuilder:
         check_comparison(node, ref.named)
         if isinstance(node, Membership):
             matches = sa.or_(*(_equals(row, value, ref.named) for value in node.values))
-            return sa.and_(is_key, sa.not_(matches) if node.negated else matches)
+            return sa.and_(is_key, sa.not_(sa.func.coalesce(matches, sa.false())) if node.negated else matches)
         return sa.and_(is_key, _compares(row, node, ref.named))
 
     def build(self, node: Node, job_pk: Any, job: Any = None) -> Condition:
@@ -162,6 +169,8 @@ class ConditionBuilder:
             return sa.and_(column.is_not(None))
         if name == "archived":
             return _of_archived(node, column)
+        if name == "age":
+            return self._of_age(node, column)
         if node.key.name == "sweep" and (isinstance(node, Membership) or node.operator in ("=", "!=", "~", "!~")):
             return _of_sweep(node, column)
         values = node.values if isinstance(node, Membership) else (node.value,)
@@ -170,7 +179,12 @@ class ConditionBuilder:
             operands: list[Any] = [self._time(value, node.key) for value in values]
         elif name == "runtime":
             operands = [_micros(value, node.key) for value in values]
+            # A job that has not ended has run until now.
+            until_now = to_micros(self.now) - sa.type_coerce(job.started_at, sa.BigInteger)
+            column = sa.func.coalesce(column, until_now)
         else:
+            if name in ("error", "notes"):
+                _check_long_text(node)
             operands = [as_text(value) for value in values]
             if name == "status":
                 _check_statuses(node, operands)
@@ -182,6 +196,13 @@ class ConditionBuilder:
             contains = column.icontains(operands[0], autoescape=True)
             return sa.and_(sa.not_(contains) if node.operator == "!~" else contains)
         return sa.and_(_COMPARE[node.operator](column, operands[0]))
+
+    def _of_age(self, node: Comparison | Membership, created: Any) -> Condition:
+        if not isinstance(node, Comparison) or node.operator not in _REVERSED:
+            raise QueryError("`age` is a duration: compare it by < or >, such as `age < 2h`", node.key.column)
+        age = timedelta(microseconds=_micros(node.value, node.key))
+        limit = max(self.now - min(age, self.now - MIN_TIME), MIN_TIME)
+        return sa.and_(_COMPARE[_REVERSED[node.operator]](created, limit))
 
     def _time(self, value: Value, key: Key) -> datetime:
         if isinstance(value, Duration):
@@ -211,6 +232,16 @@ def _check_statuses(node: Comparison | Membership, statuses: Sequence[str]) -> N
         raise QueryError("statuses have no order; compare them by =, !=, ~ or in", node.key.column)
     for status in statuses:
         check_choice(status, _STATUSES, "status", node.key, _KNOWN_AS)
+
+
+def _check_long_text(node: Comparison | Membership) -> None:
+    """Refuse to order texts, and to compare them with numbers, as a metric of that name would be."""
+    is_number = isinstance(node, Comparison) and isinstance(node.value, float)
+    if is_number or (isinstance(node, Comparison) and node.operator in _REVERSED):
+        name = node.key.name
+        raise QueryError(
+            f"`{name}` is a text: compare it by ~; for a metric of that name, write `metrics.{name}`", node.key.column
+        )
 
 
 def _check_time(node: Comparison | Membership, values: Sequence[Value]) -> None:

@@ -22,11 +22,15 @@ ColumnName = Literal[
     "finished",
     "runtime",
     "archived",
+    "age",
+    "error",
+    "notes",
 ]
 
 COLUMNS: Mapping[str, ColumnName] = {
     **{name: name for name in ("id", "name", "project", "status", "reason", "user", "sweep")},
     **{name: name for name in ("created", "started", "finished", "runtime", "archived")},
+    **{name: name for name in ("age", "error", "notes")},
     "created_by": "user",
     "owner": "user",
     "by": "user",
@@ -44,10 +48,13 @@ DESCRIBED: Mapping[ColumnName | Literal["tag"], str] = {
     "user": "Who submitted it",
     "tag": "One of its tags",
     "created": "Time of submission",
-    "runtime": "Time from its first start to its end",
+    "age": "Time since its submission",
+    "runtime": "Time from its first start to its end, or until now",
     "started": "Time of its first start",
     "finished": "Time of its end",
-    "reason": "Why it ended",
+    "error": "Why it failed, as a text",
+    "notes": "Its notes",
+    "reason": "Why it ended, as a code",
     "sweep": "Id or name of its sweep",
     "archived": "Whether it is archived",
     "id": "Id of the job",
@@ -66,7 +73,7 @@ _PREFIXES: Mapping[str, Kind] = {
     "metrics.": "metric",
     "metric.": "metric",
 }
-_WITHOUT_ORDER: Collection[str] = frozenset({"step", "progress", "notes", "tags"})
+_WITHOUT_ORDER: Collection[str] = frozenset({"step", "progress", "error", "notes", "tags"})
 """Keys by which jobs cannot be sorted."""
 _UNPREFIXED: Sequence[Kind] = ("spec", "parameter", "metric")
 """In which order kinds are tried for a key without a prefix."""
@@ -167,14 +174,19 @@ def unknown_key(key: Key, known: Collection[str]) -> QueryError:
     return QueryError(f"no job has {in_backticks(key.name[:80])}{hint}", key.column)
 
 
+def has_order(key: ColumnKey) -> bool:
+    """Whether jobs can be sorted by a column."""
+    return key.name not in _WITHOUT_ORDER
+
+
 def unsortable_key(key: Key, known: Collection[str]) -> QueryError:
     """Return the error for an unknown key of a sort: the nearest known keys, or else all keys that can sort jobs."""
     if key.name not in _WITHOUT_ORDER and _nearest(key, known):
         return unknown_key(key, known)
-    names = ", ".join(name for name in DESCRIBED if name != TAG_KEY)
+    names = ", ".join(name for name in DESCRIBED if name != TAG_KEY and name not in _WITHOUT_ORDER)
     return QueryError(
         f"jobs cannot be sorted by `{key.name[:80]}`; sort by {names}, a field such as `optimizer.lr`, a parameter, a "
-        "metric or `tags.NAME`; progress, notes and tags have no order",
+        "metric or `tags.NAME`; progress, errors, notes and tags have no order",
         key.column,
     )
 

@@ -24,6 +24,7 @@ from service.jobs.table.keys import (
     TagKey,
     ValueRef,
     candidates,
+    has_order,
     is_unknown,
     joined_columns,
     resolve_key,
@@ -113,6 +114,10 @@ def read_table(
         sort_key = keys[sort]
         if isinstance(sort_key, TagKey):
             raise InvalidRequestError("tags have no order; sort by the value of one: tags.NAME", param="sort")
+        if isinstance(sort_key, ColumnKey) and not has_order(sort_key):
+            raise InvalidRequestError(str(unsortable_key(sort, ())), param="sort", code="unknown_key")
+        if sort_key == ColumnKey("age"):
+            sort_key, descending = ColumnKey("created"), not descending
         # A condition on `archived` decides by itself.
         named = where is not None and any(keys[key] == ColumnKey("archived") for key in keys_of(where))
         query = TableQuery(where, sort_key, None if named else request.archived)
@@ -123,7 +128,7 @@ def read_table(
         pks, has_more = pages.page(replace(page, descending=descending))
         jobs = _load(session, pks)
         attempts = JobRepository(session, now).current_attempts(jobs)
-        values = _column_values(session, jobs, {text: keys[key] for text, key in columns.items()})
+        values = _column_values(session, jobs, {text: keys[key] for text, key in columns.items()}, now)
     return page_of(
         jobs,
         has_more,
@@ -223,28 +228,39 @@ def _load(session: Session, pks: Sequence[int]) -> list[Job]:
 
 
 def _column_values(
-    session: Session, jobs: Sequence[Job], columns: Mapping[str, ResolvedKey]
+    session: Session, jobs: Sequence[Job], columns: Mapping[str, ResolvedKey], now: datetime
 ) -> dict[int, dict[str, Any]]:
     """Return the values of the columns by job."""
     refs = {key.pk for key in columns.values() if isinstance(key, ValueRef) and key.pk is not None}
     stored = ValueRepository(session).read([job.pk for job in jobs], refs) if refs else {}
-    return {job.pk: {text: _value(job, key, stored) for text, key in columns.items()} for job in jobs}
+    return {job.pk: {text: _value(job, key, stored, now) for text, key in columns.items()} for job in jobs}
 
 
-def _value(job: Job, key: ResolvedKey, stored: Mapping[tuple[int, int], StoredValue]) -> Any:
+def _value(job: Job, key: ResolvedKey, stored: Mapping[tuple[int, int], StoredValue], now: datetime) -> Any:
     if isinstance(key, TagKey):
         return ", ".join(sorted((job.parameters or {}).get("tags", {}))) or None
     if isinstance(key, ValueRef):
         value = None if key.pk is None else stored.get((job.pk, key.pk))
         return None if value is None else value.text if value.number is None else _plain(value.number)
     if key.name == "runtime":
-        return None if job.runtime is None else job.runtime / 1e6
+        return None if job.started_at is None else ((job.finished_at or now) - job.started_at).total_seconds()
+    if key.name == "age":
+        return (now - job.created_at).total_seconds()
     texts = {"id": job.id, "name": job.name, "project": job.project, "status": job.status}
     texts |= {"reason": job.status_reason, "user": job.created_by}
     texts |= {"sweep": job.sweep_id, "archived": job.archived_at is not None}  # type: ignore[dict-item]
+    if key.name in ("error", "notes"):
+        return _long_text(job, key.name)
     times = {"created": job.created_at, "started": job.started_at, "finished": job.finished_at}
     time = times.get(key.name)
     return texts[key.name] if key.name in texts else None if time is None else time.isoformat().replace("+00:00", "Z")
+
+
+def _long_text(job: Job, name: str) -> str | None:
+    if name == "error":
+        return job.status_message or None if job.status == "failed" else None
+    notes = (job.parameters or {}).get("notes")
+    return notes[1] or None if notes else None
 
 
 def _plain(number: float) -> float | int:

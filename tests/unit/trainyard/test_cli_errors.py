@@ -134,6 +134,9 @@ class TestErrors:
         ("arguments", "line"),
         [
             (["shwo"], "error: No such command 'shwo'. Did you mean 'show'?"),
+            (["status", "last"], "error: No such command 'status'. Did you mean 'show'?"),
+            (["scancel", "last"], "error: No such command 'scancel'. Did you mean 'cancel'?"),
+            (["xyzzy"], "error: No such command 'xyzzy'."),
             (["show"], "error: Missing argument 'JOB'."),
             (["logs", "a1", "--rank", "first"], "error: --rank takes a number or `launch`, not 'first'"),
         ],

@@ -4,6 +4,8 @@ import asyncio
 import json
 import math
 
+import pytest
+
 from tests.unit.trainyard.fake_service import TIME, FakeService, job, page
 from trainyard.client import NotFoundError
 
@@ -128,6 +130,9 @@ def test_a_list_of_jobs_is_a_table_for_data_frames() -> None:
         "status": ["queued"] * 2,
         "eval/loss": [0.5, -math.inf],
     }
+
+    with service.client() as client, pytest.raises(TypeError, match=r"no index; iterate over `jobs\(limit=...\)`"):
+        client.jobs()[0]
 
     async def read() -> dict[str, list[object]]:
         async with service.async_client() as client:

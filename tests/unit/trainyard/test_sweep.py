@@ -263,6 +263,11 @@ class TestSearch:
     def test_incomplete_searches_are_rejected(self, run, service, spec, options):
         assert (run("sweep", spec, *options).exit_code, service.requests) == (2, [])
 
+    def test_a_list_of_values_is_proposed_as_a_grid(self, run, spec):
+        done = run("sweep", spec, "--param", "optimizer.lr=1e-4,1e-3")
+        assert done.exit_code == 2
+        assert "To run each of these values: --grid optimizer.lr=1e-4,1e-3" in done.stderr
+
     def test_watch_waits_while_members_are_proposed_and_names_the_best(self, run, service, spec):
         best = {"job_id": "job_1", "values": {"optimizer.lr": 0.01}, "status": "succeeded", "value": 0.25, "rank": 1}
         done = sweep({"succeeded": 1}, state="finished", members=[best], metric="eval/loss", best="job_1")

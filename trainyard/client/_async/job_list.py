@@ -1,7 +1,7 @@
 """A list of jobs, as an iterator of handles or as a table."""
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Self
+from typing import Any, Never, Self
 
 from trainyard.client._async.handle import AsyncJobHandle
 from trainyard.client.job_table import job_table
@@ -19,6 +19,14 @@ class AsyncJobList:
 
     async def __anext__(self) -> AsyncJobHandle:
         return await self._handles.__anext__()
+
+    def __getitem__(self, index: object) -> Never:
+        """Refuse an index: how many jobs there are is known at the end alone.
+
+        Raises:
+            TypeError: always, with what to write instead.
+        """
+        raise TypeError("the list is fetched page by page and has no index; iterate over `jobs(limit=...)`")
 
     async def table(self) -> dict[str, list[Any]]:
         """Return the jobs as columns, as `pandas.DataFrame` takes them: id, name, status, and `columns` if given."""

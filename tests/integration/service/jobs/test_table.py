@@ -78,6 +78,40 @@ def test_fields_parameters_tags_and_metrics_filter(runs: World) -> None:
     assert listed(runs, where="optimizer.name != adamw") == []
 
 
+def test_what_the_table_shows_is_queried_by_its_name(runs: World) -> None:
+    jobs = {job["name"]: job["id"] for job in runs.client.get("/v1/jobs").json()["data"]}
+    assert listed(runs, where="age < 150s") == ["r5", "r4"]
+    assert listed(runs, where="age >= 4min and age <= 1w") == ["r2", "r1", "r0"]
+    assert listed(runs, sort="age") == listed(runs, sort="-created")
+    assert listed(runs, sort="-age") == listed(runs, sort="created")
+    runs.clock.advance(3600)
+    assert listed(runs, where="runtime >= 1h and seed = 0") == ["r4", "r2", "r0"], "of running jobs, until now"
+    assert listed(runs, where="runtime > 61min") == []
+    assert runs.client.patch(f"/v1/jobs/{jobs['r1']}", json={"notes": "My First run"}).status_code == 200
+    assert runs.client.patch(f"/v1/jobs/{jobs['r2']}", json={"notes": ""}).status_code == 200
+    assert listed(runs, where="notes ~ first") == ["r1"]
+    assert listed(runs, where="notes is not empty") == ["r1"]
+    assert len(listed(runs, where="notes is empty")) == 5
+    failed = runs.worker(jobs["r3"])
+    failed.end("error", failure={"type": "E", "message": "mat1 and mat2 shapes cannot be multiplied", "final": True})
+    runs.tick()
+    assert listed(runs, where='error ~ "MAT1 and"') == ["r3"]
+    assert listed(runs, where="error is not empty") == ["r3"]
+    shown = runs.client.get("/v1/jobs", params={"where": "name = r3", "columns": ["error", "notes", "age"]}).json()
+    values = shown["data"][0]["values"]
+    assert "mat1" in values["error"]
+    assert (values["notes"], values["age"] > 3600) == (None, True)
+
+
+def test_states_of_values(runs: World) -> None:
+    assert listed(runs, where="eval/loss is nan") == ["r2"]
+    assert listed(runs, where="eval/loss is not nan") == ["r4", "r3", "r1", "r0"]
+    assert listed(runs, where="eval/loss is empty") == ["r5"]
+    assert listed(runs, where="not (eval/loss is empty or eval/loss is nan)") == ["r4", "r3", "r1", "r0"]
+    assert listed(runs, where="eval/loss is inf") == []
+    assert listed(runs, where="tag is empty") == ["r5"]
+
+
 def test_sweeps_are_named_by_name_or_id(world: World) -> None:
     alone = world.submit(name="alone")
     spec = world.client.get(f"/v1/jobs/{alone}").json()["spec"]
@@ -129,7 +163,7 @@ def test_columns_return_the_values(runs: World) -> None:
         "width": 2,
         "tag": "t1",
         "status": "running",
-        "runtime": None,
+        "runtime": 0.0,
     }
     assert answer[2]["values"]["eval/loss"] == "NaN"
     assert answer[5]["values"]["eval/loss"] is None
@@ -150,11 +184,11 @@ def test_errors_name_the_column_and_the_nearest_key(runs: World) -> None:
 
 @pytest.mark.databases("sqlite")
 def test_error_of_a_sort_states_by_what_jobs_can_be_sorted(runs: World) -> None:
-    for sort in ("step", "-progress", "notes", "-tags", "zzz"):
+    for sort in ("step", "-progress", "notes", "error", "-tags", "zzz"):
         error = refused(runs, sort=sort)
         begin = f"jobs cannot be sorted by `{sort.removeprefix('-')}`; sort by name, project, status, "
         assert error["message"].startswith(begin), sort
-        assert "progress, notes and tags have no order" in error["message"]
+        assert "progress, errors, notes and tags have no order" in error["message"]
         assert (error["param"], error["code"]) == ("sort", "unknown_key")
     assert "did you mean `optimizer.lr`?" in refused(runs, sort="-optimiser.lr")["message"]
 
@@ -178,6 +212,12 @@ IMPOSSIBLE = {
     "created = '2026-01-31'": '`created` is a time: compare it by < or >, such as `created > "2026-01-31"`',
     "started in (-1d)": "`started` is a time: compare it by < or >",
     "runtime > -2h": "`runtime` is a duration",
+    "age = 2h": "`age` is a duration: compare it by < or >, such as `age < 2h`",
+    "age in (1h, 2h)": "`age` is a duration",
+    "age < -2h": "`age` is a duration",
+    "error < 0.5": "`error` is a text: compare it by ~; for a metric of that name, write `metrics.error`",
+    "notes = 3": "`notes` is a text",
+    "eval/loss is 3": "expected nan, inf or empty after `is`, not `3`; to compare with a value, write `eval",
     "eval/loss = 'abc'": "`eval/loss` is a number; compare it with one such as 0.5, not with `abc` (column 1)",
     "precision = bf17": "no `precision` is `bf17`; did you mean `bf16`?",
     "tag < a": "tags are compared by =, !=, ~ and in, not by <",
