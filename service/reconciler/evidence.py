@@ -66,11 +66,11 @@ class Evidence:
     """Whether the attempt before ended as `cancelled_outside`."""
 
     @property
-    def ended_as(self) -> EndedAs | None:
+    def end_state(self) -> EndedAs | None:
         """How the attempt ended, as the scheduler says."""
-        ended_as = self.observation.ended_as if self.observation else None
+        end_state = self.observation.end_state if self.observation else None
         # Slurm 22.05 also calls a launch failed if a signal has killed the batch script.
-        return "failed" if ended_as == "launch_failed" and self.started else ended_as
+        return "failed" if end_state == "launch_failed" and self.started else end_state
 
     @property
     def started(self) -> bool:
@@ -80,7 +80,7 @@ class Evidence:
     @property
     def is_silent(self) -> bool:
         """Whether the attempt failed before anything was written to its folder."""
-        return self.ended_as == "failed" and self.unclaimed.no_output and not self.started and self.exit_record is None
+        return self.end_state == "failed" and self.unclaimed.no_output and not self.started and self.exit_record is None
 
 
 @dataclass(frozen=True)
@@ -166,26 +166,26 @@ _ENDS: Mapping[EndedAs | None, tuple[EndedBy, EndReason, str]] = {
 
 def verdict(evidence: Evidence) -> Verdict:
     """Return who ended an attempt that is over, according to its worker unless the scheduler knows better."""
-    record, ended_as, observation = evidence.exit_record, evidence.ended_as, evidence.observation
-    if record is not None and not _scheduler_overrides(ended_as, record):
+    record, end_state, observation = evidence.exit_record, evidence.end_state, evidence.observation
+    if record is not None and not _scheduler_overrides(end_state, record):
         by: EndedBy = "site" if record.reason in ("preempted", "node_failure") else "job"
         by = "user" if record.reason in ("paused", "user_cancelled") else by
         return Verdict(by, record.reason, _reported_cause(evidence, record))
-    if ended_as == "cancelled" and observation is not None:
+    if end_state == "cancelled" and observation is not None:
         return _verdict_of_cancellation(evidence, observation)
     if observation is not None and observation.prolog_failed and not evidence.started:
         return Verdict("site", "node_failure", _with_report(_PROLOG, observation))
-    if ended_as == "launch_failed" and evidence.unclaimed.vanished:
+    if end_state == "launch_failed" and evidence.unclaimed.vanished:
         cause = _with_report("its run directory was deleted before it started", observation)
         return Verdict("site", "preempted", cause)
-    if ended_as in _ENDS:
-        by, reason, cause = _ENDS[ended_as]
+    if end_state in _ENDS:
+        by, reason, cause = _ENDS[end_state]
         began = (
             evidence.claimed
             or evidence.unclaimed != UnclaimedAttempt()
             or (observation is not None and observation.nodes)
         )
-        cause = cause if began or ended_as != "node_failure" else "ended by Slurm before it started"
+        cause = cause if began or end_state != "node_failure" else "ended by Slurm before it started"
         return Verdict(by, reason, _with_report(cause, observation))
     if evidence.is_silent:
         return Verdict("site", "node_failure", _with_report(_NO_OUTPUT, observation))
@@ -224,20 +224,20 @@ def cancelled_text(judged: Verdict) -> str:
     return f"{begin_with_capital(cause)}. `trainyard retry` continues the job."
 
 
-def _scheduler_overrides(ended_as: EndedAs | None, exit_record: FinishRecord) -> bool:
+def _scheduler_overrides(end_state: EndedAs | None, exit_record: FinishRecord) -> bool:
     """Return whether the scheduler knows the reason better than the worker.
 
     A worker that receives a signal cannot distinguish a preemption from a cancellation or a failing node, and ranks
     that report only a lost peer do not know that its node failed.
     """
     if exit_record.reason == "preempted":
-        return ended_as in ("cancelled", "node_failure", "time_limit")
-    return ended_as == "node_failure" and exit_record.failure is not None and exit_record.failure.consequence
+        return end_state in ("cancelled", "node_failure", "time_limit")
+    return end_state == "node_failure" and exit_record.failure is not None and exit_record.failure.consequence
 
 
 def _reported_cause(evidence: Evidence, record: FinishRecord) -> str:
     """Return the cause of an end that the worker reported; Slurm names a preemption, the worker only its signal."""
-    observation, ended_as = evidence.observation, evidence.ended_as
+    observation, end_state = evidence.observation, evidence.end_state
     if record.reason == "user_cancelled":
         return _with_report(_CANCELLED_OUTSIDE, observation)
     if record.reason == "node_failure" and record.failure is not None:
@@ -246,11 +246,11 @@ def _reported_cause(evidence: Evidence, record: FinishRecord) -> str:
         return {"time_limit": "time limit reached"}.get(record.reason, record.reason)
     if evidence.condition == "requeued":
         return "requeued by an operator or the site"
-    if ended_as == "failed":
+    if end_state == "failed":
         return _with_report("ended by a signal that is no preemption", observation)
-    if ended_as == "completed":
+    if end_state == "completed":
         return _with_report("requested to stop by a signal, as before a preemption", observation)
-    return _ENDS[ended_as][2] if ended_as in _ENDS else "preempted"
+    return _ENDS[end_state][2] if end_state in _ENDS else "preempted"
 
 
 def _with_report(cause: str, observation: Observation | None) -> str:
@@ -262,9 +262,9 @@ def with_memory_error(observation: Observation, line: str) -> Observation:
 
     If a step exceeds its memory, and not the batch script, Slurm reports only that the script has failed.
     """
-    if not line or observation.ended_as not in ("failed", "launch_failed"):
+    if not line or observation.end_state not in ("failed", "launch_failed"):
         return observation
-    return replace(observation, ended_as="out_of_memory", message=f"{observation.message}; {line}")
+    return replace(observation, end_state="out_of_memory", message=f"{observation.message}; {line}")
 
 
 def with_job_names(observation: Observation, job_names: Mapping[str, str], job: Job) -> Observation:

@@ -36,7 +36,7 @@ class OpenEvidence(BaseModel):
     """The evidence of an end that the accounting had not recorded. It is stored with the attempt; unknown fields of
     other releases are ignored."""
 
-    ended_as: EndedAs | None = None
+    end_state: EndedAs | None = None
     message: str = ""
     nodes: tuple[str, ...] = ()
     node_left: bool = False
@@ -54,7 +54,7 @@ class OpenEvidence(BaseModel):
             "ended",
             self.message,
             self.nodes,
-            ended_as=self.ended_as,
+            end_state=self.end_state,
             node_left=self.node_left,
             prolog_failed=self.prolog_failed,
         )
@@ -63,7 +63,7 @@ class OpenEvidence(BaseModel):
             with_reasons = f"{recorded.message}; {self.message}"
             message = with_reasons if self.node_left or self.prolog_failed else recorded.message
             observation = replace(
-                observation, message=message, ended_as=recorded.ended_as, canceller=recorded.canceller
+                observation, message=message, end_state=recorded.end_state, canceller=recorded.canceller
             )
         return Evidence(
             observation=observation,
@@ -81,7 +81,7 @@ def open_evidence(evidence: Evidence | None) -> dict[str, Any] | None:
     if evidence is None or observation is None or not observation.unrecorded:
         return None
     stored = OpenEvidence(
-        ended_as=observation.ended_as,
+        end_state=observation.end_state,
         message=observation.message,
         nodes=observation.nodes,
         node_left=observation.node_left,

@@ -46,12 +46,12 @@ def failed_node(evidence: Evidence, excluded: Sequence[str] = (), stalled_before
     if observation is None or len(observation.nodes) != 1:
         return None
     startup_error = evidence.unclaimed.startup_error
-    did_not_start = observation.ended_as == "failed" and startup_error and not _SHARED.search(startup_error)
-    did_not_launch = evidence.ended_as == "launch_failed" and not evidence.unclaimed.vanished
+    did_not_start = observation.end_state == "failed" and startup_error and not _SHARED.search(startup_error)
+    did_not_launch = evidence.end_state == "launch_failed" and not evidence.unclaimed.vanished
     did_not_launch = did_not_launch or observation.prolog_failed or evidence.is_silent
     is_attributed = exit_record is None and not evidence.started and (did_not_launch or did_not_start)
     is_attributed = is_attributed and len(excluded) < MAX_ATTRIBUTED
-    if observation.ended_as != "node_failure" and not is_attributed:
+    if observation.end_state != "node_failure" and not is_attributed:
         return None
     return observation.nodes[0] if _NODE.fullmatch(observation.nodes[0]) else None
 
@@ -71,16 +71,16 @@ def node_fault(evidence: Evidence, excluded: Sequence[str] = (), stalled_before:
     exit_record, observation = evidence.exit_record, evidence.observation
     if node is None or observation is None:
         return None
-    if exit_record is not None and exit_record.failure is not None and observation.ended_as != "node_failure":
+    if exit_record is not None and exit_record.failure is not None and observation.end_state != "node_failure":
         failure, kind = exit_record.failure, _reported_kind(exit_record)
         if failure.type == NODE_NOT_READY and any(is_listed(node, names) for names in observation.nodes):
             kind = "not_started"
         return Fault(node, kind, failure.message)
-    if observation.ended_as == "node_failure":
+    if observation.end_state == "node_failure":
         return Fault(node, "node_failure", observation.message)
     if observation.prolog_failed:
         return Fault(node, "prolog_failed", observation.message)
-    if observation.ended_as == "launch_failed" or evidence.is_silent:
+    if observation.end_state == "launch_failed" or evidence.is_silent:
         return Fault(node, "launch_failed", observation.message)
     return Fault(node, "not_started", f"{evidence.unclaimed.startup_error} ({observation.message})")
 

@@ -12,7 +12,7 @@ from trainyard.contract.wire.launch import LaunchDocument
 
 
 @dataclass(frozen=True)
-class LookupPolicy:
+class AbsencePolicy:
     """How many lookups prove that the scheduler does not have an attempt."""
 
     min_lookups: int = 1
@@ -44,16 +44,16 @@ class Backend:
     inherited: tuple[str, ...] = ("CUDA_*", "NCCL_*", "TMPDIR", "VIRTUAL_ENV")
     """Variables that jobs inherit because they run where the service runs: they choose GPUs, describe the hardware of
     this machine, and name folders on it. On the nodes of a cluster they would be wrong."""
-    lookup_policy: Callable[[Settings], LookupPolicy] = lambda settings: LookupPolicy()
+    absence_policy: Callable[[Settings], AbsencePolicy] = lambda settings: AbsencePolicy()
     render_script: Callable[[Settings, LaunchDocument, LaunchPlan], str] = lambda settings, document, plan: plan.script
     """Return the script of an attempt. ValueError: a value may not appear in it."""
 
 
-def _slurm_lookup_policy(settings: Settings) -> LookupPolicy:
+def _slurm_absence_policy(settings: Settings) -> AbsencePolicy:
     # sbatch may retry by itself for two minutes, and slurmctld may list a job late.
     confirm_absence = timedelta(seconds=settings.slurm_confirm_absence_seconds)
     call_timeout = timedelta(seconds=settings.slurm_submit_timeout_seconds + SUBMITTER_MARGIN_SECONDS)
-    return LookupPolicy(3, confirm_absence, confirm_absence / 3, call_timeout)
+    return AbsencePolicy(3, confirm_absence, confirm_absence / 3, call_timeout)
 
 
 def _slurm_script(settings: Settings, document: LaunchDocument, plan: LaunchPlan) -> str:
@@ -73,7 +73,7 @@ BACKENDS: Mapping[str, Backend] = {
         names_entries=True,
         has_limits=True,
         inherited=(),
-        lookup_policy=_slurm_lookup_policy,
+        absence_policy=_slurm_absence_policy,
         render_script=_slurm_script,
     ),
 }

@@ -137,7 +137,7 @@ class Observation:
     """Running: when the time limit ends it, if the scheduler knows. An operator may change it."""
     suspended: bool = False
     """Running: its processes are stopped and will be resumed."""
-    ended_as: EndedAs | None = None
+    end_state: EndedAs | None = None
     """Ended: how, if the scheduler knows. An exit record is more precise."""
     started_at: datetime | None = None
     """Ended: when it started, if the scheduler knows."""
@@ -156,7 +156,7 @@ class Observation:
     def processes_may_live(self) -> bool:
         """Whether the processes may still run although the attempt is not in the queue: a node that lost contact to
         Slurm fails the job there, not on the node."""
-        return self.state == "absent" or (self.state == "ended" and self.ended_as in ("node_failure", "dropped"))
+        return self.state == "absent" or (self.state == "ended" and self.end_state in ("node_failure", "dropped"))
 
 
 class ClusterReport(ClusterSnapshot):
@@ -203,13 +203,13 @@ class Scheduler(Protocol):
         """
         ...
 
-    def find(self, tag: str, folder: Path, next_tags: Sequence[str] = (), uid: int | None = None) -> list[str]:
+    def find(self, tag: str, folder: Path, unconfirmed_tags: Sequence[str] = (), uid: int | None = None) -> list[str]:
         """The scheduler ids of all entries with this tag; empty only after a successful search.
 
         Args:
             uid: The Unix account to which the entries belong; entries of other accounts are ignored. None: the
                 service's.
-            next_tags: The tags of the caller's next calls, so that a single scheduler call can serve all of them.
+            unconfirmed_tags: The tags of the caller's next calls, which the same scheduler call can serve.
 
         Raises:
             SchedulerUnavailableError: nothing was learned.

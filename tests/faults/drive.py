@@ -60,7 +60,7 @@ class ServiceStage:
         answer = self.worker(sim).claim(f"nonce-of-job-{sim.id}", sim.id)
         sim.granted = answer.status_code == 200
         if not sim.granted:
-            sim.state, sim.ended_as = "ended", "completed"
+            sim.state, sim.end_state = "ended", "completed"
         self.slurm.save()
 
     def worker(self, sim: SimJob) -> FakeWorker:

@@ -33,7 +33,7 @@ class SimJob:
     folder: Path
     visible_at: float
     state: Literal["pending", "running", "ended"] = "pending"
-    ended_as: EndedAs | None = None
+    end_state: EndedAs | None = None
     granted: bool = False
     """Whether its claim was granted, so that it trains."""
     purged: bool = False
@@ -82,7 +82,7 @@ class SimSlurm:
         self._check()
         return {job.tag: self._observation(job) for job in jobs}
 
-    def find(self, tag: str, folder: Path, next_tags: Sequence[str] = (), uid: int | None = None) -> list[str]:
+    def find(self, tag: str, folder: Path, unconfirmed_tags: Sequence[str] = (), uid: int | None = None) -> list[str]:
         self._check()
         matching = [job for job in self.jobs if job.tag == tag and self._visible(job)]
         return [
@@ -103,7 +103,7 @@ class SimSlurm:
             if (sim_job.id, sim_job.tag) == (job.scheduler_id, job.tag) and sim_job.state != "ended":
                 sim_job.cancel_requested = True
                 if sim_job.state == "pending":
-                    sim_job.state, sim_job.ended_as = "ended", "cancelled"
+                    sim_job.state, sim_job.end_state = "ended", "cancelled"
         self.save()
 
     def cluster(self) -> ClusterSnapshot:
@@ -116,8 +116,8 @@ class SimSlurm:
         self.next_id += 1
         self.save()
 
-    def end(self, job: SimJob, ended_as: EndedAs) -> None:
-        job.state, job.ended_as = "ended", ended_as
+    def end(self, job: SimJob, end_state: EndedAs) -> None:
+        job.state, job.end_state = "ended", end_state
         self.save()
 
     def _observation(self, submitted: SubmittedJob) -> Observation:
@@ -127,7 +127,7 @@ class SimSlurm:
                     return Observation("pending", "Waiting in Slurm.")
                 if job.state == "running":
                     return Observation("running", nodes=("n1",))
-                return Observation("ended", f"Slurm: {job.ended_as}", ("n[1-2]",), ended_as=job.ended_as)
+                return Observation("ended", f"Slurm: {job.end_state}", ("n[1-2]",), end_state=job.end_state)
         return Observation("absent")
 
     def _visible(self, job: SimJob) -> bool:

@@ -338,7 +338,7 @@ def test_job_cancelled_at_a_failpoint(label: str, script: Script, tmp_path: Path
         (job,) = stage.world.client.get("/v1/jobs").json()["data"]
         over = job["status"] in TERMINAL
         refused = over and job["status"] != "cancelled"
-        finished = any(sim.ended_as == "completed" for sim in stage.slurm.jobs) or label == "finish.after-commit"
+        finished = any(sim.end_state == "completed" for sim in stage.slurm.jobs) or label == "finish.after-commit"
         assert stage.world.client.post(f"/v1/jobs/{job['id']}/cancel").status_code == (409 if refused else 202)
         _run_to_end(stage, job["id"])
         status = stage.world.status(job["id"])

@@ -142,10 +142,10 @@ class Campaign(RuleBasedStateMachine):
         for sim in self._ours("running")[:1]:
             self.stage.finish(sim, reason, step=20)
 
-    @rule(ended_as=st.sampled_from(END_REASONS))
-    def end_without_exit_record(self, ended_as: EndedAs) -> None:
+    @rule(end_state=st.sampled_from(END_REASONS))
+    def end_without_exit_record(self, end_state: EndedAs) -> None:
         for sim in self._ours("running")[:1]:
-            self.slurm.end(sim, ended_as)
+            self.slurm.end(sim, end_state)
 
     @rule()
     def end_cancelled(self) -> None:

@@ -161,7 +161,7 @@ def test_16_a_limit_without_a_warning_loses_no_more_than_an_interval(world: Worl
     worker = world.start(job)
     worker.checkpoint(10)
     tag = world.scheduler.submitted[0].tag
-    world.scheduler.states[tag] = Observation("ended", "Slurm: TIMEOUT", ended_as="time_limit")
+    world.scheduler.states[tag] = Observation("ended", "Slurm: TIMEOUT", end_state="time_limit")
     world.tick()
     shown = world.job(job)
     assert (shown["status"], shown["last_checkpoint_step"]) == ("queued", 10)

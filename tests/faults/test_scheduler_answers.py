@@ -22,7 +22,7 @@ class DuplicateScheduler(FakeScheduler):
     world: World
     job: str
 
-    def find(self, tag: str, folder: Path, next_tags: Sequence[str] = (), uid: int | None = None) -> list[str]:
+    def find(self, tag: str, folder: Path, unconfirmed_tags: Sequence[str] = (), uid: int | None = None) -> list[str]:
         assert self.world.worker(self.job).claim("nonce-of-the-second", "18").status_code == 200
         return ["17", "18"]
 

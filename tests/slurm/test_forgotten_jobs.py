@@ -56,7 +56,7 @@ def test_accounting_reports_how_an_unlisted_job_ended(
     wait_until_purged(accounted, number=number)
     scheduler = SlurmScheduler(poll_seconds=0)
     observed = wait_until(lambda: _ended(scheduler, known), 30, "the record")
-    assert observed.ended_as == expected[0]
+    assert observed.end_state == expected[0]
     assert expected[1] in observed.message
     assert SlurmScheduler().find(name, NOWHERE) == [number], "an ambiguous submission would find it too"
 

@@ -54,7 +54,7 @@ def test_reused_id_with_another_name_is_another_job(slurm: SlurmLab) -> None:
     assert SlurmScheduler().find("ty-mine", NOWHERE) == [mine.scheduler_id]
     scheduler = SlurmScheduler(poll_seconds=0)
     scheduler.cancel(mine)
-    wait_until(lambda: scheduler.observe([mine])["ty-mine"].ended_as == "cancelled", 20, "its end")
+    wait_until(lambda: scheduler.observe([mine])["ty-mine"].end_state == "cancelled", 20, "its end")
 
 
 @pytest.mark.fault_scenario(20, 43)
@@ -66,7 +66,7 @@ def test_renamed_job_stays_the_same_job(slurm: SlurmLab, tmp_path: Path) -> None
     assert scheduler.observe([mine])["ty-renamed"].state == "pending"
     assert SlurmScheduler().find("ty-renamed", tmp_path) == [mine.scheduler_id]
     scheduler.cancel(mine)
-    wait_until(lambda: scheduler.observe([mine])["ty-renamed"].ended_as == "cancelled", 20, "its end")
+    wait_until(lambda: scheduler.observe([mine])["ty-renamed"].end_state == "cancelled", 20, "its end")
 
 
 def test_a_failing_controller_gives_no_observation(

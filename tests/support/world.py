@@ -99,7 +99,7 @@ class FakeScheduler:
         self._check()
         return {job.tag: self.states.get(job.tag, Observation("absent")) for job in jobs}
 
-    def find(self, tag: str, folder: Path, next_tags: Sequence[str] = (), uid: int | None = None) -> list[str]:
+    def find(self, tag: str, folder: Path, unconfirmed_tags: Sequence[str] = (), uid: int | None = None) -> list[str]:
         self._check()
         return [f"id-{tag}"] if tag in self.states else []
 

@@ -14,7 +14,7 @@ from service.db.models import Attempt, Job
 from service.jobs.conditions import Condition, minute_text
 from service.jobs.repository import JobRepository
 from service.reconciler.submission.pool import Outcome
-from service.scheduler.backends import LookupPolicy
+from service.scheduler.backends import AbsencePolicy
 from service.scheduler.base import Accepted, Ambiguous, Postponed, Rejected
 from trainyard.contract.wire.reports import Failure
 
@@ -161,7 +161,7 @@ class OutcomeRecorder:
             jobs.set_condition(job, Condition("refused_for_now", {"cause": message}))
             self.failpoint("not-asked.before-commit")
 
-    def count_search(self, attempt_id: str, scheduler_ids: Sequence[str], policy: LookupPolicy) -> bool:
+    def count_search(self, attempt_id: str, scheduler_ids: Sequence[str], policy: AbsencePolicy) -> bool:
         """Record a search for an attempt that has ended; return whether it was the last search.
 
         Args:

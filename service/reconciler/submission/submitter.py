@@ -33,8 +33,8 @@ from service.reconciler.submission.checks import CheckedJob, SubmissionChecks
 from service.reconciler.submission.outcomes import OutcomeRecorder, refusal_group, settle
 from service.reconciler.submission.pool import NotSubmitted, Outcome, SubmitPool, SubmitResult, Superseded
 from service.reconciler.submission.prepare import Preparation
-from service.reconciler.submission.user_turns import UserTurns
-from service.scheduler.backends import BACKENDS, LookupPolicy
+from service.reconciler.submission.user_time import UserTimeBudget
+from service.scheduler.backends import BACKENDS, AbsencePolicy
 from service.scheduler.base import (
     Accepted,
     Postponed,
@@ -70,7 +70,7 @@ class Submitter:
     lease: LeaderLease
     metrics: ServiceMetrics = field(default_factory=ServiceMetrics)
     pool: SubmitPool = field(default_factory=SubmitPool)
-    turns: UserTurns = field(default_factory=UserTurns)
+    turns: UserTimeBudget = field(default_factory=UserTimeBudget)
     search_path: Sequence[Path] = ()
     """Where the job's Python finds our packages if they are not installed."""
     failpoint: Failpoint = no_failpoint
@@ -108,8 +108,8 @@ class Submitter:
         )
 
     @property
-    def _policy(self) -> LookupPolicy:
-        return BACKENDS[self.scheduler.name].lookup_policy(self.settings)
+    def _policy(self) -> AbsencePolicy:
+        return BACKENDS[self.scheduler.name].absence_policy(self.settings)
 
     def _may_begin(self, uid: int | None = None) -> bool:
         return self.pool.has_room(uid) and not self.paused
@@ -316,7 +316,7 @@ class Submitter:
         elif self._may_begin(job.unix_uid) and self._backoff.may_begin(attempt.id, self.clock()):
             self._begin(job, attempt)
 
-    def _confirmed_absent(self, job: Job, attempt: Attempt, policy: LookupPolicy, now: datetime) -> bool:
+    def _confirmed_absent(self, job: Job, attempt: Attempt, policy: AbsencePolicy, now: datetime) -> bool:
         """Count another lookup that found nothing. Return whether the attempt is to be submitted again."""
         with self.lease.write() as session:
             jobs = JobRepository(session, now)

@@ -107,7 +107,7 @@ class LocalScheduler:
             listed, queue = {entry.tag: entry for entry in entries}, QueueState.of(entries, self._slots)
             return {job.tag: self._observation(listed.get(job.tag) or self._queue.get(job.tag), queue) for job in jobs}
 
-    def find(self, tag: str, folder: Path, next_tags: Sequence[str] = (), uid: int | None = None) -> list[str]:
+    def find(self, tag: str, folder: Path, unconfirmed_tags: Sequence[str] = (), uid: int | None = None) -> list[str]:
         with self._locked() as lock:
             self._advance(lock)
             return [entry.tag for entry in self._queue.entries() if entry.tag == tag]

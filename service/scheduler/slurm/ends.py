@@ -60,7 +60,7 @@ class EndEvidence:
 
     def with_canceller(self, observation: Observation, state: str) -> Observation:
         """Return the observation with who cancelled the job, if its state in the accounting names a uid."""
-        if observation.ended_as == "cancelled" and (by := _BY.match(state)):
+        if observation.end_state == "cancelled" and (by := _BY.match(state)):
             return replace(observation, canceller=self._accounts.canceller(int(by[1])))
         return observation
 
@@ -81,11 +81,11 @@ class EndEvidence:
 
 def _may_be_of_nodes(observation: Observation) -> bool:
     """Whether nodes may have caused the end. A job whose prolog fails is cancelled or failed, as others are."""
-    return observation.ended_as in (*_OF_NODES, "cancelled", "failed") and bool(observation.nodes)
+    return observation.end_state in (*_OF_NODES, "cancelled", "failed") and bool(observation.nodes)
 
 
 def _with_reasons(observation: Observation, reasons: Sequence[NodeReason]) -> Observation:
-    if observation.ended_as not in _OF_NODES:
+    if observation.end_state not in _OF_NODES:
         # Faults that the nodes had before, and faults that the end has caused there, do not explain it.
         reasons = [each for each in reasons if _explains(each, observation)]
     if not reasons:
@@ -94,7 +94,7 @@ def _with_reasons(observation: Observation, reasons: Sequence[NodeReason]) -> Ob
     return replace(
         observation,
         message=f"{observation.message}; {text}",
-        node_left=observation.ended_as == "cancelled",
+        node_left=observation.end_state == "cancelled",
         prolog_failed="prolog" in text.lower(),
     )
 

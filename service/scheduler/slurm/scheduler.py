@@ -51,7 +51,7 @@ from service.scheduler.slurm.states import (
     interpret_state,
     state_name,
 )
-from service.scheduler.slurm.submitters import Submitters
+from service.scheduler.slurm.submit_client import SubmitServerClient
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.cluster import ClusterSnapshot
 
@@ -121,7 +121,7 @@ class SlurmScheduler:
         self._commands = commands or SlurmCommands(count, owners, runs)
         self._accounts = SlurmAccounts(self._commands)
         self._ends = EndEvidence(self._commands, self._accounts)
-        self._submitters = Submitters()
+        self._submit_client = SubmitServerClient()
         self._queue: list[Row] = []
         self._other_jobs: list[Row] = []
         """Jobs of other accounts, queried only while a job of this service waits for priority."""
@@ -180,7 +180,9 @@ class SlurmScheduler:
         submitit = AttemptLayout(plan.folder).submitit
         submitit.mkdir(exist_ok=True)
         with (submitit / "submit.log").open("wb") as log_file:
-            return self._submitters.run(self._request(plan), log_file, self._submit_seconds + SUBMITTER_MARGIN_SECONDS)
+            return self._submit_client.run(
+                self._request(plan), log_file, self._submit_seconds + SUBMITTER_MARGIN_SECONDS
+            )
 
     def observe(self, jobs: Sequence[SubmittedJob]) -> Mapping[str, Observation]:
         self._cancellations.start_tick()
@@ -281,7 +283,7 @@ class SlurmScheduler:
         now = self._clock()
         return {tag: _observation(row, ahead_by_id, now) for tag, row in _rows_of(jobs, rows).items()}
 
-    def find(self, tag: str, folder: Path, next_tags: Sequence[str] = (), uid: int | None = None) -> list[str]:
+    def find(self, tag: str, folder: Path, unconfirmed_tags: Sequence[str] = (), uid: int | None = None) -> list[str]:
         # A query serves all tags that were submitted before it, within a poll interval.
         since = max(time.monotonic() - self._poll_seconds, self._submission_times.get(tag, float("-inf")))
         if self._queue_queried_at <= since:
@@ -290,18 +292,18 @@ class SlurmScheduler:
         queue = [row for row in self._queue if row.uid == account]
         rows = [row for row in queue if row.name == tag or row.folder == root]
         if not rows:
-            records = self._accounting_records(tag, next_tags, since)
+            records = self._accounting_records(tag, unconfirmed_tags, since)
             rows = [row for row in records if row.name == tag and row.uid == account]
         ended = {row.id for row in rows if interpret_state(row.state)[0] == "ended"}
         ids = {row.id for row in rows} | set(recorded_ids(folder, uid))
         claimant = _claimant(folder, uid)
         return sorted(ids, key=lambda job_id: (job_id != claimant, job_id in ended, int(job_id)))
 
-    def _accounting_records(self, tag: str, next_tags: Sequence[str], since: float) -> list[Row]:
+    def _accounting_records(self, tag: str, unconfirmed_tags: Sequence[str], since: float) -> list[Row]:
         """The accounting's records of a tag, queried together with the records of the other tags."""
         answered = self._record_names if self._records_queried_at > since else frozenset()
         if tag not in answered:
-            others = (other for other in next_tags if other not in answered)
+            others = (other for other in unconfirmed_tags if other not in answered)
             names = list(dict.fromkeys([tag, *others]))[:_MAX_NAMES]
             answer = self._answers.ask("find", frozenset(names), partial(self._commands.sacct, names=names))
             self._records = answer.value or []
@@ -345,7 +347,7 @@ class SlurmScheduler:
 def _is_unclear(observation: Observation | None) -> bool:
     """Whether the accounting knows more than the queue: who cancelled a job, or whether a signal killed its script,
     which Slurm 22.05 shows as a failed launch."""
-    return observation is not None and observation.ended_as in ("cancelled", "launch_failed")
+    return observation is not None and observation.end_state in ("cancelled", "launch_failed")
 
 
 def _numeric_id(job: SubmittedJob) -> tuple[int, str]:
@@ -377,19 +379,19 @@ def _row_of(job: SubmittedJob, by_id: Mapping[str, Sequence[Row]]) -> Row | None
 
 
 def _observation(row: Row, ahead_by_id: Mapping[str, int], now: datetime) -> Observation:
-    state, ended_as = interpret_state(row.state)
+    state, end_state = interpret_state(row.state)
     nodes = (row.nodes,) if row.nodes else ()
     if state == "pending":
         return describe_pending(row, ahead_by_id, now)
     if state == "ended":
-        ended_as = failure_of(row.detail, row.steps) if ended_as == "failed" else ended_as
+        end_state = failure_of(row.detail, row.steps) if end_state == "failed" else end_state
         code = f", exit code {row.detail}" if re.fullmatch(r"\d+:\d+", row.detail) else ""
-        if ended_as in ("failed", "launch_failed") and not code and row.detail not in ("", "None"):
+        if end_state in ("failed", "launch_failed") and not code and row.detail not in ("", "None"):
             # The queue has no exit code, but a reason such as NonZeroExitCode or RaisedSignal:10.
             code = f", {row.detail}"
         # The accounting adds who cancelled a job: `CANCELLED by 1000`.
-        name = row.state if ended_as in ("cancelled", "dropped") else state_name(row.state)
-        return Observation("ended", f"Slurm: {name}{code}", nodes, ended_as=ended_as, started_at=row.start)
+        name = row.state if end_state in ("cancelled", "dropped") else state_name(row.state)
+        return Observation("ended", f"Slurm: {name}{code}", nodes, end_state=end_state, started_at=row.start)
     suspended = describe_suspended(row.state, row.id)
     message = suspended or describe_completing(row.state, row.id)
     return Observation("running", message, nodes, end=row.end, suspended=bool(suspended))

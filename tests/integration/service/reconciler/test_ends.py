@@ -23,7 +23,7 @@ def test_attempts_show_the_schedulers_report_and_the_workers(world: World) -> No
     write_atomic(world.folder(job).finish(worker.execution), record.model_dump_json())
     tag = world.scheduler.submitted[0].tag
     end = "Slurm: NODE_FAIL; node1 is down: Not responding"
-    world.scheduler.states[tag] = Observation("ended", end, ("node1",), ended_as="node_failure")
+    world.scheduler.states[tag] = Observation("ended", end, ("node1",), end_state="node_failure")
     world.tick()
     (first, *_) = world.client.get(f"/v1/jobs/{job}/attempts").json()["data"]
     assert (first["exit_reason"], first["scheduler_end"], first["failed_node"]) == ("node_failure", end, "node1")
@@ -45,7 +45,7 @@ def test_a_step_that_exceeded_its_memory_is_the_jobs_fault(world: World, claimed
     log.parent.mkdir(exist_ok=True)
     log.write_text(f"{OOM}\n")
     tag = world.scheduler.submitted[0].tag
-    world.scheduler.states[tag] = Observation("ended", "Slurm: FAILED", ("node1",), ended_as="failed")
+    world.scheduler.states[tag] = Observation("ended", "Slurm: FAILED", ("node1",), end_state="failed")
     world.tick()
     (attempt,) = world.client.get(f"/v1/jobs/{job}/attempts").json()["data"]
     assert (world.status(job), attempt["exit_reason"]) == ("failed", "out_of_memory")
@@ -63,7 +63,7 @@ def test_attempt_that_runs_has_no_evidence_of_an_end(world: World) -> None:
 def cancel_outside(world: World, canceller: Canceller | None = None) -> None:
     """Let an account, or nobody knows who, cancel the newest attempt, which has started."""
     tag = world.scheduler.submitted[-1].tag
-    end = Observation("ended", "Slurm: CANCELLED", ("node1",), ended_as="cancelled", canceller=canceller)
+    end = Observation("ended", "Slurm: CANCELLED", ("node1",), end_state="cancelled", canceller=canceller)
     world.scheduler.states[tag] = end
     world.tick()
 

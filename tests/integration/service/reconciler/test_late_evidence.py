@@ -40,7 +40,7 @@ def records(world: World, monkeypatch: pytest.MonkeyPatch) -> Records:
 def cancelled(by: Canceller | None = None, **known: bool) -> Observation:
     message = f"Slurm: CANCELLED by {by.name}" if by else "Slurm: CANCELLED"
     known = {"unrecorded": by is None, **known}
-    return Observation("ended", message, ("node1",), ended_as="cancelled", canceller=by, **known)
+    return Observation("ended", message, ("node1",), end_state="cancelled", canceller=by, **known)
 
 
 def end_unexplained(world: World, job: str, **known: bool) -> None:
@@ -89,7 +89,7 @@ def test_a_late_record_names_who_cancelled_the_job(world: World, records: Record
 
 def test_an_event_of_the_site_does_not_start_an_ended_job_again(world: World, records: Records) -> None:
     job = cancelled_twice(world)
-    records.end = Observation("ended", "Slurm: CANCELLED by slurmctld", ("node1",), ended_as="dropped")
+    records.end = Observation("ended", "Slurm: CANCELLED by slurmctld", ("node1",), end_state="dropped")
     later(world, 60)
     message = "Not ended by a user: removed by Slurm's controller, not by a user (Slurm: CANCELLED by slurmctld)"
     assert world.job(job)["status_message"] == f"{message}. `trainyard retry` continues the job."
@@ -150,7 +150,7 @@ def test_evidence_of_another_release_that_is_unknown_is_dropped(world: World, re
     job = cancelled_twice(world)
     with world.database.write() as session:
         first, second = session.scalars(sa.select(Attempt).order_by(Attempt.number))
-        first.open_evidence = {**first.open_evidence, "ended_as": "evaporated"}
+        first.open_evidence = {**first.open_evidence, "end_state": "evaporated"}
         second.open_evidence = {**second.open_evidence, "new_field": 1}
     records.end = cancelled(ADA)
     later(world, 60)

@@ -66,10 +66,10 @@ def queue(world: World) -> EditingScheduler:
     return scheduler
 
 
-def end(world: World, job: str, node: str, ended_as: EndedAs = "launch_failed", message: str = LAUNCH_FAILED) -> None:
+def end(world: World, job: str, node: str, end_state: EndedAs = "launch_failed", message: str = LAUNCH_FAILED) -> None:
     """End the job's attempt, which has not started."""
     tag = world.launch_document(job).tag
-    world.scheduler.states[tag] = Observation("ended", message, (node,), ended_as=ended_as)
+    world.scheduler.states[tag] = Observation("ended", message, (node,), end_state=end_state)
     world.tick()
 
 
@@ -144,7 +144,7 @@ def test_a_deleted_run_directory_blames_no_node(world: World) -> None:
     for job in jobs:
         shutil.rmtree(world.folder(job).root.parent.parent)
         tag = next(plan.tag for plan in world.scheduler.submitted if job in str(plan.folder))
-        world.scheduler.states[tag] = Observation("ended", LAUNCH_FAILED, ("n1",), ended_as="launch_failed")
+        world.scheduler.states[tag] = Observation("ended", LAUNCH_FAILED, ("n1",), end_state="launch_failed")
         world.tick()
     messages = [event["message"] for event in world.client.get(f"/v1/jobs/{jobs[1]}/events").json()["data"]]
     assert any("Cause: its run directory was deleted before it started" in message for message in messages)
@@ -235,12 +235,12 @@ def test_faults_of_one_job_exclude_no_node(world: World) -> None:
     assert world.launch_document(job).excluded_nodes == ("n2",), "its own next attempt still avoids the node"
 
 
-@pytest.mark.parametrize("ended_as", ["failed", "out_of_memory", "preempted", "time_limit", "cancelled"])
-def test_other_ends_exclude_no_node(world: World, ended_as: EndedAs) -> None:
+@pytest.mark.parametrize("end_state", ["failed", "out_of_memory", "preempted", "time_limit", "cancelled"])
+def test_other_ends_exclude_no_node(world: World, end_state: EndedAs) -> None:
     for job in [world.submit(), world.submit()]:
         world.tick()
         (world.folder(job).submitit / "7_0_log.err").write_text("")
-        end(world, job, "n2", ended_as, "Slurm: ...")
+        end(world, job, "n2", end_state, "Slurm: ...")
     assert avoided(world) == []
 
 

@@ -96,7 +96,7 @@ def test_a_node_failure_reported_by_slurm_excludes_the_node(world: World) -> Non
     worker = world.start(job)
     assert worker.finish("preempted").status_code == 200
     tag = world.scheduler.submitted[0].tag
-    world.scheduler.states[tag] = Observation("ended", "Slurm: NODE_FAIL", ("node1",), ended_as="node_failure")
+    world.scheduler.states[tag] = Observation("ended", "Slurm: NODE_FAIL", ("node1",), end_state="node_failure")
     world.tick(times=2)
     assert json.loads(world.folder(job, 2).launch.read_text())["excluded_nodes"] == ["node1"]
     events = world.client.get(f"/v1/jobs/{job}/events").json()["data"]

@@ -298,7 +298,7 @@ def test_a_refusal_does_not_end_a_job_that_was_accepted_before(world: World) -> 
     world.tick()
     assert world.status(job) == "pending"
     (tag,) = world.scheduler.states
-    world.scheduler.states[tag] = Observation("ended", "Slurm: NODE_FAIL", ended_as="node_failure")
+    world.scheduler.states[tag] = Observation("ended", "Slurm: NODE_FAIL", end_state="node_failure")
     world.scheduler.outcome = Rejected("Batch job submission failed: Invalid partition name specified")
     world.tick(2)
     assert world.job(job)["attempt"]["number"] == 2
@@ -425,7 +425,7 @@ def test_workers_that_started_and_vanished_exclude_no_node(world: World) -> None
         worker = world.start(job)
         worker.checkpoint(number)
         tag = world.scheduler.submitted[-1].tag
-        observation = Observation("ended", "Slurm: FAILED, exit code 0:9", (f"n{number}",), ended_as="failed")
+        observation = Observation("ended", "Slurm: FAILED, exit code 0:9", (f"n{number}",), end_state="failed")
         world.scheduler.states[tag] = observation
         world.tick()
         assert world.status(job) == "queued"
@@ -449,6 +449,6 @@ def test_node_that_cannot_start_a_worker_is_excluded(world: World, error: str, e
     log.parent.mkdir(exist_ok=True)
     log.write_text(error + "\n")
     tag = world.scheduler.submitted[-1].tag
-    world.scheduler.states[tag] = Observation("ended", "Slurm: FAILED, exit code 1:0", ("n1",), ended_as="failed")
+    world.scheduler.states[tag] = Observation("ended", "Slurm: FAILED, exit code 1:0", ("n1",), end_state="failed")
     world.tick(2)
     assert json.loads(world.folder(job, 2).launch.read_text())["excluded_nodes"] == excluded

@@ -15,8 +15,8 @@ from trainyard.contract.wire.spool import format_record
 
 pytestmark = pytest.mark.databases("postgres")
 
-NODE_FAIL = Observation("ended", "Slurm: NODE_FAIL", ("node1",), ended_as="node_failure")
-DROPPED = Observation("ended", "Slurm: CANCELLED by slurmctld", (), ended_as="dropped")
+NODE_FAIL = Observation("ended", "Slurm: NODE_FAIL", ("node1",), end_state="node_failure")
+DROPPED = Observation("ended", "Slurm: CANCELLED by slurmctld", (), end_state="dropped")
 
 
 def heartbeat(worker: FakeWorker) -> Any:

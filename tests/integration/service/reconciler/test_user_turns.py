@@ -12,7 +12,7 @@ from service.reconciler import spool_ingest
 from service.reconciler.spool_ingest import JOB_SECONDS, MIN_SECONDS, USER_SECONDS, SpoolIngest
 from service.reconciler.submission.checks import CheckedJob, SubmissionChecks
 from service.reconciler.submission.pool import SubmitPool
-from service.reconciler.submission.user_turns import UserTurns
+from service.reconciler.submission.user_time import UserTimeBudget
 from tests.support.world import SPEC, World
 
 
@@ -69,7 +69,7 @@ def test_expensive_checks_of_one_user_delay_no_other(world: World, monkeypatch: 
         return checked
 
     monkeypatch.setattr(SubmissionChecks, "check", check_slowly)
-    world.reconciler._submitter.turns = UserTurns(clock=lambda: now[0])
+    world.reconciler._submitter.turns = UserTimeBudget(clock=lambda: now[0])
     expensive = submit(world.new_user("user", "anna"), 3, "expensive")
     cheap = submit(world.new_user("user", "bert"), 3)
     world.tick()

@@ -179,20 +179,20 @@ def test_a_deleted_run_directory_fails_the_job(reason: ExitReason | None) -> Non
 
 
 def test_a_job_that_the_controller_removed_is_continued() -> None:
-    decision = decide(snapshot(observation=Observation("ended", "Slurm: CANCELLED by slurmctld", ended_as="dropped")))
+    decision = decide(snapshot(observation=Observation("ended", "Slurm: CANCELLED by slurmctld", end_state="dropped")))
     assert (decision.status, decision.exit_reason, decision.uses_retry) == ("queued", "preempted", False)
     assert "Cause: removed by Slurm's controller, not by a user" in (decision.message or "")
 
 
 def test_a_signal_without_a_preemption_is_not_called_one() -> None:
-    killed = Observation("ended", "Slurm: FAILED, exit code 0:9", ended_as="failed")
+    killed = Observation("ended", "Slurm: FAILED, exit code 0:9", end_state="failed")
     decision = decide(snapshot(exit_record=exit_record("preempted"), observation=killed))
     assert (decision.status, decision.uses_retry) == ("queued", False)
     assert "Cause: ended by a signal that is no preemption (Slurm: FAILED, exit code 0:9)" in (decision.message or "")
-    by_itself = Observation("ended", "Slurm: COMPLETED, exit code 0:0", ended_as="completed")
+    by_itself = Observation("ended", "Slurm: COMPLETED, exit code 0:0", end_state="completed")
     decision = decide(snapshot(exit_record=exit_record("preempted"), observation=by_itself))
     assert "Cause: requested to stop by a signal, as before a preemption (Slurm: COMPLETED" in (decision.message or "")
-    gone = Observation("ended", "Slurm: PREEMPTED", ended_as="preempted")
+    gone = Observation("ended", "Slurm: PREEMPTED", end_state="preempted")
     decision = decide(snapshot(exit_record=exit_record("preempted"), observation=gone))
     assert "Cause: preempted" in (decision.message or "")
 
@@ -232,7 +232,7 @@ def test_cluster_ends_no_job_before_its_patience_is_over(reason: ExitReason | No
 
 @pytest.mark.parametrize("reason", ["preempted", "time_limit"])
 def test_slurms_timeout_overrides_the_workers_reason(reason: ExitReason) -> None:
-    observation = Observation("ended", "Slurm: TIMEOUT", ended_as="time_limit")
+    observation = Observation("ended", "Slurm: TIMEOUT", end_state="time_limit")
     assert decide(snapshot(exit_record=exit_record(reason), observation=observation)).exit_reason == "time_limit"
 
 
@@ -252,7 +252,7 @@ def test_a_startup_error_is_in_the_message_and_the_failure() -> None:
 
 
 def test_a_node_failure_outranks_a_startup_error() -> None:
-    observation = Observation("ended", "Slurm: NODE_FAIL", ended_as="node_failure")
+    observation = Observation("ended", "Slurm: NODE_FAIL", end_state="node_failure")
     decision = decide(
         snapshot(claimed=False, unclaimed=UnclaimedAttempt(startup_error="Terminated"), observation=observation)
     )
@@ -400,7 +400,7 @@ def test_a_pausing_run_is_cancelled_only_if_its_worker_does_not_stop(
 
 
 @pytest.mark.parametrize(
-    ("word", "ended_as", "status", "why"),
+    ("word", "end_state", "status", "why"),
     [
         (None, "cancelled", "queued", None),
         ("preempted", "cancelled", "queued", None),
@@ -417,22 +417,22 @@ def test_a_pausing_run_is_cancelled_only_if_its_worker_does_not_stop(
     ],
 )
 def test_the_scheduler_overrides_what_a_worker_cannot_know(
-    word: ExitReason | None, ended_as: EndedAs, status: str, why: str | None
+    word: ExitReason | None, end_state: EndedAs, status: str, why: str | None
 ) -> None:
-    observation = Observation("ended", ended_as=ended_as)
+    observation = Observation("ended", end_state=end_state)
     decision = decide(snapshot(observation=observation, exit_record=exit_record(word) if word else None))
     assert (decision.status, decision.reason, decision.ended) == (status, why, True)
 
 
 def test_out_of_memory_without_a_record_has_a_hint() -> None:
-    decision = decide(snapshot(observation=Observation("ended", ended_as="out_of_memory"), retries_left=0))
+    decision = decide(snapshot(observation=Observation("ended", end_state="out_of_memory"), retries_left=0))
     assert (decision.status, decision.reason) == ("failed", "out_of_memory")
     assert decision.failure is not None
     assert "memory_gb_per_gpu" in str(decision.failure.hint)
 
 
 def test_pausing_a_pending_job_ends_as_paused() -> None:
-    observation = Observation("ended", ended_as="cancelled")
+    observation = Observation("ended", end_state="cancelled")
     assert (
         decide(snapshot(status="pausing", desired="paused", claimed=False, observation=observation)).status == "paused"
     )
@@ -450,7 +450,7 @@ def test_a_node_failure_uses_no_retry_and_names_the_node() -> None:
 
 @pytest.mark.parametrize("reported", ["preempted", "error"])
 def test_slurms_node_failure_overrides_a_lost_peer(reported: ExitReason) -> None:
-    observation = Observation("ended", "Slurm: NODE_FAIL", ended_as="node_failure")
+    observation = Observation("ended", "Slurm: NODE_FAIL", end_state="node_failure")
     decision = decide(
         snapshot(exit_record=exit_record(reported, failure=LOST_PEER), observation=observation, retries_left=0)
     )
@@ -459,13 +459,13 @@ def test_slurms_node_failure_overrides_a_lost_peer(reported: ExitReason) -> None
 
 
 def test_a_node_failure_before_the_start_is_not_blamed_on_a_node() -> None:
-    observation = Observation("ended", "Slurm: NODE_FAIL", ended_as="node_failure")
+    observation = Observation("ended", "Slurm: NODE_FAIL", end_state="node_failure")
     message = decide(snapshot(status="pending", claimed=False, observation=observation)).message or ""
     assert "Cause: ended by Slurm before it started (Slurm: NODE_FAIL)" in message
 
 
 def test_a_program_error_remains_one_on_a_failing_node() -> None:
-    observation = Observation("ended", "Slurm: NODE_FAIL", ended_as="node_failure")
+    observation = Observation("ended", "Slurm: NODE_FAIL", end_state="node_failure")
     decision = decide(
         snapshot(exit_record=exit_record("error", failure=FAILURE), observation=observation, retries_left=0)
     )

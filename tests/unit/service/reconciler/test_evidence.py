@@ -51,7 +51,7 @@ PROLOG = {"node_left": True, "prolog_failed": True, "message": "Slurm: CANCELLED
 def test_who_cancelled_decides_whether_the_job_goes_on(
     canceller: Canceller | None, report: dict[str, Any], known: dict[str, Any], by: str, cause: str
 ) -> None:
-    plain = {"message": "Slurm: CANCELLED", "nodes": ("node1",), "ended_as": "cancelled", "canceller": canceller}
+    plain = {"message": "Slurm: CANCELLED", "nodes": ("node1",), "end_state": "cancelled", "canceller": canceller}
     evidence = snapshot(observation=Observation("ended", **{**plain, **report}), **known)
     judged, decision = verdict(evidence), decide(evidence)
     assert judged.by == by
@@ -62,13 +62,13 @@ def test_who_cancelled_decides_whether_the_job_goes_on(
 
 
 def test_a_cancellation_by_an_unknown_user_states_how_to_end_the_job() -> None:
-    decision = decide(snapshot(observation=Observation("ended", "Slurm: CANCELLED", ended_as="cancelled")))
+    decision = decide(snapshot(observation=Observation("ended", "Slurm: CANCELLED", end_state="cancelled")))
     assert decision.exit_reason == "cancelled_outside"
     assert (decision.message or "").endswith("The next such end cancels the job, and so does `trainyard cancel`.")
 
 
 def test_a_launch_that_a_worker_has_claimed_did_not_fail() -> None:
-    report = Observation("ended", "Slurm: FAILED, JobLaunchFailure", ("node1",), ended_as="launch_failed")
+    report = Observation("ended", "Slurm: FAILED, JobLaunchFailure", ("node1",), end_state="launch_failed")
     killed, not_launched = snapshot(observation=report), snapshot(observation=report, claimed=False)
     assert verdict(killed).by == "unknown"
     assert verdict(killed).cause.startswith("processes ended without an exit record")
@@ -80,12 +80,12 @@ def test_a_launch_that_a_worker_has_claimed_did_not_fail() -> None:
 RECORDS: list[ExitReason | None] = [None, *get_args(ExitReason)]
 
 
-@pytest.mark.parametrize(("ended_as", "reason"), list(product([None, *get_args(EndedAs)], RECORDS)))
+@pytest.mark.parametrize(("end_state", "reason"), list(product([None, *get_args(EndedAs)], RECORDS)))
 @pytest.mark.parametrize("claimed", [True, False])
-def test_only_the_job_and_its_user_end_it(ended_as: EndedAs | None, reason: ExitReason | None, claimed: bool) -> None:
+def test_only_the_job_and_its_user_end_it(end_state: EndedAs | None, reason: ExitReason | None, claimed: bool) -> None:
     record = exit_record(reason, failure=FAILURE) if reason else None
     for by, nodes, left in product([None, ROOT, ADA], [(), ("node1",)], [True, False]):
-        report = Observation("ended", nodes=nodes, ended_as=ended_as, canceller=by, node_left=left)
+        report = Observation("ended", nodes=nodes, end_state=end_state, canceller=by, node_left=left)
         evidence = snapshot(observation=report, exit_record=record, claimed=claimed, retries_left=0, site_ends=50)
         judged, decision = verdict(evidence), decide(evidence)
         if judged.by in ("site", "unknown"):

@@ -31,7 +31,7 @@ def finish_without_node() -> FinishRecord:
 
 
 def ended(**changes: Any) -> Observation:
-    return Observation("ended", "Slurm: NODE_FAIL", **({"nodes": ("n1",), "ended_as": "node_failure"} | changes))
+    return Observation("ended", "Slurm: NODE_FAIL", **({"nodes": ("n1",), "end_state": "node_failure"} | changes))
 
 
 def _evidence(record: FinishRecord | None, observation: Observation | None, startup_error: str = "") -> Evidence:
@@ -58,19 +58,19 @@ def test_slurms_node_failure_counts_with_any_exit_record() -> None:
     preempted = FinishRecord(execution=1, reason="preempted", time=datetime(2026, 1, 1, tzinfo=UTC))
     assert _failed_node(preempted, ended()) == "n1"
     assert _failed_node(preempted, ended(nodes=("n[1-2]",))) is None
-    assert _failed_node(preempted, ended(ended_as="failed")) is None
+    assert _failed_node(preempted, ended(end_state="failed")) is None
 
 
 def test_a_worker_that_did_not_start_is_evidence_of_its_node() -> None:
-    failed = ended(ended_as="failed")
+    failed = ended(end_state="failed")
     assert _failed_node(None, ended()) == "n1"
     assert _failed_node(None, failed, startup_error="/opt/python: not found") == "n1"
     assert _failed_node(finish_without_node(), failed, startup_error="/opt/python: not found") is None
 
 
 def test_a_job_that_did_not_launch_is_evidence_of_its_node() -> None:
-    launch = Observation("ended", "Slurm: FAILED, JobLaunchFailure", ("n1",), ended_as="launch_failed")
-    prolog = Observation("ended", "Slurm: CANCELLED", ("n1",), ended_as="cancelled", prolog_failed=True)
+    launch = Observation("ended", "Slurm: FAILED, JobLaunchFailure", ("n1",), end_state="launch_failed")
+    prolog = Observation("ended", "Slurm: CANCELLED", ("n1",), end_state="cancelled", prolog_failed=True)
     for observation in (launch, prolog):
         assert _failed_node(None, observation) == "n1"
         assert _failed_node(None, observation, ["n2", "n3"]) is None, "then the job is probably at fault"
@@ -79,11 +79,11 @@ def test_a_job_that_did_not_launch_is_evidence_of_its_node() -> None:
 @pytest.mark.parametrize(
     ("record", "observation", "error", "kind"),
     [
-        (None, ended(ended_as="launch_failed"), "", "launch_failed"),
-        (None, ended(ended_as="cancelled", prolog_failed=True), "", "prolog_failed"),
-        (None, ended(ended_as="failed"), "/opt/python: not found", "not_started"),
+        (None, ended(end_state="launch_failed"), "", "launch_failed"),
+        (None, ended(end_state="cancelled", prolog_failed=True), "", "prolog_failed"),
+        (None, ended(end_state="failed"), "/opt/python: not found", "not_started"),
         (None, ended(), "", "node_failure"),
-        (finish("n1"), ended(ended_as="failed"), "", "reported"),
+        (finish("n1"), ended(end_state="failed"), "", "reported"),
         (finish("n1"), ended(), "", "node_failure"),
     ],
 )
@@ -100,7 +100,7 @@ def test_a_check_of_the_launcher_counts_for_nodes_of_the_allocation_alone() -> N
     failure = Failure(type=NODE_NOT_READY, message="did not start on node n2: no driver", node="n2")
     record = FinishRecord(execution=1, reason="node_failure", failure=failure, time=datetime(2026, 1, 1, tzinfo=UTC))
     for nodes, kind in ((("n[1-4]",), "not_started"), (("n1",), "reported")):
-        assert node_fault(_evidence(record, ended(ended_as="completed", nodes=nodes))) == Fault(
+        assert node_fault(_evidence(record, ended(end_state="completed", nodes=nodes))) == Fault(
             "n2", kind, failure.message
         )
 
@@ -125,9 +125,9 @@ def test_node_lists_of_slurm(node: str, nodes: str, listed: bool) -> None:
     assert is_listed(node, nodes) is listed
 
 
-@pytest.mark.parametrize("ended_as", ["completed", "failed", "out_of_memory", "cancelled", "preempted", "time_limit"])
-def test_other_ends_are_no_fault_of_a_node(ended_as: Any) -> None:
-    assert node_fault(_evidence(None, ended(ended_as=ended_as))) is None
+@pytest.mark.parametrize("end_state", ["completed", "failed", "out_of_memory", "cancelled", "preempted", "time_limit"])
+def test_other_ends_are_no_fault_of_a_node(end_state: Any) -> None:
+    assert node_fault(_evidence(None, ended(end_state=end_state))) is None
 
 
 @pytest.mark.parametrize(
@@ -142,11 +142,11 @@ def test_other_ends_are_no_fault_of_a_node(ended_as: Any) -> None:
     ],
 )
 def test_what_the_shared_filesystem_causes_is_no_evidence(error: str) -> None:
-    assert _failed_node(None, ended(ended_as="failed"), startup_error=error) is None
+    assert _failed_node(None, ended(end_state="failed"), startup_error=error) is None
 
 
 def test_repeated_failures_are_not_attributed_to_more_nodes() -> None:
-    failed, error = ended(ended_as="failed"), "/opt/python: not found"
+    failed, error = ended(end_state="failed"), "/opt/python: not found"
     assert _failed_node(None, failed, ["n8"], error) == "n1"
     assert _failed_node(None, failed, ["n8", "n9"], error) is None
     assert _failed_node(None, ended(), ["n8", "n9"]) == "n1", "Slurm itself reports it"
@@ -155,7 +155,13 @@ def test_repeated_failures_are_not_attributed_to_more_nodes() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"nodes": ("n[1-2]",)}, {"nodes": ()}, {"ended_as": "preempted"}, {"ended_as": "cancelled"}, {"ended_as": None}],
+    [
+        {"nodes": ("n[1-2]",)},
+        {"nodes": ()},
+        {"end_state": "preempted"},
+        {"end_state": "cancelled"},
+        {"end_state": None},
+    ],
 )
 def test_otherwise_no_node_has_failed(changes: dict[str, Any]) -> None:
     assert _failed_node(None, ended(**changes)) is None
@@ -175,11 +181,11 @@ def stalled(host: str | None) -> FinishRecord:
 
 
 def test_the_node_of_a_stalled_rank_counts_when_it_is_named_again() -> None:
-    assert _failed_node(stalled("n2"), ended(ended_as="completed")) is None
-    assert _failed_node(stalled("n2"), ended(ended_as="completed"), stalled_before={"n1"}) is None
-    assert _failed_node(stalled("n2"), ended(ended_as="completed"), stalled_before={"n1", "n2"}) == "n2"
-    assert _failed_node(stalled("n2; rm"), ended(ended_as="completed"), stalled_before={"n2; rm"}) is None
-    assert _failed_node(stalled(None), ended(ended_as="completed"), stalled_before={"n2"}) is None
+    assert _failed_node(stalled("n2"), ended(end_state="completed")) is None
+    assert _failed_node(stalled("n2"), ended(end_state="completed"), stalled_before={"n1"}) is None
+    assert _failed_node(stalled("n2"), ended(end_state="completed"), stalled_before={"n1", "n2"}) == "n2"
+    assert _failed_node(stalled("n2; rm"), ended(end_state="completed"), stalled_before={"n2; rm"}) is None
+    assert _failed_node(stalled(None), ended(end_state="completed"), stalled_before={"n2"}) is None
 
 
 @pytest.mark.parametrize(

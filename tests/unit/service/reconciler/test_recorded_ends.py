@@ -104,7 +104,7 @@ def expected_verdict(end: RecordedEnd, observation: Observation) -> tuple[str, s
         return VERDICTS[end.name]
     if end.accounting == "refused":
         return REFUSED.get(end.name, BY_UNKNOWN)
-    return WITHOUT_ACCOUNTING.get(end.name, BY_UNKNOWN if observation.ended_as == "cancelled" else VERDICTS[end.name])
+    return WITHOUT_ACCOUNTING.get(end.name, BY_UNKNOWN if observation.end_state == "cancelled" else VERDICTS[end.name])
 
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: f"{end.name}, {end.accounting}")

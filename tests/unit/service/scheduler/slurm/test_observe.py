@@ -147,7 +147,7 @@ def test_a_node_explains_a_cancellation_if_it_left_service_since_the_start(
     observed = scheduler.observe([FIRST, SECOND])
     assert (observed["ty-1"].node_left, observed["ty-1"].prolog_failed) == (left, prolog)
     assert (reason in observed["ty-1"].message) is left
-    assert observed["ty-2"].ended_as == "launch_failed"
+    assert observed["ty-2"].end_state == "launch_failed"
     assert reason in observed["ty-2"].message
 
 
@@ -173,7 +173,7 @@ def test_a_cancelled_job_states_by_whom(
 
 def test_a_job_that_the_controller_cancelled_was_dropped(scheduler: SlurmScheduler, commands: FakeCommands) -> None:
     commands.queue, commands.past = [row(FIRST, "CANCELLED")], [row(FIRST, BY_CONTROLLER, "0:0")]
-    assert scheduler.observe([FIRST])["ty-1"].ended_as == "dropped"
+    assert scheduler.observe([FIRST])["ty-1"].end_state == "dropped"
 
 
 @pytest.mark.parametrize("missing", ["no record", "an old record", "an early record", "sacct", "sinfo"])
@@ -193,7 +193,7 @@ def test_a_cancelled_job_waits_for_its_evidence_but_not_for_ever(
         assert observed["ty-2"].state == "running"
         time[0] += 5
     assert time[0] - began == 30
-    assert observed["ty-1"].ended_as == "cancelled"
+    assert observed["ty-1"].end_state == "cancelled"
     assert (observed["ty-1"].canceller is None) == (missing != "sinfo")
     assert observed["ty-1"].unrecorded == (missing != "sinfo"), "the accounting may explain it later"
 
@@ -225,7 +225,7 @@ def test_a_signal_is_no_failed_launch(scheduler: SlurmScheduler, commands: FakeC
     commands.queue = [row(FIRST, "FAILED", "JobLaunchFailure"), row(SECOND, "FAILED", "JobLaunchFailure")]
     commands.past = [row(FIRST, "FAILED", "0:9"), row(SECOND, "FAILED", "0:53")]
     observed = scheduler.observe([FIRST, SECOND])
-    assert [observed[tag].ended_as for tag in ("ty-1", "ty-2")] == ["failed", "launch_failed"]
+    assert [observed[tag].end_state for tag in ("ty-1", "ty-2")] == ["failed", "launch_failed"]
 
 
 def test_a_step_without_memory_explains_a_failed_job(scheduler: SlurmScheduler, commands: FakeCommands) -> None:
@@ -235,7 +235,7 @@ def test_a_step_without_memory_explains_a_failed_job(scheduler: SlurmScheduler, 
         replace(row(SECOND, "FAILED", "1:0"), steps="1:0"),
     ]
     observed = scheduler.observe([FIRST, SECOND])
-    assert [observed[tag].ended_as for tag in ("ty-1", "ty-2")] == ["out_of_memory", "failed"]
+    assert [observed[tag].end_state for tag in ("ty-1", "ty-2")] == ["out_of_memory", "failed"]
 
 
 def test_a_record_that_comes_late_names_the_canceller(
@@ -359,7 +359,7 @@ def test_a_job_that_the_service_cancelled_needs_no_canceller(scheduler: SlurmSch
     commands.queue = [row(FIRST, "CANCELLED"), row(SECOND, "CANCELLED")]
     commands.without_slurmdbd = True
     observed = scheduler.observe([replace(FIRST, is_stopping=True), SECOND])
-    assert [observed[tag].ended_as for tag in ("ty-1", "ty-2")] == ["cancelled", "cancelled"]
+    assert [observed[tag].end_state for tag in ("ty-1", "ty-2")] == ["cancelled", "cancelled"]
     assert (commands.ids, commands.nodes) == ([["2"]], ["node1"])
 
 

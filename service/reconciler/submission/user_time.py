@@ -12,7 +12,7 @@ TICK_SECONDS = 2.0
 """Time per tick for the checks of a user's queued jobs. The check that exceeds it is the last check."""
 
 
-class UserTurns:
+class UserTimeBudget:
     """Takes the queued jobs of users in turns, so that no user's jobs hold up the jobs of other users."""
 
     def __init__(self, seconds: float = TICK_SECONDS, clock: Callable[[], float] = time.monotonic):

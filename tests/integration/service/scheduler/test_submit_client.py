@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from service.scheduler.base import Accepted, Ambiguous, LaunchPlan, Rejected, SubmitOutcome
-from service.scheduler.slurm import submitters
+from service.scheduler.slurm import submit_client
 from service.scheduler.slurm.scheduler import SlurmScheduler
 from tests.support import local_service
 from tests.support.wait import wait_until
@@ -52,8 +52,8 @@ class Cluster:
         return self.root / name
 
     @property
-    def server(self) -> submitters._Server:
-        server = self.scheduler._submitters._server
+    def server(self) -> submit_client._Server:
+        server = self.scheduler._submit_client._server
         assert server is not None
         return server
 
@@ -62,7 +62,7 @@ class Cluster:
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     made = Cluster(tmp_path)
     yield made
-    if (server := made.scheduler._submitters._server) is not None:
+    if (server := made.scheduler._submit_client._server) is not None:
         server.end()
 
 
@@ -113,7 +113,7 @@ def test_a_killed_server_is_replaced(cluster: Cluster) -> None:
 
 
 def test_a_server_is_replaced_after_its_number_of_requests(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submitters, "_MAX_REQUESTS", 1)
+    monkeypatch.setattr(submit_client, "_MAX_REQUESTS", 1)
     cluster.submit("a")
     first = cluster.server
     assert cluster.submit("b") == Accepted("7")
@@ -124,7 +124,7 @@ def test_a_hung_server_is_replaced_and_submits_nothing(cluster: Cluster, monkeyp
     cluster.submit("a")
     hung = cluster.server
     hung.process.send_signal(signal.SIGSTOP)
-    monkeypatch.setattr(submitters, "_START_SECONDS", 0.3)
+    monkeypatch.setattr(submit_client, "_START_SECONDS", 0.3)
     outcome = cluster.submit("b", 'touch "$PWD/called"; echo "Submitted batch job 8"')
     assert isinstance(outcome, Ambiguous)
     assert hung.process.returncode is not None
@@ -167,14 +167,14 @@ def test_sbatch_is_killed_at_the_time_limit(cluster: Cluster) -> None:
 
 def test_a_stopped_submitter_is_killed_with_its_sbatch(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     pid_file = cluster.folder("b") / "sbatch_pid"
-    read = submitters._read
+    read = submit_client._read
 
     def read_until_the_deadline(connection: socket.socket, deadline: float, *, line: bool = False) -> bytes:
         if not line:
             wait_until(lambda: pid_file.exists() and pid_file.read_text(), what="sbatch to run")
         return read(connection, deadline if line else 0, line=line)
 
-    monkeypatch.setattr(submitters, "_read", read_until_the_deadline)
+    monkeypatch.setattr(submit_client, "_read", read_until_the_deadline)
     assert isinstance(cluster.submit("b", f"kill -STOP $PPID; {SLOW}"), Ambiguous)
     pid = int(pid_file.read_text())
     wait_until(lambda: not psutil.pid_exists(pid), what="sbatch to be killed")
@@ -182,7 +182,7 @@ def test_a_stopped_submitter_is_killed_with_its_sbatch(cluster: Cluster, monkeyp
 
 def test_the_server_ends_with_a_killed_service(tmp_path: Path) -> None:
     code = (
-        "import sys\nfrom service.scheduler.slurm.submitters import _Server\n"
+        "import sys\nfrom service.scheduler.slurm.submit_client import _Server\n"
         "server = _Server.start()\nprint(server.process.pid, flush=True)\nsys.stdin.read()"
     )
     environment = {**os.environ, "PYTHONPATH": str(local_service.ROOT)}

@@ -57,7 +57,7 @@ class _Server:
         self.channel.close()
 
 
-class Submitters:
+class SubmitServerClient:
     """Runs submitters, which are forked from a server that starts with the first submission and ends with the
     service."""
 

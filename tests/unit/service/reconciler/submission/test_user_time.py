@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.reconciler.submission.user_turns import UserTurns
+from service.reconciler.submission.user_time import UserTimeBudget
 
 
 def first_letter(job: str) -> str:
@@ -11,11 +11,11 @@ def first_letter(job: str) -> str:
 
 def test_first_jobs_of_all_users_come_first() -> None:
     jobs = ["a1", "a2", "a3", "b1", "c1", "b2"]
-    assert UserTurns().sort(jobs, first_letter) == ["a1", "b1", "c1", "a2", "b2", "a3"]
+    assert UserTimeBudget().sort(jobs, first_letter) == ["a1", "b1", "c1", "a2", "b2", "a3"]
 
 
 def test_user_who_was_served_longest_ago_comes_first() -> None:
-    turns = UserTurns()
+    turns = UserTimeBudget()
     for user in ("b", "a"):
         with turns.measure(user):
             pass
@@ -24,7 +24,7 @@ def test_user_who_was_served_longest_ago_comes_first() -> None:
 
 def test_used_time_counts_for_its_user_until_the_next_tick() -> None:
     now = [0.0]
-    turns = UserTurns(2.0, lambda: now[0])
+    turns = UserTimeBudget(2.0, lambda: now[0])
     with turns.measure("a"):
         now[0] += 1.9
     assert not turns.is_used_up("a")
