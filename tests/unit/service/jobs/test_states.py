@@ -9,7 +9,7 @@ from service.jobs.states import ACTIVE, FINAL_STATUS, TRANSITIONS, IllegalTransi
 from trainyard.contract.wire.jobs import TERMINAL, JobStatus, StatusReason
 
 STATUSES = get_args(JobStatus)
-REASON_FOR = {"succeeded": "completed", "failed": "error", "cancelled": "user_cancelled"}
+REASON_FOR: dict[JobStatus, StatusReason] = {"succeeded": "completed", "failed": "error", "cancelled": "user_cancelled"}
 
 LEGAL = {
     "queued": "submitting failed paused cancelled",
@@ -27,14 +27,20 @@ LEGAL = {
 """The design's table, written down a second time: a change of one of them must be a change of both."""
 
 
-@pytest.mark.parametrize(("source", "target"), list(product(STATUSES, STATUSES)))
-def test_transition_is_legal_exactly_where_the_design_table_has_it(source: JobStatus, target: JobStatus) -> None:
-    reason = REASON_FOR.get(target)
-    if target in LEGAL[source].split():
-        check_transition(source, target, reason)  # type: ignore[arg-type]
-    else:
-        with pytest.raises(IllegalTransitionError, match=f"a job that is {source} cannot become {target}"):
-            check_transition(source, target, reason)  # type: ignore[arg-type]
+def refusal(source: JobStatus, target: JobStatus, reason: StatusReason | None) -> str | None:
+    """Return the error of a transition; None if it is legal."""
+    try:
+        check_transition(source, target, reason)
+    except IllegalTransitionError as error:
+        return str(error)
+    return None
+
+
+def test_transition_is_legal_exactly_where_the_design_table_has_it() -> None:
+    for source, target in product(STATUSES, STATUSES):
+        error = refusal(source, target, REASON_FOR.get(target))
+        assert (error is None) == (target in LEGAL[source].split()), (source, target)
+        assert error is None or f"a job that is {source} cannot become {target}" in error
 
 
 def test_every_status_has_a_row() -> None:
@@ -46,13 +52,10 @@ def test_every_reason_has_a_final_status() -> None:
     assert set(FINAL_STATUS.values()) == TERMINAL
 
 
-@pytest.mark.parametrize(("reason", "target"), list(product(get_args(StatusReason), sorted(TERMINAL))))
-def test_final_status_requires_one_of_its_reasons(reason: StatusReason, target: JobStatus) -> None:
-    if FINAL_STATUS[reason] == target:
-        check_transition("running", target, reason)
-    else:
-        with pytest.raises(IllegalTransitionError):
-            check_transition("running", target, reason)
+def test_final_status_requires_one_of_its_reasons() -> None:
+    for reason, target in product(get_args(StatusReason), TERMINAL):
+        error = refusal("running", target, reason)
+        assert (error is None) == (FINAL_STATUS[reason] == target), (reason, target)
 
 
 @pytest.mark.parametrize("target", sorted(TERMINAL))
