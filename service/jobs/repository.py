@@ -108,7 +108,8 @@ class JobRepository:
         return list(self._session.scalars(sa.select(names.c.name).where(is_queued).order_by(names.c.name)))
 
     def count_by_status(self) -> dict[str, int]:
-        return dict(self._session.execute(sa.select(Job.status, sa.func.count()).group_by(Job.status)).tuples().all())
+        counts = self._session.execute(sa.select(Job.status, sa.func.count()).group_by(Job.status))
+        return {status: count for status, count in counts}
 
     def newest_change(self) -> datetime | None:
         """Return when a job last changed."""

@@ -188,7 +188,25 @@ class _Model(BaseModel):
             text = None if field.description else _docstring(cls, name)
             for key in {name, field.alias, field.serialization_alias} & properties.keys() if text else ():
                 properties[key]["description"] = text
+        _name_bounds(properties)
         return schema
+
+
+_BOUNDS = {"le": "maximum", "ge": "minimum", "lt": "exclusiveMaximum", "gt": "exclusiveMinimum"}
+"""The names of bounds in pydantic, which it leaves in a schema where a validator precedes them, and in JSON Schema."""
+
+
+def _name_bounds(schema: Any) -> None:
+    """Give the bounds of numbers their names of JSON Schema, in all parts of a schema."""
+    if isinstance(schema, list):
+        for part in schema:
+            _name_bounds(part)
+    elif isinstance(schema, dict):
+        if schema.get("type") in ("number", "integer"):
+            for name in _BOUNDS.keys() & schema.keys():
+                schema[_BOUNDS[name]] = schema.pop(name)
+        for part in schema.values():
+            _name_bounds(part)
 
 
 def _docstring(model: type[BaseModel], field: str) -> str | None:

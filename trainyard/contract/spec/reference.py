@@ -124,12 +124,16 @@ def _number(field: Schema) -> str:
     kind = "whole number" if field["type"] == "integer" else "number"
     low, high = field.get("minimum"), field.get("maximum")
     over, under = field.get("exclusiveMinimum"), field.get("exclusiveMaximum")
-    bounds = [f"at least {low:g}"] if low is not None else [f"above {over:g}"] if over is not None else []
+    bounds = [f"at least {_text(low)}"] if low is not None else [f"above {_text(over)}"] if over is not None else []
     if high is not None and high < 2**53:
-        bounds.append(f"at most {high:g}")
+        bounds.append(f"at most {_text(high)}")
     if under is not None:
-        bounds.append(f"below {under:g}")
+        bounds.append(f"below {_text(under)}")
     return f"{kind}, {', '.join(bounds)}" if bounds else kind
+
+
+def _text(bound: float) -> str:
+    return str(int(bound)) if float(bound).is_integer() else f"{bound:g}"
 
 
 def escaped(text: str) -> str:

@@ -91,6 +91,20 @@ def test_routes_document_their_security_scheme(operations: dict[str, dict[str, A
         assert operation["security"] == ([] if unauthenticated else [{scheme: []}]), route
 
 
+def test_bounds_of_numbers_have_the_names_of_json_schema(world: World) -> None:
+    schemas = world.app.openapi()["components"]["schemas"]
+    assert schemas["CheckpointReport"]["properties"]["seconds"]["anyOf"][0]["maximum"] == 1e9
+    assert schemas["Batch"]["properties"]["loaders"]["maximum"] == 64
+    assert schemas["BuiltinData"]["properties"]["eval_fraction"]["exclusiveMaximum"] == 1
+    parts = [*schemas.values()]
+    for part in parts:  # grows
+        if isinstance(part, dict):
+            assert not (part.get("type") in ("number", "integer") and part.keys() & {"le", "ge", "lt", "gt"}), part
+            parts += part.values()
+        elif isinstance(part, list):
+            parts += part
+
+
 def test_no_parameter_is_nullable(operations: dict[str, dict[str, Any]]) -> None:
     for route, operation in operations.items():
         for parameter in operation.get("parameters", ()):
