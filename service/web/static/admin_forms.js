@@ -6,7 +6,10 @@ import { byId, toastError } from "./page.js";
 /** Show an error at its field, or as a toast if it has none. */
 export function showError(form, error) {
   const field = form?.elements[error.param];
-  if (!field?.name) { toastError(error); return; }
+  if (!field?.name) {
+    toastError(error);
+    return;
+  }
   field.setAttribute("aria-invalid", "true");
   byId(`problem-${error.param}`).textContent = error.message;
   field.focus();
@@ -27,5 +30,14 @@ export function showSecret(title, secret) {
   dialog.addEventListener("cancel", (event) => event.preventDefault());
   dialog.showModal();
   field.select();
-  return new Promise((resolve) => dialog.addEventListener("close", () => { field.value = ""; resolve(); }, { once: true }));
+  return new Promise((resolve) =>
+    dialog.addEventListener(
+      "close",
+      () => {
+        field.value = "";
+        resolve();
+      },
+      { once: true },
+    ),
+  );
 }

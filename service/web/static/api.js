@@ -29,7 +29,9 @@ export const signedOut = leaving.signal;
 /** The response to a request. Throws ApiError, or an Error if the service does not answer. */
 export async function request(path, options = {}) {
   if ((options.method ?? "GET") !== "GET") return send(path, options);
-  return outsidePauses(({ signal }) => send(path, { ...options, signal: options.signal ? AbortSignal.any([options.signal, signal]) : signal }));
+  return outsidePauses(({ signal }) =>
+    send(path, { ...options, signal: options.signal ? AbortSignal.any([options.signal, signal]) : signal }),
+  );
 }
 
 async function send(path, { method = "GET", body, headers = {}, signal }) {
@@ -40,7 +42,13 @@ async function send(path, { method = "GET", body, headers = {}, signal }) {
     body = JSON.stringify(body);
   }
   const either = signal ? AbortSignal.any([signal, signedOut]) : signedOut;
-  const response = await fetch(urlOf(path), { method, body, headers: sent, signal: either, credentials: "same-origin" }).catch((error) => {
+  const response = await fetch(urlOf(path), {
+    method,
+    body,
+    headers: sent,
+    signal: either,
+    credentials: "same-origin",
+  }).catch((error) => {
     throw either.aborted ? error : new Error("The service does not answer.");
   });
   if (response.status === 401) redirectToSignIn();
@@ -57,7 +65,7 @@ export async function call(path, options) {
 /** The items of all pages of a list. */
 export async function callAll(path, filters = {}) {
   const items = [];
-  for (let page = null; page === null || (page.has_more && page.last_id);) {
+  for (let page = null; page === null || (page.has_more && page.last_id); ) {
     page = await call(path + query({ ...filters, limit: 200, after: page?.last_id }));
     items.push(...page.data);
   }

@@ -1,6 +1,15 @@
 // The reference of the API. The body of an operation or a schema is made when it is opened.
 
-import { contentsOf, fieldsOf, limitsText, matches, namesIn, operationsByTag, resolve, typeText } from "./api_reference.js";
+import {
+  contentsOf,
+  fieldsOf,
+  limitsText,
+  matches,
+  namesIn,
+  operationsByTag,
+  resolve,
+  typeText,
+} from "./api_reference.js";
 import { call } from "./api.js";
 import { markdown } from "./markdown.js";
 import { byId, make, setText, toastError } from "./page.js";
@@ -20,7 +29,9 @@ function folded(properties, summary, body) {
 
 function table(label, heads, rows) {
   const head = make("tr", {}, ...heads.map((text) => make("th", { scope: "col", text })));
-  const body = rows.map((cells) => make("tr", {}, ...cells.map((cell, column) => make(column ? "td" : "th", column ? {} : { scope: "row" }, ...cell))));
+  const body = rows.map((cells) =>
+    make("tr", {}, ...cells.map((cell, column) => make(column ? "td" : "th", column ? {} : { scope: "row" }, ...cell))),
+  );
   const content = make("table", { class: "plain" }, make("thead", {}, head), make("tbody", {}, ...body));
   return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, content);
 }
@@ -28,7 +39,9 @@ function table(label, heads, rows) {
 /** A value's type, limits, default and description, and the schemas that the type names. */
 function meaning(schema, description = schema.description) {
   const limits = limitsText(schema);
-  const rest = [limits, schema.default === undefined ? "" : `default ${JSON.stringify(schema.default)}`].filter(Boolean).join("; ");
+  const rest = [limits, schema.default === undefined ? "" : `default ${JSON.stringify(schema.default)}`]
+    .filter(Boolean)
+    .join("; ");
   return [
     make("span", { class: "type", text: typeText(schema) }),
     rest ? make("small", { text: ` ${rest}` }) : null,
@@ -47,17 +60,26 @@ function schemaBody(name) {
   const parts = schema.description ? markdown(schema.description) : [];
   if (!fields.length) return [...parts, make("p", {}, ...meaning(schema, null))];
   const rows = fields.map((field) => [
-    [make("code", { text: field.name }), field.required ? make("small", { text: " required" }) : null].filter(Boolean), meaning(field.schema),
+    [make("code", { text: field.name }), field.required ? make("small", { text: " required" }) : null].filter(Boolean),
+    meaning(field.schema),
   ]);
   return [...parts, table(`Fields of ${name}`, ["Field", "Value"], rows)];
 }
 
 function contents(part) {
-  return contentsOf(part).flatMap(({ media, schema, example }) => [
-    make("p", {}, make("code", { text: media }), ": ", make("span", { class: "type", text: typeText(schema) })),
-    ...namesIn(schema).map(namedSchema),
-    example === undefined ? null : make("pre", { tabindex: "0", "aria-label": "Example", text: typeof example === "string" ? example : JSON.stringify(example, null, 2) }),
-  ]).filter(Boolean);
+  return contentsOf(part)
+    .flatMap(({ media, schema, example }) => [
+      make("p", {}, make("code", { text: media }), ": ", make("span", { class: "type", text: typeText(schema) })),
+      ...namesIn(schema).map(namedSchema),
+      example === undefined
+        ? null
+        : make("pre", {
+            tabindex: "0",
+            "aria-label": "Example",
+            text: typeof example === "string" ? example : JSON.stringify(example, null, 2),
+          }),
+    ])
+    .filter(Boolean);
 }
 
 function operationBody(operation) {
@@ -67,24 +89,38 @@ function operationBody(operation) {
     meaning(one.schema ?? {}, one.description),
   ]);
   const responses = Object.entries(operation.responses ?? {}).map(([status, response]) =>
-    folded({ class: "schema" }, make("summary", {}, make("code", { text: status }), ` ${response.description ?? ""}`), () => [
-      ...contents(response),
-      ...Object.entries(response.headers ?? {}).map(([name, header]) => make("p", {}, make("code", { text: name }), `: ${header.description ?? ""}`)),
-    ]));
+    folded(
+      { class: "schema" },
+      make("summary", {}, make("code", { text: status }), ` ${response.description ?? ""}`),
+      () => [
+        ...contents(response),
+        ...Object.entries(response.headers ?? {}).map(([name, header]) =>
+          make("p", {}, make("code", { text: name }), `: ${header.description ?? ""}`),
+        ),
+      ],
+    ),
+  );
   return [
     ...(operation.description ? markdown(operation.description) : []),
     ...(rows.length ? [heading("Parameters"), table(`Parameters of ${operation.id}`, ["Name", "Value"], rows)] : []),
     ...(operation.requestBody ? [heading("Body"), ...contents(operation.requestBody)] : []),
-    heading("Responses"), ...responses,
+    heading("Responses"),
+    ...responses,
   ];
 }
 
 function operationElement(operation) {
-  const summary = make("summary", {},
+  const summary = make(
+    "summary",
+    {},
     make("span", { class: `method ${operation.method.toLowerCase()}`, text: operation.method }),
-    make("code", { text: operation.path }), make("span", { text: operation.summary }));
+    make("code", { text: operation.path }),
+    make("span", { text: operation.summary }),
+  );
   const element = folded({ class: "operation", id: operation.id }, summary, () => operationBody(operation));
-  element.addEventListener("toggle", () => { if (element.open) history.replaceState(null, "", `#${operation.id}`); });
+  element.addEventListener("toggle", () => {
+    if (element.open) history.replaceState(null, "", `#${operation.id}`);
+  });
   return element;
 }
 
@@ -111,9 +147,16 @@ async function show() {
   reference = await call("/openapi.json");
   const groups = operationsByTag(reference);
   setText(byId("version"), `${reference.info.version}, OpenAPI ${reference.openapi}`);
-  byId("api").append(...groups.map(([tag, operations]) =>
-    make("section", { class: "card", id: `tag-${tag}`, "aria-labelledby": `title-${tag}` },
-      make("h2", { id: `title-${tag}`, text: tag[0].toUpperCase() + tag.slice(1) }), ...operations.map(operationElement))));
+  byId("api").append(
+    ...groups.map(([tag, operations]) =>
+      make(
+        "section",
+        { class: "card", id: `tag-${tag}`, "aria-labelledby": `title-${tag}` },
+        make("h2", { id: `title-${tag}`, text: tag[0].toUpperCase() + tag.slice(1) }),
+        ...operations.map(operationElement),
+      ),
+    ),
+  );
   const filter = byId("filter");
   filter.addEventListener("input", () => filterOperations(groups, filter.value.trim()));
   filterOperations(groups, filter.value.trim());

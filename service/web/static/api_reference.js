@@ -2,8 +2,14 @@
 
 const METHODS = ["get", "post", "put", "patch", "delete"];
 const BOUNDS = [
-  ["minimum", "at least"], ["exclusiveMinimum", "above"], ["maximum", "at most"], ["exclusiveMaximum", "below"],
-  ["minLength", "length at least"], ["maxLength", "length at most"], ["minItems", "length at least"], ["maxItems", "length at most"],
+  ["minimum", "at least"],
+  ["exclusiveMinimum", "above"],
+  ["maximum", "at most"],
+  ["exclusiveMaximum", "below"],
+  ["minLength", "length at least"],
+  ["maxLength", "length at most"],
+  ["minItems", "length at least"],
+  ["maxItems", "length at most"],
 ];
 
 /** The operations of a document by tag: `[[tag, [{ id, method, path, summary, ... }]]]`. Those of workers come last. */
@@ -24,7 +30,10 @@ export function operationsByTag(document) {
 /** Whether every word of a filter is in an operation's method, path, id or summary. */
 export function matches(operation, filter) {
   const text = `${operation.method} ${operation.path} ${operation.id} ${operation.summary}`.toLowerCase();
-  return filter.toLowerCase().split(/\s+/).every((word) => text.includes(word));
+  return filter
+    .toLowerCase()
+    .split(/\s+/)
+    .every((word) => text.includes(word));
 }
 
 const nameOf = (schema) => schema.$ref?.split("/").at(-1);
@@ -45,24 +54,29 @@ export function typeText(schema) {
   if (schema.type === "array") return schema.items ? `list of ${typeText(schema.items)}` : "list";
   if (schema.type === "object" || schema.additionalProperties) {
     const values = schema.additionalProperties;
-    return values && typeof values === "object" && Object.keys(values).length ? `object of ${typeText(values)}` : "object";
+    return values && typeof values === "object" && Object.keys(values).length
+      ? `object of ${typeText(values)}`
+      : "object";
   }
   if (Array.isArray(schema.type)) return schema.type.join(" or ");
-  return schema.type === "string" ? schema.format ?? "text" : schema.type ?? "any";
+  return schema.type === "string" ? (schema.format ?? "text") : (schema.type ?? "any");
 }
 
 /** The names of the schemas in a type. */
 export function namesIn(schema) {
   if (nameOf(schema)) return [nameOf(schema)];
   const parts = [...(schema.anyOf ?? []), ...(schema.oneOf ?? []), ...(schema.allOf ?? [])];
-  for (const part of [schema.items, schema.additionalProperties]) if (part && typeof part === "object") parts.push(part);
+  for (const part of [schema.items, schema.additionalProperties])
+    if (part && typeof part === "object") parts.push(part);
   return [...new Set(parts.flatMap(namesIn))];
 }
 
 /** What a value must satisfy beside its type, in words. */
 export function limitsText(schema) {
   const all = [schema, ...(schema.anyOf ?? [])];
-  const limits = all.flatMap((one) => BOUNDS.filter(([name]) => one[name] !== undefined).map(([name, words]) => `${words} ${one[name]}`));
+  const limits = all.flatMap((one) =>
+    BOUNDS.filter(([name]) => one[name] !== undefined).map(([name, words]) => `${words} ${one[name]}`),
+  );
   const patterns = all.filter((one) => one.pattern).map((one) => `pattern ${one.pattern}`);
   return [...new Set([...limits, ...patterns])].join("; ");
 }
@@ -70,12 +84,18 @@ export function limitsText(schema) {
 /** The fields of an object's schema: `[{ name, required, schema }]`. */
 export function fieldsOf(schema) {
   const required = new Set(schema.required ?? []);
-  return Object.entries(schema.properties ?? {}).map(([name, field]) => ({ name, required: required.has(name), schema: field }));
+  return Object.entries(schema.properties ?? {}).map(([name, field]) => ({
+    name,
+    required: required.has(name),
+    schema: field,
+  }));
 }
 
 /** The parts of a request's or a response's content: `[{ media, schema, example }]`. */
 export function contentsOf(part) {
   return Object.entries(part?.content ?? {}).map(([media, content]) => ({
-    media, schema: content.schema ?? {}, example: content.example ?? Object.values(content.examples ?? {})[0]?.value,
+    media,
+    schema: content.schema ?? {},
+    example: content.example ?? Object.values(content.examples ?? {})[0]?.value,
   }));
 }

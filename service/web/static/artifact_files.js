@@ -1,8 +1,28 @@
 // What the artifacts of a job are: folders and files, and how each is shown. Pure functions.
 
 const IMAGES = new Set(["png", "jpg", "jpeg", "gif", "webp"]);
-const TEXTS = new Set(["txt", "log", "md", "yaml", "yml", "toml", "ini", "cfg", "py", "sh", "jsonl", "ndjson", "out", "err", "diff", "patch"]);
-const SEPARATORS = new Map([["csv", ","], ["tsv", "\t"]]);
+const TEXTS = new Set([
+  "txt",
+  "log",
+  "md",
+  "yaml",
+  "yml",
+  "toml",
+  "ini",
+  "cfg",
+  "py",
+  "sh",
+  "jsonl",
+  "ndjson",
+  "out",
+  "err",
+  "diff",
+  "patch",
+]);
+const SEPARATORS = new Map([
+  ["csv", ","],
+  ["tsv", "\t"],
+]);
 const HISTOGRAMS = /(?:^|\/)histograms\/.+\.jsonl$/; // one line for each step, as the followers of trackers write them
 const TRACE = /(?:^profile\/|trace).*\.json(?:\.gz)?$/i;
 
@@ -27,7 +47,9 @@ export function imageType(head) {
   if (starts(0x89, 0x50, 0x4e, 0x47)) return "image/png";
   if (starts(0xff, 0xd8, 0xff)) return "image/jpeg";
   if (starts(0x47, 0x49, 0x46, 0x38)) return "image/gif";
-  return starts(0x52, 0x49, 0x46, 0x46) && [0x57, 0x45, 0x42, 0x50].every((value, n) => head[8 + n] === value) ? "image/webp" : null;
+  return starts(0x52, 0x49, 0x46, 0x46) && [0x57, 0x45, 0x42, 0x50].every((value, n) => head[8 + n] === value)
+    ? "image/webp"
+    : null;
 }
 
 /** The rows of comma- or tab-separated text; a value in quotes may contain separators and line breaks. */
@@ -40,17 +62,23 @@ export function rowsOf(text, path, most) {
     const letter = text[n];
     if (quoted) {
       if (letter !== '"') value += letter;
-      else if (text[n + 1] === '"') { value += '"'; n += 1; } else quoted = false;
+      else if (text[n + 1] === '"') {
+        value += '"';
+        n += 1;
+      } else quoted = false;
     } else if (letter === '"' && value === "") quoted = true;
-    else if (letter === separator) { rows.at(-1).push(value); value = ""; }
-    else if (letter === "\n") {
+    else if (letter === separator) {
+      rows.at(-1).push(value);
+      value = "";
+    } else if (letter === "\n") {
       rows.at(-1).push(value.replace(/\r$/, ""));
       value = "";
       if (rows.length === most) return rows;
       rows.push([]);
     } else value += letter;
   }
-  if (value || rows.at(-1).length) rows.at(-1).push(value); else rows.pop();
+  if (value || rows.at(-1).length) rows.at(-1).push(value);
+  else rows.pop();
   return rows;
 }
 
@@ -62,10 +90,12 @@ export function tablesOf(document) {
     return [{ name: "", columns: document.columns.map(String), rows: document.data.filter(Array.isArray) }];
   }
   const lists = Array.isArray(document) ? [["", document]] : isRecord(document) ? Object.entries(document) : [];
-  return lists.filter(([, list]) => Array.isArray(list) && list.length && list.every(isRecord)).map(([name, list]) => {
-    const columns = [...new Set(list.slice(0, 200).flatMap(Object.keys))];
-    return { name, columns, rows: list.map((row) => columns.map((column) => row[column])) };
-  });
+  return lists
+    .filter(([, list]) => Array.isArray(list) && list.length && list.every(isRecord))
+    .map(([name, list]) => {
+      const columns = [...new Set(list.slice(0, 200).flatMap(Object.keys))];
+      return { name, columns, rows: list.map((row) => columns.map((column) => row[column])) };
+    });
 }
 
 /** The tree of listed files. A folder is `{ name, size, count, folders, entries }`; an entry is `{ name, path, size }`. */

@@ -13,7 +13,14 @@ export function histogramsOf(text) {
   const byStep = new Map();
   for (const line of text.split("\n")) {
     const one = parsed(line);
-    if (one && areNumbers(one.bins) && areNumbers(one.values) && one.values.length && one.bins.length === one.values.length + 1) byStep.set(one.step ?? null, one);
+    if (
+      one &&
+      areNumbers(one.bins) &&
+      areNumbers(one.values) &&
+      one.values.length &&
+      one.bins.length === one.values.length + 1
+    )
+      byStep.set(one.step ?? null, one);
   }
   return [...byStep.values()].sort((one, other) => one.step - other.step);
 }
@@ -28,9 +35,19 @@ function parsed(line) {
 
 /** The elements that show histograms: a slider over their steps, and the bars of one. */
 export function histogramView(histograms) {
-  const widest = [Math.min(...histograms.map(({ bins }) => bins[0])), Math.max(...histograms.map(({ bins }) => bins.at(-1)))];
+  const widest = [
+    Math.min(...histograms.map(({ bins }) => bins[0])),
+    Math.max(...histograms.map(({ bins }) => bins.at(-1))),
+  ];
   const [chart, caption] = [make("div", { class: "histogram" }), make("p", { class: "hint" })];
-  const range = make("input", { type: "range", min: 0, max: histograms.length - 1, step: 1, value: histograms.length - 1, "aria-label": "Step of the histogram" });
+  const range = make("input", {
+    type: "range",
+    min: 0,
+    max: histograms.length - 1,
+    step: 1,
+    value: histograms.length - 1,
+    "aria-label": "Step of the histogram",
+  });
   const show = () => {
     const one = histograms[Number(range.value)];
     const text = describe(one);
@@ -40,7 +57,11 @@ export function histogramView(histograms) {
   };
   range.addEventListener("input", show);
   show();
-  const edges = make("div", { class: "edges", "aria-hidden": "true" }, ...widest.map((edge) => make("span", { text: number(edge) })));
+  const edges = make(
+    "div",
+    { class: "edges", "aria-hidden": "true" },
+    ...widest.map((edge) => make("span", { text: number(edge) })),
+  );
   return [...(histograms.length > 1 ? [make("p", { class: "toolbar" }, range)] : []), caption, chart, edges];
 }
 
@@ -57,8 +78,17 @@ function bars({ bins, values }, [least, most], label) {
   const widths = values.map((_, n) => Math.max(bins[n + 1] - bins[n], narrowest));
   const heights = values.map((value, n) => value / widths[n]);
   const highest = Math.max(...heights) || 1;
-  const rectangles = heights.map((height, n) => makeSvg("rect", {
-    x: ((bins[n] - least) / span) * WIDTH, width: (widths[n] / span) * WIDTH, y: HEIGHT * (1 - height / highest), height: (HEIGHT * height) / highest,
-  }));
-  return makeSvg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": label }, ...rectangles);
+  const rectangles = heights.map((height, n) =>
+    makeSvg("rect", {
+      x: ((bins[n] - least) / span) * WIDTH,
+      width: (widths[n] / span) * WIDTH,
+      y: HEIGHT * (1 - height / highest),
+      height: (HEIGHT * height) / highest,
+    }),
+  );
+  return makeSvg(
+    "svg",
+    { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": label },
+    ...rectangles,
+  );
 }

@@ -21,7 +21,10 @@ export async function viewOf(url, { path, size, type, alt = path }) {
   const kind = kindOf(path);
   if (type === "audio") return soundView(url);
   if (size === 0) return [hint("Empty file.")];
-  if (kind === "trace") return [hint("Trace of the PyTorch profiler: download it, and open the file at ui.perfetto.dev or in chrome://tracing.")];
+  if (kind === "trace")
+    return [
+      hint("Trace of the PyTorch profiler: download it, and open the file at ui.perfetto.dev or in chrome://tracing."),
+    ];
   if (kind === "image") return size > MAX_IMAGE ? [tooLarge(size)] : imageView(url, alt);
   if (kind === "none") return [hint("No preview of this type; download it.")];
   if (kind === "histograms") return histograms(url, size);
@@ -57,7 +60,10 @@ async function imageView(url, alt) {
   const address = URL.createObjectURL(new Blob([data], { type }));
   const image = make("img", { src: address, alt });
   image.addEventListener("load", () => URL.revokeObjectURL(address));
-  image.addEventListener("error", () => { URL.revokeObjectURL(address); image.replaceWith(hint("The image is damaged.")); });
+  image.addEventListener("error", () => {
+    URL.revokeObjectURL(address);
+    image.replaceWith(hint("The image is damaged."));
+  });
   return [image];
 }
 
@@ -69,7 +75,9 @@ function jsonView(text) {
     return [textBlock(text.slice(0, MAX_TEXT))]; // NaN is not JSON
   }
   const pretty = JSON.stringify(document, null, 2);
-  const tables = tablesOf(document).slice(0, 8).flatMap(({ name, columns, rows }) => [...(name ? [make("h3", { text: name })] : []), ...grid(columns, rows)]);
+  const tables = tablesOf(document)
+    .slice(0, 8)
+    .flatMap(({ name, columns, rows }) => [...(name ? [make("h3", { text: name })] : []), ...grid(columns, rows)]);
   return [...tables, textBlock(pretty.length > MAX_TEXT ? `${pretty.slice(0, MAX_TEXT)}\n…` : pretty)];
 }
 
@@ -80,11 +88,28 @@ function tableView(text, path) {
 
 /** A table of at most `MAX_ROWS` rows and `MAX_COLUMNS` columns, and what it leaves out. */
 function grid(columns, rows, more = false) {
-  const line = (cells, tag) => make("tr", {}, ...cells.slice(0, MAX_COLUMNS).map((cell) => make(tag, { text: cellText(cell) })));
+  const line = (cells, tag) =>
+    make("tr", {}, ...cells.slice(0, MAX_COLUMNS).map((cell) => make(tag, { text: cellText(cell) })));
   const shown = rows.slice(0, MAX_ROWS);
-  const left = [rows.length > MAX_ROWS ? more ? `the first ${count(MAX_ROWS)} rows` : `${count(MAX_ROWS)} of ${count(rows.length)} rows` : "", columns.length > MAX_COLUMNS ? `${MAX_COLUMNS} of ${count(columns.length)} columns` : ""];
-  const table = make("table", {}, make("thead", {}, line(columns, "th")), make("tbody", {}, ...shown.map((row) => line(row, "td"))));
-  return [make("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Table" }, table), ...(left.some(Boolean) ? [hint(`Shown: ${left.filter(Boolean).join(", ")}.`)] : [])];
+  const left = [
+    rows.length > MAX_ROWS
+      ? more
+        ? `the first ${count(MAX_ROWS)} rows`
+        : `${count(MAX_ROWS)} of ${count(rows.length)} rows`
+      : "",
+    columns.length > MAX_COLUMNS ? `${MAX_COLUMNS} of ${count(columns.length)} columns` : "",
+  ];
+  const table = make(
+    "table",
+    {},
+    make("thead", {}, line(columns, "th")),
+    make("tbody", {}, ...shown.map((row) => line(row, "td"))),
+  );
+  return [
+    make("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Table" }, table),
+    ...(left.some(Boolean) ? [hint(`Shown: ${left.filter(Boolean).join(", ")}.`)] : []),
+  ];
 }
 
-const cellText = (cell) => (typeof cell === "string" ? cell : cell === undefined ? "" : JSON.stringify(cell)).slice(0, 500);
+const cellText = (cell) =>
+  (typeof cell === "string" ? cell : cell === undefined ? "" : JSON.stringify(cell)).slice(0, 500);

@@ -12,7 +12,8 @@ export function stored(key) {
 /** Store a text; null removes it. */
 export function store(key, text) {
   try {
-    if (text === null) localStorage.removeItem(key); else localStorage.setItem(key, text);
+    if (text === null) localStorage.removeItem(key);
+    else localStorage.setItem(key, text);
   } catch {
     // It is forgotten when the page is closed.
   }

@@ -15,15 +15,35 @@ const post = (action) => (job) => call(`/v1/jobs/${job.id}/${action}`, { method:
 
 const ACTIONS = {
   tag: { allows: own, done: "tagged" },
-  archive: { allows: (job) => ended(job) && !job.archived, send: patch({ archived: true }), done: "archived", undo: "restore" },
-  restore: { allows: (job) => own(job) && job.archived, send: patch({ archived: false }), done: "taken out of the archive", undo: "archive" },
-  retry: { allows: (job) => own(job) && ["failed", "cancelled"].includes(job.status), send: post("retry"), done: "queued again" },
+  archive: {
+    allows: (job) => ended(job) && !job.archived,
+    send: patch({ archived: true }),
+    done: "archived",
+    undo: "restore",
+  },
+  restore: {
+    allows: (job) => own(job) && job.archived,
+    send: patch({ archived: false }),
+    done: "taken out of the archive",
+    undo: "archive",
+  },
+  retry: {
+    allows: (job) => own(job) && ["failed", "cancelled"].includes(job.status),
+    send: post("retry"),
+    done: "queued again",
+  },
   cancel: {
-    allows: (job) => own(job) && !TERMINAL.has(job.status), send: post("cancel"), done: "cancelling", verb: "Cancel",
+    allows: (job) => own(job) && !TERMINAL.has(job.status),
+    send: post("cancel"),
+    done: "cancelling",
+    verb: "Cancel",
     warning: "Running jobs will stop. Checkpoints and metrics are kept.",
   },
   delete: {
-    allows: ended, send: (job) => call(`/v1/jobs/${job.id}`, { method: "DELETE" }), done: "deleted", verb: "Delete",
+    allows: ended,
+    send: (job) => call(`/v1/jobs/${job.id}`, { method: "DELETE" }),
+    done: "deleted",
+    verb: "Delete",
     warning: "Permanently deletes metrics, logs, checkpoints and exported models.",
   },
 };
@@ -42,7 +62,8 @@ export function showSelected(jobs, others) {
 
 /** Connect the buttons: `selected()` returns the jobs, `finished(name, results)` gets `{ job, answer }` of those that succeeded. */
 export function connectActions(selected, finished) {
-  for (const [name, action] of Object.entries(ACTIONS)) byId(name).addEventListener("click", () => run(name, action, selected(), finished));
+  for (const [name, action] of Object.entries(ACTIONS))
+    byId(name).addEventListener("click", () => run(name, action, selected(), finished));
 }
 
 const unchanged = (size) => `left as ${size === 1 ? "it is" : "they are"}`;
@@ -51,11 +72,20 @@ async function run(name, { allows, send, verb, warning }, selected, finished) {
   const jobs = selected.filter(allows);
   const left = selected.length - jobs.length;
   const title = jobs.length === 1 ? `${verb} ${jobs[0].name}?` : `${verb} ${jobs.length} jobs?`;
-  if (verb && !(await confirmAction(title, left ? `${warning} ${left} of the selected jobs: ${unchanged(left)}.` : warning, `${verb} jobs`))) return;
+  if (
+    verb &&
+    !(await confirmAction(
+      title,
+      left ? `${warning} ${left} of the selected jobs: ${unchanged(left)}.` : warning,
+      `${verb} jobs`,
+    ))
+  )
+    return;
   const request = name === "tag" ? await askForTags(jobs) : send;
   if (request) await apply(name, request, jobs, finished, left);
   // Its button may be gone with the jobs that it was for; the keyboard goes on from what is left.
-  if (!document.activeElement.checkVisibility() || document.activeElement === document.body) byId(byId("selection").hidden ? "table-frame" : "clear").focus();
+  if (!document.activeElement.checkVisibility() || document.activeElement === document.body)
+    byId(byId("selection").hidden ? "table-frame" : "clear").focus();
 }
 
 async function apply(name, request, jobs, finished, left = 0) {
@@ -66,8 +96,20 @@ async function apply(name, request, jobs, finished, left = 0) {
   finished(name, succeeded);
   if (failed.length) toast(`${failed.length} of ${jobs.length} refused: ${failed[0].error.message}`, { bad: true });
   else {
-    const action = undo && { label: "Undo", run: () => apply(undo, ACTIONS[undo].send, succeeded.map(({ answer }) => answer), finished) };
-    toast(`${jobs.length === 1 ? jobs[0].name : `${jobs.length} jobs`}: ${done}.${left ? ` ${left} of the selected jobs: ${unchanged(left)}.` : ""}`, { action });
+    const action = undo && {
+      label: "Undo",
+      run: () =>
+        apply(
+          undo,
+          ACTIONS[undo].send,
+          succeeded.map(({ answer }) => answer),
+          finished,
+        ),
+    };
+    toast(
+      `${jobs.length === 1 ? jobs[0].name : `${jobs.length} jobs`}: ${done}.${left ? ` ${left} of the selected jobs: ${unchanged(left)}.` : ""}`,
+      { action },
+    );
   }
 }
 
@@ -77,7 +119,12 @@ async function sendAll(jobs, request) {
   const rest = [...jobs];
   const work = async () => {
     for (let job = rest.shift(); job; job = rest.shift()) {
-      results.push(await request(job).then((answer) => ({ job, answer }), (error) => ({ job, error })));
+      results.push(
+        await request(job).then(
+          (answer) => ({ job, answer }),
+          (error) => ({ job, error }),
+        ),
+      );
     }
   };
   await Promise.all(Array.from({ length: AT_ONCE }, work));
@@ -100,4 +147,8 @@ async function askForTags(jobs) {
   return Object.keys(tags).length ? patch({ tags }) : null;
 }
 
-const parts = (text) => text.split(",").map((one) => one.trim()).filter(Boolean);
+const parts = (text) =>
+  text
+    .split(",")
+    .map((one) => one.trim())
+    .filter(Boolean);

@@ -1,7 +1,20 @@
 // One chart. uPlot draws the axes, follows the pointer and selects ranges; the curves are drawn on its canvas, so that
 // each can have positions of its own.
 
-import { countLabels, firstAfter, linearTicks, logTicks, nearestPoint, nearestPosition, positionRange, secondLabels, SECONDS, valueLabels, valueRange, WHOLE } from "./chart_axes.js";
+import {
+  countLabels,
+  firstAfter,
+  linearTicks,
+  logTicks,
+  nearestPoint,
+  nearestPosition,
+  positionRange,
+  secondLabels,
+  SECONDS,
+  valueLabels,
+  valueRange,
+  WHOLE,
+} from "./chart_axes.js";
 import { colour } from "./colours.js";
 import { count, dateTime, duration, number } from "./format.js";
 import { make } from "./page.js";
@@ -29,7 +42,17 @@ export class Chart {
    * null when it leaves.
    */
   constructor(frame, { onZoom, onHover }) {
-    Object.assign(this, { frame, onZoom, onHover, curves: [], view: null, xRange: [0, 1], yRange: [0, 1], plot: null, isFollowing: false });
+    Object.assign(this, {
+      frame,
+      onZoom,
+      onHover,
+      curves: [],
+      view: null,
+      xRange: [0, 1],
+      yRange: [0, 1],
+      plot: null,
+      isFollowing: false,
+    });
     this.table = make("div", { class: "chart-values", hidden: true });
     frame.tabIndex = 0;
     frame.addEventListener("keydown", (event) => this.moveByKey(event));
@@ -69,7 +92,8 @@ export class Chart {
     this.plot.setCursor({ left: isShown ? this.plot.valToPos(position, "x") : -10, top: isShown ? 0 : -10 }, false);
     this.isFollowing = false;
     this.hovered = position;
-    if (this.frame.contains(document.activeElement) && position !== null) this.showValues(position); else this.table.hidden = true;
+    if (this.frame.contains(document.activeElement) && position !== null) this.showValues(position);
+    else this.table.hidden = true;
   }
 
   size() {
@@ -80,31 +104,60 @@ export class Chart {
     this.plot?.destroy();
     this.form = form;
     const { axis } = this.view;
-    const style = { stroke: colour("soft"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line"), width: 1, size: 4 }, font: "11px system-ui, sans-serif" };
+    const style = {
+      stroke: colour("soft"),
+      grid: { stroke: colour("line"), width: 1 },
+      ticks: { stroke: colour("line"), width: 1, size: 4 },
+      font: "11px system-ui, sans-serif",
+    };
     const { labels, distances } = POSITIONS[axis];
     this.frame.replaceChildren(this.table);
-    this.plot = new window.uPlot({
-      ...this.size(),
-      scales: {
-        x: { time: axis === "time", distr: this.isLogX ? 3 : 1, range: () => this.xRange },
-        y: { range: () => [0, 1] }, // a fraction of the range: uPlot has no labels for values from 1e17 on
+    this.plot = new window.uPlot(
+      {
+        ...this.size(),
+        scales: {
+          x: { time: axis === "time", distr: this.isLogX ? 3 : 1, range: () => this.xRange },
+          y: { range: () => [0, 1] }, // a fraction of the range: uPlot has no labels for values from 1e17 on
+        },
+        axes: [
+          {
+            ...style,
+            space: 70,
+            size: axis === "time" ? 40 : 26,
+            ...(distances && { incrs: distances }),
+            ...(labels && { values: (_, splits, index, space, increment) => labels(splits, increment) }),
+            ...(this.isLogX && { splits: () => logTicks(this.xRange), filter: (_, splits) => splits }),
+          },
+          {
+            ...style,
+            size: VALUE_AXIS_WIDTH,
+            splits: () => this.valueTicks().map(this.fractions("y")),
+            values: () => valueLabels(this.valueTicks()),
+          },
+        ],
+        series: [{}],
+        legend: { show: false },
+        padding: [8, SIDE, 0, 0],
+        cursor: {
+          y: false,
+          points: { show: false },
+          drag: { x: true, y: false, setScale: false },
+          move: (_, left, top) => [this.snapped(left), top],
+          bind: { dblclick: () => () => this.onZoom(null) },
+        },
+        hooks: { draw: [() => this.paint()], setCursor: [() => this.follow()], setSelect: [() => this.select()] },
       },
-      axes: [
-        { ...style, space: 70, size: axis === "time" ? 40 : 26, ...(distances && { incrs: distances }), ...(labels && { values: (_, splits, index, space, increment) => labels(splits, increment) }), ...(this.isLogX && { splits: () => logTicks(this.xRange), filter: (_, splits) => splits }) },
-        { ...style, size: VALUE_AXIS_WIDTH, splits: () => this.valueTicks().map(this.fractions("y")), values: () => valueLabels(this.valueTicks()) },
-      ],
-      series: [{}],
-      legend: { show: false },
-      padding: [8, SIDE, 0, 0],
-      cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false }, move: (_, left, top) => [this.snapped(left), top], bind: { dblclick: () => () => this.onZoom(null) } },
-      hooks: { draw: [() => this.paint()], setCursor: [() => this.follow()], setSelect: [() => this.select()] },
-    }, [[]], this.frame);
+      [[]],
+      this.frame,
+    );
     this.frame.append(this.table);
   }
 
   /** The values that have a label. */
   valueTicks() {
-    return this.view.log ? logTicks(this.yRange) : linearTicks(this.yRange, Math.max(2, Math.floor((this.plot.height - 40) / VALUE_SPACE)));
+    return this.view.log
+      ? logTicks(this.yRange)
+      : linearTicks(this.yRange, Math.max(2, Math.floor((this.plot.height - 40) / VALUE_SPACE)));
   }
 
   // -- drawing ---------------------------------------------------------------------------------------------------------
@@ -147,12 +200,18 @@ export class Chart {
     let isDown = false;
     for (let i = first; i < end; i += 1) {
       const top = down(y[i]);
-      if (!Number.isFinite(top)) { isDown = false; continue; }
-      if (isDown) ctx.lineTo(across(x[i]), top); else ctx.moveTo(across(x[i]), top);
+      if (!Number.isFinite(top)) {
+        isDown = false;
+        continue;
+      }
+      if (isDown) ctx.lineTo(across(x[i]), top);
+      else ctx.moveTo(across(x[i]), top);
       isDown = true;
     }
     ctx.stroke();
-    if (curve.dots) for (let i = first; i < end; i += 1) if (Number.isFinite(down(y[i]))) dot(ctx, across(x[i]), down(y[i]), 2.6 * ratio);
+    if (curve.dots)
+      for (let i = first; i < end; i += 1)
+        if (Number.isFinite(down(y[i]))) dot(ctx, across(x[i]), down(y[i]), 2.6 * ratio);
     ctx.globalAlpha = 1;
   }
 
@@ -185,25 +244,40 @@ export class Chart {
   /** The place of the visible point that is nearest to the pointer, where its line is drawn; the pointer's own while a range is selected. */
   snapped(left) {
     this.snap = null;
-    if (this.isFollowing || left < 0 || this.plot.cursor.event?.type !== "mousemove" || this.plot.cursor.event.buttons) return left;
-    this.snap = nearestPosition(this.curves.filter((curve) => !curve.hidden), this.plot.posToVal(left, "x"), this.xRange);
+    if (this.isFollowing || left < 0 || this.plot.cursor.event?.type !== "mousemove" || this.plot.cursor.event.buttons)
+      return left;
+    this.snap = nearestPosition(
+      this.curves.filter((curve) => !curve.hidden),
+      this.plot.posToVal(left, "x"),
+      this.xRange,
+    );
     return this.snap === null ? left : this.plot.valToPos(this.snap, "x");
   }
 
   follow() {
     if (this.isFollowing) return;
     const { left } = this.plot.cursor;
-    const position = left < 0 ? null : this.snap ?? this.plot.posToVal(left, "x");
+    const position = left < 0 ? null : (this.snap ?? this.plot.posToVal(left, "x"));
     this.hovered = position;
-    if (position === null) this.table.hidden = true; else this.showValues(position);
+    if (position === null) this.table.hidden = true;
+    else this.showValues(position);
     this.onHover(position);
   }
 
   moveByKey(event) {
     const shown = this.curves.filter((curve) => !curve.hidden && curve.x.length);
-    if (!shown.length || event.target !== this.frame || !["ArrowLeft", "ArrowRight", "Home", "End", "Escape"].includes(event.key)) return;
+    if (
+      !shown.length ||
+      event.target !== this.frame ||
+      !["ArrowLeft", "ArrowRight", "Home", "End", "Escape"].includes(event.key)
+    )
+      return;
     event.preventDefault();
-    if (event.key === "Escape") { this.hover(null); this.onHover(null); return; }
+    if (event.key === "Escape") {
+      this.hover(null);
+      this.onHover(null);
+      return;
+    }
     const { x } = shown.reduce((one, other) => (other.x.length > one.x.length ? other : one));
     const current = nearestPoint(x, this.hovered ?? this.xRange[1]);
     const index = { ArrowLeft: current - 1, ArrowRight: current + 1, Home: 0, End: x.length - 1 }[event.key];
@@ -214,10 +288,13 @@ export class Chart {
 
   /** The point of each curve nearest to a position: `{ name, colour, x, value }`, those nearest to the pointer first if many. */
   valuesAt(position) {
-    const rows = this.curves.filter((curve) => !curve.hidden).map(({ name, colour: shade, x, y }) => {
-      const index = nearestPoint(x, position);
-      return { name, colour: shade, x: x[index], value: y[index] };
-    }).filter(({ value }) => value !== undefined);
+    const rows = this.curves
+      .filter((curve) => !curve.hidden)
+      .map(({ name, colour: shade, x, y }) => {
+        const index = nearestPoint(x, position);
+        return { name, colour: shade, x: x[index], value: y[index] };
+      })
+      .filter(({ value }) => value !== undefined);
     if (rows.length <= MAX_ROWS) return rows;
     const down = this.transform("y");
     const top = (this.plot.cursor.top ?? 0) * (devicePixelRatio || 1) + this.plot.bbox.top;
@@ -233,8 +310,18 @@ export class Chart {
     const at = (x) => (text(x) === text(position) ? null : make("small", { text: text(x) })); // of a curve without a point there
     this.table.replaceChildren(
       make("strong", { text: text(position) }),
-      ...shown.map((row) => make("div", {}, make("i", { class: "swatch", style: `background:${row.colour}` }), make("span", { text: row.name }), at(row.x), make("b", { text: number(row.value) }))),
-      rows.length > shown.length ? make("small", { text: `and ${rows.length - shown.length} more` }) : "");
+      ...shown.map((row) =>
+        make(
+          "div",
+          {},
+          make("i", { class: "swatch", style: `background:${row.colour}` }),
+          make("span", { text: row.name }),
+          at(row.x),
+          make("b", { text: number(row.value) }),
+        ),
+      ),
+      rows.length > shown.length ? make("small", { text: `and ${rows.length - shown.length} more` }) : "",
+    );
     const left = this.plot.valToPos(position, "x") + VALUE_AXIS_WIDTH;
     const isRight = left > this.frame.clientWidth / 2;
     this.table.style.left = isRight ? "" : `${left + 12}px`;

@@ -26,8 +26,18 @@ export const WHOLE = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((fac
 
 /** Distances of labels on an axis of seconds. */
 export const SECONDS = [
-  0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, ...[1, 60].flatMap((unit) => [1, 2, 5, 10, 15, 30].map((factor) => factor * unit)),
-  ...[1, 2, 3, 6, 12].map((hours) => hours * 3600), ...[1, 2, 5, 10, 20, 50, 100, 200, 500].map((days) => days * 86400),
+  0.001,
+  0.002,
+  0.005,
+  0.01,
+  0.02,
+  0.05,
+  0.1,
+  0.2,
+  0.5,
+  ...[1, 60].flatMap((unit) => [1, 2, 5, 10, 15, 30].map((factor) => factor * unit)),
+  ...[1, 2, 3, 6, 12].map((hours) => hours * 3600),
+  ...[1, 2, 5, 10, 20, 50, 100, 200, 500].map((days) => days * 86400),
 ];
 
 /** At most about `count` round values within a range. */
@@ -36,7 +46,9 @@ export function linearTicks([low, high], count = 5) {
   const size = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].find((one) => one * size >= rough) * size;
   const first = Math.ceil(low / step);
-  return Array.from({ length: Math.floor(high / step) - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(12)));
+  return Array.from({ length: Math.floor(high / step) - first + 1 }, (_, i) =>
+    Number(((first + i) * step).toPrecision(12)),
+  );
 }
 
 /**
@@ -48,7 +60,8 @@ export function logTicks([low, high]) {
   const stride = Math.max(1, Math.ceil((last - first) / 8));
   const factors = last - first > 3 ? [1] : [1, 2, 5];
   const values = [];
-  for (let power = first; power <= last; power += stride) values.push(...factors.map((factor) => Number(`${factor}e${power}`)));
+  for (let power = first; power <= last; power += stride)
+    values.push(...factors.map((factor) => Number(`${factor}e${power}`)));
   const within = values.filter((value) => value >= low && value <= high);
   return within.length > 1 ? within : linearTicks([low, high]);
 }
@@ -116,7 +129,8 @@ export function firstAfter(x, position, after = false) {
   let [low, high] = [0, x.length];
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (x[middle] < position || (after && x[middle] === position)) low = middle + 1; else high = middle;
+    if (x[middle] < position || (after && x[middle] === position)) low = middle + 1;
+    else high = middle;
   }
   return low;
 }

@@ -13,7 +13,11 @@ import { make, setText } from "./page.js";
 const DRAW_INTERVAL = 150; // milliseconds from the second drawing on, extended after a slow one
 export const PINNED = "Pinned";
 const MAX_LEGEND = 6; // names below a chart; of more curves, the table beside the pointer has those near it
-const EXPORTS = [["PNG image", savePng], ["SVG image", saveSvg], ["CSV table", saveCsv]];
+const EXPORTS = [
+  ["PNG image", savePng],
+  ["SVG image", saveSvg],
+  ["CSV table", saveCsv],
+];
 
 export class ChartGrid {
   /**
@@ -23,14 +27,37 @@ export class ChartGrid {
    * the range has changed; `isOpen(name, before)` tells whether a section is open at first, after so many charts of others.
    */
   constructor(root, view, source, { onRange = () => {}, isOpen = () => true } = {}) {
-    Object.assign(this, { root, view, source, onRange, isOpen, panels: new Map(), sections: new Map(), visible: new Set(), dirty: new Set(), interval: 0 });
-    this.observer = new IntersectionObserver((entries) => entries.forEach((entry) => this.setVisible(entry)), { rootMargin: "300px 0px" });
+    Object.assign(this, {
+      root,
+      view,
+      source,
+      onRange,
+      isOpen,
+      panels: new Map(),
+      sections: new Map(),
+      visible: new Set(),
+      dirty: new Set(),
+      interval: 0,
+    });
+    this.observer = new IntersectionObserver((entries) => entries.forEach((entry) => this.setVisible(entry)), {
+      rootMargin: "300px 0px",
+    });
     this.dialog = make("dialog", { class: "enlarged", "aria-label": "Chart" });
-    this.closer = make("button", { type: "button", class: "quiet close", "aria-label": "Close", title: "Close", text: "×", onclick: () => this.dialog.close() });
+    this.closer = make("button", {
+      type: "button",
+      class: "quiet close",
+      "aria-label": "Close",
+      title: "Close",
+      text: "×",
+      onclick: () => this.dialog.close(),
+    });
     this.none = make("p", { class: "hint", role: "status" });
     root.after(this.none, this.dialog);
     this.dialog.addEventListener("close", () => this.restore());
-    onThemeChange(() => { for (const { chart } of this.panels.values()) chart.restyle(); this.redraw(); });
+    onThemeChange(() => {
+      for (const { chart } of this.panels.values()) chart.restyle();
+      this.redraw();
+    });
     this.refresh();
   }
 
@@ -51,7 +78,8 @@ export class ChartGrid {
       const panel = this.panels.get(definition.id) ?? this.create(definition);
       panel.definition = definition;
       const next = last.get(name)?.nextElementSibling ?? (last.has(name) ? null : section.grid.firstElementChild);
-      if (next !== panel.figure && panel.figure.parentElement !== this.dialog) section.grid.insertBefore(panel.figure, next);
+      if (next !== panel.figure && panel.figure.parentElement !== this.dialog)
+        section.grid.insertBefore(panel.figure, next);
       last.set(name, panel.figure);
     }
     this.filter();
@@ -60,7 +88,8 @@ export class ChartGrid {
 
   /** Redraw the charts of these metrics, or all charts. */
   redraw(keys = null) {
-    for (const [id, { definition }] of this.panels) if (!keys || keys.some((key) => includes(definition, key))) this.dirty.add(id);
+    for (const [id, { definition }] of this.panels)
+      if (!keys || keys.some((key) => includes(definition, key))) this.dirty.add(id);
     this.schedule();
   }
 
@@ -88,7 +117,12 @@ export class ChartGrid {
     const grid = make("div", { class: "charts" });
     const size = make("small");
     const isOpen = this.isOpen(name, before);
-    const element = make("details", { class: "chart-section" }, make("summary", {}, make("h3", { text: name }), " ", size), grid);
+    const element = make(
+      "details",
+      { class: "chart-section" },
+      make("summary", {}, make("h3", { text: name }), " ", size),
+      grid,
+    );
     const section = { element, grid, size, isOpen, definitions: [] };
     element.addEventListener("toggle", () => {
       if (element.open && section.definitions.some(({ id }) => !this.panels.has(id))) this.refresh();
@@ -97,7 +131,8 @@ export class ChartGrid {
       const toggled = element.open === isOpen ? others : [...others, name];
       if (toggled.length !== this.view.toggled.length) this.change({ toggled });
     });
-    if (name === PINNED) this.root.prepend(element); else this.root.append(element);
+    if (name === PINNED) this.root.prepend(element);
+    else this.root.append(element);
     this.sections.set(name, section);
     this.openSections([name]);
     return section;
@@ -113,14 +148,34 @@ export class ChartGrid {
 
   create(definition) {
     const { id, title, unit, note } = definition;
-    const frame = make("div", { class: "frame", role: "img", "aria-label": title }, make("span", { class: "placeholder", text: "No points yet" }));
+    const frame = make(
+      "div",
+      { class: "frame", role: "img", "aria-label": title },
+      make("span", { class: "placeholder", text: "No points yet" }),
+    );
     const output = make("output");
     const scale = make("small");
     const legend = make("p", { class: "legend" });
-    const figure = make("figure", { class: "card chart", id: `chart-${id}` },
-      make("figcaption", {}, make("span", { class: "chart-title", text: title, title }), unit ? make("small", { text: unit }) : null, scale, output, this.tools(definition)),
-      frame, legend, note ? make("p", { class: "hint", text: note }) : null);
-    const chart = new Chart(frame, { onZoom: (range) => this.zoom(range), onHover: (position) => this.hover(chart, position) });
+    const figure = make(
+      "figure",
+      { class: "card chart", id: `chart-${id}` },
+      make(
+        "figcaption",
+        {},
+        make("span", { class: "chart-title", text: title, title }),
+        unit ? make("small", { text: unit }) : null,
+        scale,
+        output,
+        this.tools(definition),
+      ),
+      frame,
+      legend,
+      note ? make("p", { class: "hint", text: note }) : null,
+    );
+    const chart = new Chart(frame, {
+      onZoom: (range) => this.zoom(range),
+      onHover: (position) => this.hover(chart, position),
+    });
     const panel = { definition, figure, frame, output, scale, legend, chart };
     this.panels.set(id, panel);
     this.dirty.add(id);
@@ -136,29 +191,70 @@ export class ChartGrid {
   }
 
   tools({ id, keys, section }) {
-    const button = (label, text, onclick, pressed) => make("button", { type: "button", class: "quiet tool", "aria-label": label, title: label, text, onclick, ...(pressed === undefined ? {} : { "aria-pressed": String(pressed) }) });
+    const button = (label, text, onclick, pressed) =>
+      make("button", {
+        type: "button",
+        class: "quiet tool",
+        "aria-label": label,
+        title: label,
+        text,
+        onclick,
+        ...(pressed === undefined ? {} : { "aria-pressed": String(pressed) }),
+      });
     const toggle = (name, label, text) => {
-      const one = button(label, text, () => {
-        const others = this.view[name].filter((other) => other !== id);
-        const isOn = others.length === this.view[name].length;
-        this.change({ [name]: isOn ? [...others, id] : others });
-        one.setAttribute("aria-pressed", String(isOn));
-      }, this.view[name].includes(id));
+      const one = button(
+        label,
+        text,
+        () => {
+          const others = this.view[name].filter((other) => other !== id);
+          const isOn = others.length === this.view[name].length;
+          this.change({ [name]: isOn ? [...others, id] : others });
+          one.setAttribute("aria-pressed", String(isOn));
+        },
+        this.view[name].includes(id),
+      );
       return one;
     };
-    const menu = make("details", { class: "menu" }, make("summary", { class: "button quiet tool", "aria-label": "Export", title: "Export", text: "⤓" }),
-      make("div", {}, ...EXPORTS.map(([label, save]) => button(label, label, () => { closeMenu(menu); this.export(id, save); }))));
+    const menu = make(
+      "details",
+      { class: "menu" },
+      make("summary", { class: "button quiet tool", "aria-label": "Export", title: "Export", text: "⤓" }),
+      make(
+        "div",
+        {},
+        ...EXPORTS.map(([label, save]) =>
+          button(label, label, () => {
+            closeMenu(menu);
+            this.export(id, save);
+          }),
+        ),
+      ),
+    );
     const drop = () => this.change({ combined: this.view.combined.filter((one) => one.join() !== keys.join()) });
-    return make("span", { class: "tools" }, section === COMBINED ? button("Remove this chart", "×", drop) : null, toggle("pins", "Pin", "⚲"), toggle("logs", "Log scale", "log"), button("Enlarge", "⤢", () => this.enlarge(id)), menu);
+    return make(
+      "span",
+      { class: "tools" },
+      section === COMBINED ? button("Remove this chart", "×", drop) : null,
+      toggle("pins", "Pin", "⚲"),
+      toggle("logs", "Log scale", "log"),
+      button("Enlarge", "⤢", () => this.enlarge(id)),
+      menu,
+    );
   }
 
   export(id, save) {
-    const { chart, definition: { title } } = this.panels.get(id);
+    const {
+      chart,
+      definition: { title },
+    } = this.panels.get(id);
     if (chart.plot) save(chart, `${this.source.subject()} ${title}`);
   }
 
   enlarge(id) {
-    if (this.dialog.open) { this.dialog.close(); return; }
+    if (this.dialog.open) {
+      this.dialog.close();
+      return;
+    }
     const { figure } = this.panels.get(id);
     this.place = make("span", { hidden: true });
     figure.replaceWith(this.place);
@@ -194,7 +290,8 @@ export class ChartGrid {
 
   setVisible(entry) {
     const id = entry.target.id.slice("chart-".length);
-    if (entry.isIntersecting) this.visible.add(id); else this.visible.delete(id);
+    if (entry.isIntersecting) this.visible.add(id);
+    else this.visible.delete(id);
     this.schedule();
   }
 
@@ -208,7 +305,13 @@ export class ChartGrid {
         await nextTask();
       }
       const elapsed = performance.now() - start;
-      setTimeout(() => { this.timer = undefined; if ([...this.dirty].some((id) => this.visible.has(id))) this.schedule(); }, Math.min(400, elapsed * 2));
+      setTimeout(
+        () => {
+          this.timer = undefined;
+          if ([...this.dirty].some((id) => this.visible.has(id))) this.schedule();
+        },
+        Math.min(400, elapsed * 2),
+      );
     }, this.interval);
   }
 
@@ -217,11 +320,26 @@ export class ChartGrid {
     if (!curves?.some(({ x }) => x.length)) return;
     const { axis, clip, range, weight, logX } = this.view;
     const log = this.view.log || this.view.logs.includes(definition.id);
-    chart.show(curves.flatMap((curve) => lines(curve, weight, log, curves.length)), { axis, clip, range, log, logX: logX && axis !== "time", fromZero: definition.fromZero, marks: this.source.marks() });
+    chart.show(
+      curves.flatMap((curve) => lines(curve, weight, log, curves.length)),
+      {
+        axis,
+        clip,
+        range,
+        log,
+        logX: logX && axis !== "time",
+        fromZero: definition.fromZero,
+        marks: this.source.marks(),
+      },
+    );
     setText(scale, log ? "(log)" : "");
     setText(output, this.source.newestOf(definition, curves));
     const named = curves.length < 2 || curves.length > MAX_LEGEND ? [] : curves;
-    legend.replaceChildren(...named.map(({ name, colour }) => make("span", {}, make("i", { class: "swatch", style: `background:${colour}` }), name)));
+    legend.replaceChildren(
+      ...named.map(({ name, colour }) =>
+        make("span", {}, make("i", { class: "swatch", style: `background:${colour}` }), name),
+      ),
+    );
   }
 
   /** Show the position of the pointer in one chart in all others in view. */

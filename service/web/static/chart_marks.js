@@ -1,6 +1,15 @@
 // The marks of a job's charts: where its runs were interrupted and resumed, by step and time. Pure functions.
 
-const INTERRUPTIONS = new Set(["preempted", "time_limit", "node_failure", "error", "out_of_memory", "disk_full", "stalled", "cancelled_outside"]);
+const INTERRUPTIONS = new Set([
+  "preempted",
+  "time_limit",
+  "node_failure",
+  "error",
+  "out_of_memory",
+  "disk_full",
+  "stalled",
+  "cancelled_outside",
+]);
 const STARTS = new Set(["worker.training_started", "worker.training_resumed"]);
 
 /**
@@ -12,14 +21,27 @@ const STARTS = new Set(["worker.training_started", "worker.training_resumed"]);
  * @returns {{ resumed: object[], interrupted: object[] }} marks, each a step, null if unknown, and a time.
  */
 export function marksOf(attempts, events) {
-  const ordered = [...events].sort((one, other) => Date.parse(one.created_at) - Date.parse(other.created_at) || eventNumber(one) - eventNumber(other));
-  const starts = ordered.filter((event) => STARTS.has(event.type)).map(({ data, created_at }) => ({ step: data.step ?? null, time: created_at }));
-  const resumedWithoutEvent = attempts.filter((one) => one.resumed_from_step && !startsOf(one, attempts, starts).length);
+  const ordered = [...events].sort(
+    (one, other) => Date.parse(one.created_at) - Date.parse(other.created_at) || eventNumber(one) - eventNumber(other),
+  );
+  const starts = ordered
+    .filter((event) => STARTS.has(event.type))
+    .map(({ data, created_at }) => ({ step: data.step ?? null, time: created_at }));
+  const resumedWithoutEvent = attempts.filter(
+    (one) => one.resumed_from_step && !startsOf(one, attempts, starts).length,
+  );
   return {
-    resumed: [...resumedWithoutEvent.map((one) => ({ step: one.resumed_from_step, time: one.started_at })), ...starts.filter((one) => one.step)],
+    resumed: [
+      ...resumedWithoutEvent.map((one) => ({ step: one.resumed_from_step, time: one.started_at })),
+      ...starts.filter((one) => one.step),
+    ],
     interrupted: [
-      ...attempts.filter((one) => INTERRUPTIONS.has(one.exit_reason)).map((one) => ({ step: nextStartStep(one, attempts, starts), time: one.ended_at })),
-      ...ordered.filter((event) => event.type === "worker.restarted_in_place").map(({ created_at }) => ({ step: lastStartStep(starts, created_at), time: created_at })),
+      ...attempts
+        .filter((one) => INTERRUPTIONS.has(one.exit_reason))
+        .map((one) => ({ step: nextStartStep(one, attempts, starts), time: one.ended_at })),
+      ...ordered
+        .filter((event) => event.type === "worker.restarted_in_place")
+        .map(({ created_at }) => ({ step: lastStartStep(starts, created_at), time: created_at })),
     ],
   };
 }
@@ -44,4 +66,5 @@ function nextStartStep(attempt, attempts, starts) {
 }
 
 /** The step of the last start before a time. The event of a restart follows the start of its execution. */
-const lastStartStep = (starts, time) => starts.filter((one) => Date.parse(one.time) <= Date.parse(time)).at(-1)?.step || null;
+const lastStartStep = (starts, time) =>
+  starts.filter((one) => Date.parse(one.time) <= Date.parse(time)).at(-1)?.step || null;

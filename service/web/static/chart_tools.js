@@ -2,7 +2,14 @@
 
 import { byId, make, openDialog } from "./page.js";
 
-const LABELS = { step: "step", epoch: "epoch", tokens: "tokens", relative: "relative time", time: "time", seconds: "training time" };
+const LABELS = {
+  step: "step",
+  epoch: "epoch",
+  tokens: "tokens",
+  relative: "relative time",
+  time: "time",
+  seconds: "training time",
+};
 
 /**
  * Connect the tools with a view: `change` gets its changed values, `axes` returns the axes that the page has now.
@@ -13,7 +20,8 @@ export function connectChartTools(view, change, axes) {
   const axis = byId("axis");
   const showAxes = () => {
     const names = [...new Set([...axes(), view.axis])];
-    if (String(names) !== String(Array.from(axis.options, (option) => option.value))) axis.replaceChildren(...names.map((one) => make("option", { value: one, text: LABELS[one] })));
+    if (String(names) !== String(Array.from(axis.options, (option) => option.value)))
+      axis.replaceChildren(...names.map((one) => make("option", { value: one, text: LABELS[one] })));
     axis.value = view.axis;
   };
   showAxes();
@@ -37,14 +45,21 @@ function connectToggle(id, checked, change) {
 
 /** Connect the button and the dialog that combine metrics in one chart; `keys` returns the metrics of the page. */
 export function connectCombination(view, change, keys) {
-  const [button, dialog, list, search] = [byId("combine"), byId("combination"), byId("combination-list"), byId("combination-search")];
+  const [button, dialog, list, search] = [
+    byId("combine"),
+    byId("combination"),
+    byId("combination-list"),
+    byId("combination-search"),
+  ];
   search.addEventListener("input", () => {
     const part = search.value.trim().toLowerCase();
     for (const label of list.children) label.hidden = !label.textContent.toLowerCase().includes(part);
   });
   button.addEventListener("click", async () => {
     search.value = "";
-    list.replaceChildren(...keys().map((key) => make("label", {}, make("input", { type: "checkbox", value: key }), key)));
+    list.replaceChildren(
+      ...keys().map((key) => make("label", {}, make("input", { type: "checkbox", value: key }), key)),
+    );
     if ((await openDialog(dialog)) !== "yes") return;
     const chosen = Array.from(list.querySelectorAll(":checked"), (input) => input.value);
     if (chosen.length) change({ combined: [...view.combined, chosen] });

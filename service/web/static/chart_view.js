@@ -1,12 +1,28 @@
 // What a reader chose for the charts of a page. `toggled` are the sections that are not as the page has them at first. It is stored in the address, so that a link shows the same view.
 
-const DEFAULTS = { axis: "step", log: false, logX: false, logs: [], weight: 0, clip: false, range: null, search: "", pins: [], toggled: [], combined: [] };
+const DEFAULTS = {
+  axis: "step",
+  log: false,
+  logX: false,
+  logs: [],
+  weight: 0,
+  clip: false,
+  range: null,
+  search: "",
+  pins: [],
+  toggled: [],
+  combined: [],
+};
 const MAX_CHOSEN = 200; // charts and sections in an address
 const STORE_DELAY = 200; // milliseconds after the last change
 
 /** Metrics as one text with commas between them, and the metrics of such a text. */
 export const joinKeys = (keys) => keys.map((key) => key.replaceAll("%", "%25").replaceAll(",", "%2C")).join(",");
-const splitKeys = (text) => text.split(",").filter(Boolean).map((key) => key.replaceAll("%2C", ",").replaceAll("%25", "%"));
+const splitKeys = (text) =>
+  text
+    .split(",")
+    .filter(Boolean)
+    .map((key) => key.replaceAll("%2C", ",").replaceAll("%25", "%"));
 
 /** The view in an address's parameters; `axes` are the axes of the page. What is not valid has its default. */
 export function readView(parameters, axes) {
@@ -23,7 +39,9 @@ export function readView(parameters, axes) {
     search: parameters.get("find") ?? "",
     pins: list("pin"),
     toggled: list("section"),
-    combined: list("chart").map(splitKeys).filter((keys) => keys.length),
+    combined: list("chart")
+      .map(splitKeys)
+      .filter((keys) => keys.length),
   };
 }
 

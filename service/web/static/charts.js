@@ -20,9 +20,18 @@ const isOpenAtFirst = (name, before) => [PINNED, COMBINED].includes(name) || (na
 export class Charts {
   /** `job` is a job of the API; `store` has the points. */
   constructor(job, store) {
-    Object.assign(this, { job, store, zoomed: null, preview: null, marked: { checkpoint: [], resumed: [], interrupted: [] } });
+    Object.assign(this, {
+      job,
+      store,
+      zoomed: null,
+      preview: null,
+      marked: { checkpoint: [], resumed: [], interrupted: [] },
+    });
     this.view = readView(new URLSearchParams(location.search), AXES);
-    this.grid = new ChartGrid(byId("charts"), this.view, this, { onRange: () => this.showRange(), isOpen: isOpenAtFirst });
+    this.grid = new ChartGrid(byId("charts"), this.view, this, {
+      onRange: () => this.showRange(),
+      isOpen: isOpenAtFirst,
+    });
     if (this.view.range) this.showRange();
   }
 
@@ -44,7 +53,8 @@ export class Charts {
   /** Show the curves that were read; until then it is not known whether a zoom needs finer ones. */
   showLoaded() {
     this.addMissing();
-    if (this.view.range && !this.zoomed) this.showRange(); else this.redraw();
+    if (this.view.range && !this.zoomed) this.showRange();
+    else this.redraw();
   }
 
   /** Show a curve of the loss until the store has one. */
@@ -55,7 +65,10 @@ export class Charts {
 
   /** Change the axis, the scale, the smoothing or what is shown. */
   change(values) {
-    if ("axis" in values) { values.range = null; this.zoomed = null; }
+    if ("axis" in values) {
+      values.range = null;
+      this.zoomed = null;
+    }
     this.grid.change(values);
     if ("axis" in values) this.showRange();
   }
@@ -78,8 +91,13 @@ export class Charts {
     this.redraw();
     if (!range || axis !== "step" || !this.store.truncated) return;
     const steps = [Math.max(0, Math.floor(range[0])), Math.max(0, Math.ceil(range[1]))];
-    const finer = await new CurveStore(this.store.jobId, this.store.execution, this.store.resumedFrom).load(steps).catch(() => null);
-    if (finer && this.view.range === range) { this.zoomed = finer; this.redraw(); }
+    const finer = await new CurveStore(this.store.jobId, this.store.execution, this.store.resumedFrom)
+      .load(steps)
+      .catch(() => null);
+    if (finer && this.view.range === range) {
+      this.zoomed = finer;
+      this.redraw();
+    }
   }
 
   // -- the source of the grid ------------------------------------------------------------------------------------------
@@ -95,7 +113,8 @@ export class Charts {
 
   curvesOf(chart) {
     let series = (this.zoomed ?? this.store).complete ? this.seriesOf(chart) : [];
-    if (!series.length && chart.id === "loss" && this.preview && this.view.axis === "step") series = [["train/loss", this.preview]];
+    if (!series.length && chart.id === "loss" && this.preview && this.view.axis === "step")
+      series = [["train/loss", this.preview]];
     const slowest = series.length > MANY ? slowestKey(series) : null;
     return series.map(([key, one], n) => this.curve(chart, key, one, n, slowest)).filter(Boolean);
   }
@@ -103,7 +122,7 @@ export class Charts {
   /** The series of a chart in the order of its keys; if zoomed in, the finer ones. */
   seriesOf(chart) {
     // Finer points are those of a range of steps, which the metrics of the system do not have.
-    const { series } = chart.section === SYSTEM ? this.store : this.zoomed ?? this.store;
+    const { series } = chart.section === SYSTEM ? this.store : (this.zoomed ?? this.store);
     const keys = [...series.keys()].filter((key) => includes(chart, key));
     const position = (key) => chart.keys.indexOf(key);
     keys.sort((a, b) => position(a) - position(b) || a.localeCompare(b, undefined, { numeric: true }));
@@ -116,8 +135,13 @@ export class Charts {
     const few = series.steps.length < 3 || (key.startsWith("eval/") && series.steps.length < 40);
     return {
       // Copies, since a curve is drawn again while the store changes.
-      key, x, name: curveName(key, chart), y: series.values.map((value) => value * chart.scale), dots: few,
-      colour: slowest === null ? curveColour(n) : colour(key === slowest ? "c2" : "line"), width: series.steps.length > 500 ? 1.1 : 1.6,
+      key,
+      x,
+      name: curveName(key, chart),
+      y: series.values.map((value) => value * chart.scale),
+      dots: few,
+      colour: slowest === null ? curveColour(n) : colour(key === slowest ? "c2" : "line"),
+      width: series.steps.length > 500 ? 1.1 : 1.6,
     };
   }
 
@@ -158,18 +182,26 @@ export class Charts {
     const totals = [0, ...series.values];
     return (step) => {
       const index = nearestPoint(steps, step);
-      const [a, b] = steps[index] <= step && index < steps.length - 1 ? [index, index + 1] : [Math.max(0, index - 1), Math.max(1, index)];
+      const [a, b] =
+        steps[index] <= step && index < steps.length - 1
+          ? [index, index + 1]
+          : [Math.max(0, index - 1), Math.max(1, index)];
       return totals[a] + ((step - steps[a]) * (totals[b] - totals[a])) / (steps[b] - steps[a] || 1);
     };
   }
 
   /** The axes that the job has. */
   axes() {
-    return AXES.filter((axis) => (axis !== "epoch" || this.job.spec.epochs) && (axis !== "tokens" || this.job.spec.task === "causal_lm" || this.store.series.has(TOKENS)));
+    return AXES.filter(
+      (axis) =>
+        (axis !== "epoch" || this.job.spec.epochs) &&
+        (axis !== "tokens" || this.job.spec.task === "causal_lm" || this.store.series.has(TOKENS)),
+    );
   }
 
   marks() {
-    return Object.entries(this.marked).flatMap(([kind, marks]) => marks.slice(-100).map((mark) => ({ kind, x: this.positionOfMark(mark) })))
+    return Object.entries(this.marked)
+      .flatMap(([kind, marks]) => marks.slice(-100).map((mark) => ({ kind, x: this.positionOfMark(mark) })))
       .filter(({ x }) => x !== null && Number.isFinite(x));
   }
 

@@ -13,7 +13,9 @@ export const DIFF_FILE = ".trainyard/uncommitted.diff"; // as in trainyard/clien
 /** The files of the archive with a digest, by path. Throws an Error if it is too large or cannot be read. */
 export async function readArchive(digest) {
   const url = `/v1/code/${encodeURIComponent(digest)}`;
-  const size = Number((await request(url, { headers: { Range: "bytes=0-0" } })).headers.get("Content-Range")?.split("/")[1]);
+  const size = Number(
+    (await request(url, { headers: { Range: "bytes=0-0" } })).headers.get("Content-Range")?.split("/")[1],
+  );
   if (!(size <= MAX_BYTES)) throw new Error("The code is too large to be shown here; download it.");
   return filesOf(new Uint8Array(await (await request(url)).arrayBuffer()));
 }
@@ -24,7 +26,7 @@ export function filesOf(archive) {
   const text = (bytes) => new TextDecoder().decode(bytes);
   const field = (at, start, length) => text(archive.subarray(at + start, at + start + length)).split("\0")[0];
   let longName = null;
-  for (let at = 0; at + BLOCK <= archive.length && files.size < MAX_FILES;) {
+  for (let at = 0; at + BLOCK <= archive.length && files.size < MAX_FILES; ) {
     const name = field(at, 0, 100);
     if (!name) break; // the end is two empty blocks
     const size = parseInt(field(at, 124, 12), 8);
@@ -32,10 +34,13 @@ export function filesOf(archive) {
     const content = archive.subarray(at + BLOCK, at + BLOCK + size);
     const type = field(at, 156, 1);
     const prefix = field(at, 257, 5) === "ustar" ? field(at, 345, 155) : "";
-    if (type === "L") longName = text(content).split("\0")[0]; // GNU
-    else if (type === "x") longName = /^\d+ path=(.*)$/m.exec(text(content))?.[1] ?? null; // POSIX
+    if (type === "L")
+      longName = text(content).split("\0")[0]; // GNU
+    else if (type === "x")
+      longName = /^\d+ path=(.*)$/m.exec(text(content))?.[1] ?? null; // POSIX
     else {
-      if (type === "0" || type === "") files.set((longName ?? (prefix ? `${prefix}/${name}` : name)).replace(/^\.\//, ""), content);
+      if (type === "0" || type === "")
+        files.set((longName ?? (prefix ? `${prefix}/${name}` : name)).replace(/^\.\//, ""), content);
       longName = null;
     }
     at += BLOCK + Math.ceil(size / BLOCK) * BLOCK;
@@ -69,10 +74,13 @@ const linesOf = (bytes) => {
 
 /** The hunks of two lists of lines. */
 export function hunks(before, after) {
-  if (before.length > MAX_LINES || after.length > MAX_LINES) return [`@@ ${before.length} lines became ${after.length}`];
+  if (before.length > MAX_LINES || after.length > MAX_LINES)
+    return [`@@ ${before.length} lines became ${after.length}`];
   const marked = edits(before, after);
   const shown = new Set();
-  marked.forEach(([mark], n) => { if (mark !== " ") for (let near = n - CONTEXT; near <= n + CONTEXT; near += 1) shown.add(near); });
+  marked.forEach(([mark], n) => {
+    if (mark !== " ") for (let near = n - CONTEXT; near <= n + CONTEXT; near += 1) shown.add(near);
+  });
   const result = [];
   let line = 1;
   marked.forEach(([mark, text], n) => {
@@ -94,8 +102,10 @@ function edits(before, after) {
     steps.push(reached);
     reached = new Map(reached);
     for (let diagonal = -cost; diagonal <= cost; diagonal += 2) {
-      const down = diagonal === -cost || (diagonal !== cost && (reached.get(diagonal - 1) ?? -1) < (reached.get(diagonal + 1) ?? -1));
-      let x = down ? reached.get(diagonal + 1) ?? 0 : (reached.get(diagonal - 1) ?? 0) + 1;
+      const down =
+        diagonal === -cost ||
+        (diagonal !== cost && (reached.get(diagonal - 1) ?? -1) < (reached.get(diagonal + 1) ?? -1));
+      let x = down ? (reached.get(diagonal + 1) ?? 0) : (reached.get(diagonal - 1) ?? 0) + 1;
       while (x < before.length && x - diagonal < after.length && same(x, x - diagonal)) x += 1;
       reached.set(diagonal, x);
       if (x >= before.length && x - diagonal >= after.length) return trace(steps, before, after);
@@ -111,13 +121,16 @@ function trace(steps, before, after) {
   for (let cost = steps.length - 1; cost >= 0; cost -= 1) {
     const reached = steps[cost];
     const diagonal = x - y;
-    const down = diagonal === -cost || (diagonal !== cost && (reached.get(diagonal - 1) ?? -1) < (reached.get(diagonal + 1) ?? -1));
+    const down =
+      diagonal === -cost ||
+      (diagonal !== cost && (reached.get(diagonal - 1) ?? -1) < (reached.get(diagonal + 1) ?? -1));
     const from = down ? diagonal + 1 : diagonal - 1;
-    const startX = cost ? reached.get(from) ?? 0 : 0;
+    const startX = cost ? (reached.get(from) ?? 0) : 0;
     const startY = cost ? startX - from : 0;
-    while (x > startX && y > startY) result.push([" ", before[(y -= 1, x -= 1)]]);
+    while (x > startX && y > startY) result.push([" ", before[((y -= 1), (x -= 1))]]);
     if (!cost) break;
-    if (down) result.push(["+", after[y -= 1]]); else result.push(["-", before[x -= 1]]);
+    if (down) result.push(["+", after[(y -= 1)]]);
+    else result.push(["-", before[(x -= 1)]]);
   }
   return result.reverse();
 }

@@ -19,12 +19,18 @@ let firstText = "";
 export function connectUpload(text, setFields) {
   byId("code-preset")?.addEventListener("click", () => {
     const encoder = new TextEncoder();
-    upload(Object.entries(data.code).map(([name, source]) => [name, encoder.encode(source)]), text, setFields);
+    upload(
+      Object.entries(data.code).map(([name, source]) => [name, encoder.encode(source)]),
+      text,
+      setFields,
+    );
   });
   byId("code-folder")?.addEventListener("change", async (event) => {
     const files = [...event.target.files];
     event.target.value = ""; // so that the same folder can be selected again after a change
-    await readFolder(files).then((read) => upload(read, text, setFields)).catch(toastError);
+    await readFolder(files)
+      .then((read) => upload(read, text, setFields))
+      .catch(toastError);
   });
   firstText = text();
   if (isReplaced(firstText)) requestAnimationFrame(() => byId("code").scrollIntoView({ block: "center" }));
@@ -40,10 +46,20 @@ export const isUncorrected = (text) => isReplaced(text) && text === firstText;
 /** The code that a spec runs: its file, "" if none is named, and its digest, "" if it is not uploaded. */
 function codeOf(text) {
   const fields = fieldsOf(text);
-  const valueOf = (path) => { const field = fields.get(path); return field ? text.slice(field.from, field.to).replace(/^["']|["']$/g, "") : ""; };
+  const valueOf = (path) => {
+    const field = fields.get(path);
+    return field ? text.slice(field.from, field.to).replace(/^["']|["']$/g, "") : "";
+  };
   const task = valueOf("task");
-  const file = task === "custom" ? valueOf("target") && `${valueOf("target").split(":")[0].replaceAll(".", "/")}.py` : valueOf("argv.0");
-  return { runsCode: ["custom", "script"].includes(task), file, digest: /^sha256:[0-9a-f]{64}$/.test(valueOf("code")) ? valueOf("code") : "" };
+  const file =
+    task === "custom"
+      ? valueOf("target") && `${valueOf("target").split(":")[0].replaceAll(".", "/")}.py`
+      : valueOf("argv.0");
+  return {
+    runsCode: ["custom", "script"].includes(task),
+    file,
+    digest: /^sha256:[0-9a-f]{64}$/.test(valueOf("code")) ? valueOf("code") : "",
+  };
 }
 
 /** The file that a spec runs and that is not uploaded, or "". Absolute paths are on the workers. */
@@ -58,8 +74,15 @@ function show(text) {
   byId("code").hidden = !runsCode;
   if (byId("code-preset")) byId("code-preset").hidden = !(file in data.code);
   byId("code-folder")?.parentElement.classList.toggle("primary", isReplaced(text));
-  if (isReplaced(text)) setText(byId("code-status"), "The job failed with this code. Upload the folder with the corrected code.");
-  else setText(byId("code-status"), digest ? `Code uploaded: ${digest.slice(0, 19)}…` : `Upload the folder that contains ${missingFile(text) || "your code"}.`);
+  if (isReplaced(text))
+    setText(byId("code-status"), "The job failed with this code. Upload the folder with the corrected code.");
+  else
+    setText(
+      byId("code-status"),
+      digest
+        ? `Code uploaded: ${digest.slice(0, 19)}…`
+        : `Upload the folder that contains ${missingFile(text) || "your code"}.`,
+    );
 }
 
 /** The files of a folder, as pairs of a path and bytes, without those that are not code. */
@@ -69,18 +92,31 @@ async function readFolder(files) {
   const patterns = ignoreFile ? (await ignoreFile.text()).split("\n") : [];
   const included = files.filter((file) => !isIgnored(pathOf(file), patterns));
   const size = included.reduce((total, file) => total + file.size, 0);
-  if (size > MAX_BYTES) throw new Error(`The folder has ${bytes(size)}, and the upload limit is ${bytes(MAX_BYTES)}: exclude files that are not code in ${IGNORE_FILE}.`);
+  if (size > MAX_BYTES)
+    throw new Error(
+      `The folder has ${bytes(size)}, and the upload limit is ${bytes(MAX_BYTES)}: exclude files that are not code in ${IGNORE_FILE}.`,
+    );
   return Promise.all(included.map(async (file) => [pathOf(file), new Uint8Array(await file.arrayBuffer())]));
 }
 
 async function upload(files, text, setFields) {
-  if (!files.length) { toast("The folder contains no code.", { bad: true }); return; }
-  if (!crypto.subtle) { toast("Uploads need HTTPS or localhost. Use `trainyard submit --code FOLDER`.", { bad: true }); return; }
+  if (!files.length) {
+    toast("The folder contains no code.", { bad: true });
+    return;
+  }
+  if (!crypto.subtle) {
+    toast("Uploads need HTTPS or localhost. Use `trainyard submit --code FOLDER`.", { bad: true });
+    return;
+  }
   try {
     const archive = tar(files);
     const hash = new Uint8Array(await crypto.subtle.digest("SHA-256", archive));
     const digest = `sha256:${Array.from(hash, (byte) => byte.toString(16).padStart(2, "0")).join("")}`;
-    await call(`/v1/code/${digest}`, { method: "PUT", body: archive, headers: { "Content-Type": "application/x-tar" } });
+    await call(`/v1/code/${digest}`, {
+      method: "PUT",
+      body: archive,
+      headers: { "Content-Type": "application/x-tar" },
+    });
     // A copied spec names the commit of the code that it had.
     const outdated = codeOf(text()).digest === digest ? [] : COMMIT_LABELS;
     setFields({ code: digest, ...Object.fromEntries(outdated.map((path) => [path, null])) });

@@ -9,12 +9,16 @@ const hueOf = (n, count) => Math.round((360 * n) / count + 215) % 360;
 
 /** The colour of the n-th of `count` curves: of the palette as far as it reaches, else a hue of its own. */
 export function curveColour(n, count = 1) {
-  return count <= PALETTE.length ? colour(PALETTE[n % PALETTE.length]) : `hsl(${hueOf(n, count)} 62% ${colour("curve-light")})`;
+  return count <= PALETTE.length
+    ? colour(PALETTE[n % PALETTE.length])
+    : `hsl(${hueOf(n, count)} 62% ${colour("curve-light")})`;
 }
 
 /** The same colour for the style of an element, which follows the theme. */
 export function swatchColour(n, count = 1) {
-  return count <= PALETTE.length ? `var(--${PALETTE[n % PALETTE.length]})` : `hsl(${hueOf(n, count)} 62% var(--curve-light))`;
+  return count <= PALETTE.length
+    ? `var(--${PALETTE[n % PALETTE.length]})`
+    : `hsl(${hueOf(n, count)} 62% var(--curve-light))`;
 }
 
 /** Call back when the page changes between the light and the dark theme. */

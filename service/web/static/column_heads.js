@@ -11,9 +11,15 @@ export class ColumnHeads {
   constructor(head, menu, view, change) {
     Object.assign(this, { head, menu, view, change, columns: [], dragged: null });
     this.all = make("input", { type: "checkbox", "aria-label": "Select all jobs of the table" });
-    this.select = make("th", { class: "select", scope: "col" }, make("label", {}, this.all, make("span", { text: "Select all" })));
+    this.select = make(
+      "th",
+      { class: "select", scope: "col" },
+      make("label", {}, this.all, make("span", { text: "Select all" })),
+    );
     menu.addEventListener("click", (event) => this.act(event.target.closest("button")?.dataset.action));
-    head.addEventListener("dragover", (event) => { if (this.dragged) event.preventDefault(); });
+    head.addEventListener("dragover", (event) => {
+      if (this.dragged) event.preventDefault();
+    });
     head.addEventListener("drop", (event) => this.drop(event));
   }
 
@@ -26,12 +32,48 @@ export class ColumnHeads {
 
   newHead(column) {
     const { name, label, sort, className, right, note = label } = column;
-    const title = sort ? make("button", { type: "button", class: "sort", text: label, title: note, draggable: "true", onclick: () => this.sortBy(column) }) : make("span", { text: label, draggable: "true" });
-    title.addEventListener("dragstart", (event) => { this.dragged = name; event.dataTransfer.effectAllowed = "move"; });
-    title.addEventListener("dragend", () => { this.dragged = null; });
-    const options = make("button", { type: "button", class: "options", "aria-label": `Options of ${label}`, "aria-haspopup": "true", text: "⋮", onclick: (event) => this.open(column, event.currentTarget) });
-    const grip = make("span", { class: "grip", "aria-hidden": "true", onpointerdown: (event) => this.resize(event, column) });
-    return make("th", { class: `${className}${right ? " right" : ""}`, "data-column": name, "data-sort": sort, scope: "col" }, make("div", { class: "head-cell" }, title, options), make("small", { class: "statistic", text: "mean ± SD", title: "Mean ± sample standard deviation of the jobs of each group", hidden: true }), grip);
+    const title = sort
+      ? make("button", {
+          type: "button",
+          class: "sort",
+          text: label,
+          title: note,
+          draggable: "true",
+          onclick: () => this.sortBy(column),
+        })
+      : make("span", { text: label, draggable: "true" });
+    title.addEventListener("dragstart", (event) => {
+      this.dragged = name;
+      event.dataTransfer.effectAllowed = "move";
+    });
+    title.addEventListener("dragend", () => {
+      this.dragged = null;
+    });
+    const options = make("button", {
+      type: "button",
+      class: "options",
+      "aria-label": `Options of ${label}`,
+      "aria-haspopup": "true",
+      text: "⋮",
+      onclick: (event) => this.open(column, event.currentTarget),
+    });
+    const grip = make("span", {
+      class: "grip",
+      "aria-hidden": "true",
+      onpointerdown: (event) => this.resize(event, column),
+    });
+    return make(
+      "th",
+      { class: `${className}${right ? " right" : ""}`, "data-column": name, "data-sort": sort, scope: "col" },
+      make("div", { class: "head-cell" }, title, options),
+      make("small", {
+        class: "statistic",
+        text: "mean ± SD",
+        title: "Mean ± sample standard deviation of the jobs of each group",
+        hidden: true,
+      }),
+      grip,
+    );
   }
 
   /** Mark the column by which the table is sorted. */
@@ -65,12 +107,22 @@ export class ColumnHeads {
     const position = columns.indexOf(column.name);
     const grouped = groupKeys(group);
     const shown = {
-      ascending: column.sort, descending: column.sort, left: position > 0, right: position < columns.length - 1,
-      group: column.name !== "progress" && column.name !== "age", fix: true, wider: true, narrower: true, hide: columns.length > 1,
+      ascending: column.sort,
+      descending: column.sort,
+      left: position > 0,
+      right: position < columns.length - 1,
+      group: column.name !== "progress" && column.name !== "age",
+      fix: true,
+      wider: true,
+      narrower: true,
+      hide: columns.length > 1,
     };
     for (const item of this.menu.querySelectorAll("button")) item.hidden = !shown[item.dataset.action];
     setText(this.menu.querySelector('[data-action="fix"]'), fixed.includes(column.name) ? "Unpin" : "Pin");
-    setText(this.menu.querySelector('[data-action="group"]'), grouped.includes(column.name) ? "Stop grouping by this" : grouped.length ? "Group by this too" : "Group by this");
+    setText(
+      this.menu.querySelector('[data-action="group"]'),
+      grouped.includes(column.name) ? "Stop grouping by this" : grouped.length ? "Group by this too" : "Group by this",
+    );
     this.menu.showPopover();
     const box = button.getBoundingClientRect();
     this.menu.style.left = `${Math.max(8, Math.min(box.left, innerWidth - this.menu.offsetWidth - 8))}px`;
@@ -93,7 +145,8 @@ export class ColumnHeads {
       narrower: () => this.change({ widths: { ...widths, [name]: clampWidth(width - STEP) } }),
       fix: () => this.change({ fixed: fixed.includes(name) ? fixed.filter((one) => one !== name) : [...fixed, name] }),
       group: () => this.change({ group: toggledGroup(group, name) }),
-      hide: () => this.change({ columns: columns.filter((one) => one !== name), fixed: fixed.filter((one) => one !== name) }),
+      hide: () =>
+        this.change({ columns: columns.filter((one) => one !== name), fixed: fixed.filter((one) => one !== name) }),
     };
     actions[action]();
     this.head.querySelector(`th[data-column="${CSS.escape(name)}"] .options`)?.focus();
@@ -111,8 +164,13 @@ export class ColumnHeads {
     event.preventDefault();
     const head = event.target.closest("th");
     const [start, width] = [event.clientX, head.offsetWidth];
-    const move = ({ clientX }) => this.change({ widths: { ...this.view.widths, [name]: clampWidth(width + clientX - start) } }, { isResize: true });
-    const end = () => { removeEventListener("pointermove", move); removeEventListener("pointerup", end); this.change({ widths: this.view.widths }); };
+    const move = ({ clientX }) =>
+      this.change({ widths: { ...this.view.widths, [name]: clampWidth(width + clientX - start) } }, { isResize: true });
+    const end = () => {
+      removeEventListener("pointermove", move);
+      removeEventListener("pointerup", end);
+      this.change({ widths: this.view.widths });
+    };
     addEventListener("pointermove", move);
     addEventListener("pointerup", end);
   }

@@ -6,7 +6,12 @@ import { nameInQuery } from "./query_completion.js";
 import { BUILT_IN_NAMES, columnOf } from "./table_columns.js";
 import { withAdded } from "./table_view.js";
 
-const KINDS = [["metric", "Metrics"], ["parameter", "Parameters"], ["spec", "Fields of the spec"], ["tag", "Tags"]];
+const KINDS = [
+  ["metric", "Metrics"],
+  ["parameter", "Parameters"],
+  ["spec", "Fields of the spec"],
+  ["tag", "Tags"],
+];
 const STATISTICS = ["last", "min", "max", "best", "best_step"];
 const PREFIXES = { metric: "metric.", parameter: "parameter.", spec: "spec.", tag: "tags." };
 const MAX_SHOWN = 150; // of each kind
@@ -20,7 +25,10 @@ const statistic = (metric, name) => (name === "last" ? metric : `${name}(${nameI
 /** Let the user choose; the new names of columns in their order, and those that were added, or null if nothing was changed. */
 export async function chooseColumns(columns) {
   forgetKeys();
-  const keys = await jobKeys().catch((error) => { toastError(error); return []; });
+  const keys = await jobKeys().catch((error) => {
+    toastError(error);
+    return [];
+  });
   const chosen = new Set(columns);
   const search = byId("columns-search");
   const show = () => fill(keys, chosen, search.value.trim().toLowerCase());
@@ -29,24 +37,60 @@ export async function chooseColumns(columns) {
   show();
   if ((await openDialog(byId("columns-dialog"))) !== "yes") return null;
   const added = [...chosen].filter((name) => !columns.includes(name));
-  return { columns: withAdded(columns.filter((name) => chosen.has(name)), added), added };
+  return {
+    columns: withAdded(
+      columns.filter((name) => chosen.has(name)),
+      added,
+    ),
+    added,
+  };
 }
 
 function fill(keys, chosen, part) {
-  const box = (name, label, title) => make("label", { title }, make("input", {
-    type: "checkbox", checked: chosen.has(name), onchange: (event) => { if (event.target.checked) chosen.add(name); else chosen.delete(name); },
-  }), label);
+  const box = (name, label, title) =>
+    make(
+      "label",
+      { title },
+      make("input", {
+        type: "checkbox",
+        checked: chosen.has(name),
+        onchange: (event) => {
+          if (event.target.checked) chosen.add(name);
+          else chosen.delete(name);
+        },
+      }),
+      label,
+    );
   const matches = (text) => text.toLowerCase().includes(part);
-  const sections = [["Of the table", BUILT_IN_NAMES.filter((name) => matches(columnOf(name).label)).map((name) => box(name, columnOf(name).label))]];
+  const sections = [
+    [
+      "Of the table",
+      BUILT_IN_NAMES.filter((name) => matches(columnOf(name).label)).map((name) => box(name, columnOf(name).label)),
+    ],
+  ];
   for (const [kind, title] of KINDS) {
     const found = keys.filter((one) => one.kind === kind && matches(one.key));
-    const rows = found.slice(0, MAX_SHOWN).map(columnKey).map((key) => (kind === "metric" ? metricRow(key, box) : box(key, key)));
-    if (found.length > MAX_SHOWN) rows.push(make("p", { class: "hint", text: `${found.length - MAX_SHOWN} more; search for them` }));
+    const rows = found
+      .slice(0, MAX_SHOWN)
+      .map(columnKey)
+      .map((key) => (kind === "metric" ? metricRow(key, box) : box(key, key)));
+    if (found.length > MAX_SHOWN)
+      rows.push(make("p", { class: "hint", text: `${found.length - MAX_SHOWN} more; search for them` }));
     sections.push([title, rows]);
   }
-  byId("columns-list").replaceChildren(...sections.filter(([, rows]) => rows.length).map(([title, rows]) =>
-    make("fieldset", {}, make("legend", { text: title }), ...rows)));
+  byId("columns-list").replaceChildren(
+    ...sections
+      .filter(([, rows]) => rows.length)
+      .map(([title, rows]) => make("fieldset", {}, make("legend", { text: title }), ...rows)),
+  );
 }
 
-const metricRow = (key, box) => make("div", { class: "metric", role: "group", "aria-label": key }, make("span", { text: key, title: key }),
-  ...STATISTICS.map((name) => box(statistic(key, name), name.replace("_", " "), `${name.replace("_", " ")} of ${key}`)));
+const metricRow = (key, box) =>
+  make(
+    "div",
+    { class: "metric", role: "group", "aria-label": key },
+    make("span", { text: key, title: key }),
+    ...STATISTICS.map((name) =>
+      box(statistic(key, name), name.replace("_", " "), `${name.replace("_", " ")} of ${key}`),
+    ),
+  );

@@ -24,7 +24,10 @@ export function showWidths(columns, view) {
   let left = SELECT;
   const hiddenCells = [...hidden].map((column) => `#jobs tr:not(.spacer) > :nth-child(${columns.indexOf(column) + 2})`);
   const rules = hiddenCells.length ? [`@media ${BESIDE} { ${hiddenCells.join(", ")} { display: none; } }`] : [];
-  byId("columns-widths").replaceChildren(newCol(SELECT), ...fitting.map((column) => newCol(column.name === "name" && !view.widths.name ? null : widthOf(column))));
+  byId("columns-widths").replaceChildren(
+    newCol(SELECT),
+    ...fitting.map((column) => newCol(column.name === "name" && !view.widths.name ? null : widthOf(column))),
+  );
   const fixed = columns.filter(({ name }) => view.fixed.includes(name));
   fixed.forEach((column, i) => {
     const cells = `:nth-child(${columns.indexOf(column) + 2})`;

@@ -39,7 +39,9 @@ const curves = new RunCurves(runs, view, { loaded: show, failed: restoreAxis });
 let refreshing = null; // one at a time: reading many runs may take longer than the interval
 
 function refresh() {
-  refreshing ??= readChanges().finally(() => { refreshing = null; });
+  refreshing ??= readChanges().finally(() => {
+    refreshing = null;
+  });
   return refreshing;
 }
 
@@ -72,7 +74,10 @@ async function refreshSweep() {
   setText(byId("sweep-size"), sweepSize(sweep));
   if (runs.length) parallel?.show(coordinates());
   const added = members.filter((member) => member.status && !runOf.has(member.job_id)).length;
-  if (added && isOpenedEmpty) { location.reload(); return; } // the page has no charts, nor a button to cancel, for its first runs
+  if (added && isOpenedEmpty) {
+    location.reload();
+    return;
+  } // the page has no charts, nor a button to cancel, for its first runs
   byId("show-new").hidden = !added;
   setText(byId("show-new"), `Show the curves of ${added} new ${added === 1 ? "run" : "runs"}`);
 }
@@ -83,10 +88,15 @@ function addMetrics(keys) {
     view.key = [data.detail?.metric, "train/loss"].find((key) => keys.includes(key)) ?? keys[0];
     view.outcome ||= view.key;
   }
-  for (const [select, selected, none] of [[byId("key"), view.key, "none yet"], [byId("outcome"), view.outcome, "no metric yet"]]) {
+  for (const [select, selected, none] of [
+    [byId("key"), view.key, "none yet"],
+    [byId("outcome"), view.outcome, "no metric yet"],
+  ]) {
     if (!select) continue;
     const known = Array.from(select.options, (option) => option.value);
-    select.append(...keys.filter((key) => !known.includes(key)).map((key) => make("option", { value: key, text: key })));
+    select.append(
+      ...keys.filter((key) => !known.includes(key)).map((key) => make("option", { value: key, text: key })),
+    );
     if (selected) select.querySelector('option[value=""]')?.remove();
     else if (!select.options.length) select.append(make("option", { value: "", text: none }));
     select.value = selected;
@@ -100,39 +110,78 @@ function addMetrics(keys) {
 
 const jobNames = new Map(runs.map(({ id, name }) => [id, name]));
 /** The name of a member of the sweep with its number, since all have the same name. */
-const memberName = (member) => `${jobNames.get(member.job_id) ?? [...jobNames.values(), data.detail.name][0]} #${member.number}`;
+const memberName = (member) =>
+  `${jobNames.get(member.job_id) ?? [...jobNames.values(), data.detail.name][0]} #${member.number}`;
 for (const member of members) {
   const run = runOf.get(member.job_id);
   if (run) run.name = `${memberName(member)}: ${memberChanges(member)}`;
 }
-withDistinctNames(runs).forEach(({ name }, n) => { runs[n].name = name; });
+withDistinctNames(runs).forEach(({ name }, n) => {
+  runs[n].name = name;
+});
 const rows = new Map(); // of the table, by run; made in parts
 const order = new RowOrder(orderRows);
 let passing = null; // the ids of the runs that pass the filters of the coordinates; null: all
 
 /** A value of a spec; of a digest the beginning, which is enough to tell two apart. */
 function valueCell(value) {
-  return DIGEST.test(value) ? make("td", { class: "mono", text: `${value.slice(0, 19)}…`, title: value }) : make("td", { text: specValue(value) });
+  return DIGEST.test(value)
+    ? make("td", { class: "mono", text: `${value.slice(0, 19)}…`, title: value })
+    : make("td", { text: specValue(value) });
 }
 
 function tableRow(run) {
   const others = data.sweep ? [] : runs.filter((other) => other !== run).map((other) => other.id);
-  return make("tr", { "data-id": run.id },
-    make("td", { class: "name" }, make("i", { class: "swatch", "aria-hidden": "true" }), make("a", { href: urlOf(`/jobs/${run.id}`), text: run.name })),
+  return make(
+    "tr",
+    { "data-id": run.id },
+    make(
+      "td",
+      { class: "name" },
+      make("i", { class: "swatch", "aria-hidden": "true" }),
+      make("a", { href: urlOf(`/jobs/${run.id}`), text: run.name }),
+    ),
     make("td", {}, make("span", { class: "chip" })),
     ...run.values.map(valueCell),
     ...["last", "min", "max"].map((name) => make("td", { class: `right ${name}` })),
-    make("td", { class: "right" }, data.sweep ? null : make("a", { class: "quiet", href: urlOf(`/compare${query({ job: others })}`), "aria-label": `Remove ${run.name}`, text: "×" })));
+    make(
+      "td",
+      { class: "right" },
+      data.sweep
+        ? null
+        : make("a", {
+            class: "quiet",
+            href: urlOf(`/compare${query({ job: others })}`),
+            "aria-label": `Remove ${run.name}`,
+            text: "×",
+          }),
+    ),
+  );
 }
 
 function showTable() {
-  byId("runs").tHead.append(make("tr", {}, order.head("name", {}, "Run"), order.head("status", {}, "Status"),
-    ...data.fields.map((text, n) => order.head(n, { class: "mono" }, text)),
-    ...["Last", "Min", "Max"].map((text) => order.head(text.toLowerCase(), { class: "right" }, `${text} `, make("span", { class: "mono metric" }))),
-    make("th", {}, make("span", { class: "visually-hidden", text: "Remove" }))));
-  if (runs.length > 1) setText(byId("runs-title").querySelector("small"), data.fields.length ? "and the fields in which their specs differ" : "their specs are the same");
+  byId("runs").tHead.append(
+    make(
+      "tr",
+      {},
+      order.head("name", {}, "Run"),
+      order.head("status", {}, "Status"),
+      ...data.fields.map((text, n) => order.head(n, { class: "mono" }, text)),
+      ...["Last", "Min", "Max"].map((text) =>
+        order.head(text.toLowerCase(), { class: "right" }, `${text} `, make("span", { class: "mono metric" })),
+      ),
+      make("th", {}, make("span", { class: "visually-hidden", text: "Remove" })),
+    ),
+  );
+  if (runs.length > 1)
+    setText(
+      byId("runs-title").querySelector("small"),
+      data.fields.length ? "and the fields in which their specs differ" : "their specs are the same",
+    );
   showTableValues();
-  afterPaint().then(() => inParts(runs, addRow)).then(orderRows); // it is below the charts
+  afterPaint()
+    .then(() => inParts(runs, addRow))
+    .then(orderRows); // it is below the charts
 }
 
 /** What a column sorts a run by. */
@@ -143,7 +192,8 @@ function keyOf(run, column) {
 
 /** Put the rows in the chosen order. */
 function orderRows() {
-  if (rows.size === runs.length) order.sorted(runs, keyOf).forEach((run, n) => place(byId("runs").tBodies[0], rows.get(run.id), n));
+  if (rows.size === runs.length)
+    order.sorted(runs, keyOf).forEach((run, n) => place(byId("runs").tBodies[0], rows.get(run.id), n));
 }
 
 /** Add a run to the table as it is now. */
@@ -199,7 +249,16 @@ function show(keys) {
   showTableValues();
   const sizes = runs.map((run) => curves.curveOf(run, view.key)?.x?.length ?? 0);
   const missing = sizes.filter((size) => !size).length;
-  setText(byId("chart-note"), missing === runs.length ? "No points of this metric yet." : missing ? `${missing} of ${runs.length} runs ${missing === 1 ? "has" : "have"} not logged this metric` : Math.max(...sizes) === 1 ? "Each run has one point of this metric." : "");
+  setText(
+    byId("chart-note"),
+    missing === runs.length
+      ? "No points of this metric yet."
+      : missing
+        ? `${missing} of ${runs.length} runs ${missing === 1 ? "has" : "have"} not logged this metric`
+        : Math.max(...sizes) === 1
+          ? "Each run has one point of this metric."
+          : "",
+  );
   parallel?.show(coordinates());
 }
 
@@ -209,11 +268,16 @@ function coordinates() {
   return {
     logarithmic: [...fields.map((field) => ranking.logarithmic(field)), hasRatios(view.outcome) ? null : false],
     axes: [...fields, view.outcome || "no metric yet"],
-    lines: members.filter((member) => runOf.has(member.job_id)).map((member) => ({
-      id: member.job_id,
-      name: runOf.get(member.job_id).name,
-      values: [...fields.map((field) => member.values[field] ?? null), asNumber(member.metrics[view.outcome] ?? null)],
-    })),
+    lines: members
+      .filter((member) => runOf.has(member.job_id))
+      .map((member) => ({
+        id: member.job_id,
+        name: runOf.get(member.job_id).name,
+        values: [
+          ...fields.map((field) => member.values[field] ?? null),
+          asNumber(member.metrics[view.outcome] ?? null),
+        ],
+      })),
   };
 }
 
@@ -231,12 +295,22 @@ function highlight(id) {
 
 /** Show the button that cancels a sweep while any member is not finished. */
 function showCancelButton() {
-  if (byId("cancel")) byId("cancel").hidden = runs.every((run) => TERMINAL.has(run.status)) && ranking.sweep.state !== "running";
+  if (byId("cancel"))
+    byId("cancel").hidden = runs.every((run) => TERMINAL.has(run.status)) && ranking.sweep.state !== "running";
 }
 
 async function cancelSweep() {
-  if (!(await confirmAction("Cancel the remaining jobs of this sweep?", "Waiting jobs will not start, and running jobs will stop. Checkpoints and metrics are kept."))) return;
-  await call(`/v1/sweeps/${data.sweep}/cancel`, { method: "POST" }).then(() => toast("Cancelling the remaining jobs."), toastError);
+  if (
+    !(await confirmAction(
+      "Cancel the remaining jobs of this sweep?",
+      "Waiting jobs will not start, and running jobs will stop. Checkpoints and metrics are kept.",
+    ))
+  )
+    return;
+  await call(`/v1/sweeps/${data.sweep}/cancel`, { method: "POST" }).then(
+    () => toast("Cancelling the remaining jobs."),
+    toastError,
+  );
   await refreshing?.catch(() => {}); // it may have been before
   await refresh().catch(() => {});
 }
@@ -260,20 +334,23 @@ function select(values) {
   Object.assign(view, values);
   const address = new URLSearchParams(location.search);
   address.set("key", view.key);
-  if (view.outcome === data.outcome) address.delete("outcome"); else address.set("outcome", view.outcome);
+  if (view.outcome === data.outcome) address.delete("outcome");
+  else address.set("outcome", view.outcome);
   history.replaceState(null, "", `${location.pathname}?${address}`);
   grid.refresh();
   grid.redraw();
   show([view.key]);
 }
 
-const parallel = byId("parallel") ? new ParallelCoordinates(byId("parallel"), {
-  highlight,
-  filtered: (ids) => {
-    passing = ids;
-    for (const [id, row] of rows) row.classList.toggle("off", !ids.has(id));
-  },
-}) : null;
+const parallel = byId("parallel")
+  ? new ParallelCoordinates(byId("parallel"), {
+      highlight,
+      filtered: (ids) => {
+        passing = ids;
+        for (const [id, row] of rows) row.classList.toggle("off", !ids.has(id));
+      },
+    })
+  : null;
 
 function start() {
   parallel?.show(coordinates());
@@ -281,7 +358,9 @@ function start() {
   byId("key").addEventListener("change", () => select({ key: byId("key").value }));
   byId("outcome")?.addEventListener("change", () => select({ outcome: byId("outcome").value }));
   grid = new ChartGrid(byId("charts"), view, curves, {
-    onRange: (range) => { byId("reset-zoom").hidden = range === null; },
+    onRange: (range) => {
+      byId("reset-zoom").hidden = range === null;
+    },
     isOpen: (name) => [SELECTED, PINNED, COMBINED].includes(name), // below them are the coordinates and the table
   });
   if (!curves.axes().includes(view.axis)) changeView({ axis: AXES[0] });
@@ -290,11 +369,26 @@ function start() {
   showCancelButton();
   byId("cancel")?.addEventListener("click", cancelSweep);
   showTable();
-  setInterval(() => { if (!document.hidden) refresh().catch(() => {}); }, REFRESH_INTERVAL);
+  setInterval(() => {
+    if (!document.hidden) refresh().catch(() => {});
+  }, REFRESH_INTERVAL);
 }
 
-const ranking = data.detail ? new SweepRanking(data.detail, memberName, (id) => { if (runs.length) highlight(id); }) : null;
+const ranking = data.detail
+  ? new SweepRanking(data.detail, memberName, (id) => {
+      if (runs.length) highlight(id);
+    })
+  : null;
 byId("show-new")?.addEventListener("click", () => location.reload());
-if (runs.length) { start(); connectCodes(runs); }
-else if (ranking) setInterval(() => { if (!document.hidden) refreshSweep().catch(() => {}); }, REFRESH_INTERVAL);
-connectPicker(byId("search"), byId("search-results"), runs.map((run) => run.id));
+if (runs.length) {
+  start();
+  connectCodes(runs);
+} else if (ranking)
+  setInterval(() => {
+    if (!document.hidden) refreshSweep().catch(() => {});
+  }, REFRESH_INTERVAL);
+connectPicker(
+  byId("search"),
+  byId("search-results"),
+  runs.map((run) => run.id),
+);

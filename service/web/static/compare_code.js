@@ -15,8 +15,13 @@ export function connectCodes(runs) {
   if (section.hidden) return;
   setText(byId("code-note"), `${codes.size} versions, with their differences`);
   const [before, after] = ["code-before", "code-after"].map(byId);
-  const [older, newer] = [0, coded.findIndex(({ code }) => code !== coded[0].code)].sort((a, b) => (coded[a].id < coded[b].id ? -1 : 1));
-  const options = (chosen) => coded.map(({ name, commit }, n) => make("option", { value: n, selected: n === chosen, text: `${name}${commit ? ` (${commit.slice(0, 8)})` : ""}` }));
+  const [older, newer] = [0, coded.findIndex(({ code }) => code !== coded[0].code)].sort((a, b) =>
+    coded[a].id < coded[b].id ? -1 : 1,
+  );
+  const options = (chosen) =>
+    coded.map(({ name, commit }, n) =>
+      make("option", { value: n, selected: n === chosen, text: `${name}${commit ? ` (${commit.slice(0, 8)})` : ""}` }),
+    );
   before.replaceChildren(...options(older));
   after.replaceChildren(...options(newer));
   const archives = new Map();

@@ -22,12 +22,19 @@ async function copy(element) {
   } catch {
     select(element);
   }
-  if (document.execCommand("copy")) { toast("Copied."); return true; }
+  if (document.execCommand("copy")) {
+    toast("Copied.");
+    return true;
+  }
   toast("The browser blocked copying. The text is selected: press Ctrl+C.", { bad: true });
   return false;
 }
 
 function select(element) {
-  if (element.select) { element.focus(); element.select(); return; }
+  if (element.select) {
+    element.focus();
+    element.select();
+    return;
+  }
   getSelection().selectAllChildren(element);
 }

@@ -24,7 +24,9 @@ export class CurveStore {
   /** Read all curves, or those of a range of steps. */
   async load(range = null) {
     const [from_step, to_step] = range ?? [];
-    const answer = await call(`/v1/jobs/${this.jobId}/metrics${query({ from_step, to_step, max_points: MAX_POINTS, system: true })}`);
+    const answer = await call(
+      `/v1/jobs/${this.jobId}/metrics${query({ from_step, to_step, max_points: MAX_POINTS, system: true })}`,
+    );
     for (const { key, steps, values, times, truncated } of answer.series) {
       const previous = this.series.get(key);
       const loaded = { steps, values: values.map(asNumber), times };
@@ -56,7 +58,10 @@ export class CurveStore {
     let hasNewMetric = false;
     for (const { key, step, value, time } of points) {
       if (execution < this.execution && step > this.resumedFrom) continue; // replaced by a later execution
-      if (!this.series.has(key)) { this.series.set(key, { steps: [], values: [], times: [] }); hasNewMetric = true; }
+      if (!this.series.has(key)) {
+        this.series.set(key, { steps: [], values: [], times: [] });
+        hasNewMetric = true;
+      }
       insert(this.series.get(key), step, asNumber(value), time, execution >= this.execution);
     }
     return { hasNewMetric, unknownCut, resumedFrom };

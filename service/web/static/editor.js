@@ -12,8 +12,13 @@ export class Editor {
     this.notes = root.querySelector(".notes");
     this.notesByLine = new Map();
     this.tabLeaves = false; // after Escape, Tab moves the focus
-    this.area.addEventListener("input", () => { this.drawLines(); changed(); });
-    this.area.addEventListener("scroll", () => { this.notes.style.transform = `translateX(${-this.area.scrollLeft}px)`; });
+    this.area.addEventListener("input", () => {
+      this.drawLines();
+      changed();
+    });
+    this.area.addEventListener("scroll", () => {
+      this.notes.style.transform = `translateX(${-this.area.scrollLeft}px)`;
+    });
     this.area.addEventListener("keydown", (event) => this.onKey(event));
     this.drawLines();
   }
@@ -49,7 +54,10 @@ export class Editor {
 
   /** Move the cursor to the end of a line. */
   goTo(line) {
-    const end = this.text.split("\n").slice(0, line + 1).join("\n").length;
+    const end = this.text
+      .split("\n")
+      .slice(0, line + 1)
+      .join("\n").length;
     this.area.focus();
     this.area.setSelectionRange(end, end);
   }
@@ -57,19 +65,42 @@ export class Editor {
   drawLines() {
     const lines = this.text.split("\n");
     this.area.style.height = `calc(${lines.length + 1} * var(--line-height) + 20px)`;
-    this.gutter.replaceChildren(...lines.map((_, n) => make("div", { text: String(n + 1), class: this.notesByLine.has(n) ? "invalid" : null })));
-    this.notes.replaceChildren(...[...this.notesByLine].filter(([line]) => line < lines.length).map(([line, messages]) => make("div", {
-      style: `top:calc(${line} * var(--line-height))`, title: messages.join("; ").replaceAll("`", "") },
-    make("span", { style: `margin-left:calc(${lines[line].length} * 1ch + 2ch)` }, ...parts(messages.join("; "))))));
+    this.gutter.replaceChildren(
+      ...lines.map((_, n) => make("div", { text: String(n + 1), class: this.notesByLine.has(n) ? "invalid" : null })),
+    );
+    this.notes.replaceChildren(
+      ...[...this.notesByLine]
+        .filter(([line]) => line < lines.length)
+        .map(([line, messages]) =>
+          make(
+            "div",
+            { style: `top:calc(${line} * var(--line-height))`, title: messages.join("; ").replaceAll("`", "") },
+            make(
+              "span",
+              { style: `margin-left:calc(${lines[line].length} * 1ch + 2ch)` },
+              ...parts(messages.join("; ")),
+            ),
+          ),
+        ),
+    );
   }
 
   onKey(event) {
-    if (event.key === "Escape") { this.tabLeaves = true; return; }
+    if (event.key === "Escape") {
+      this.tabLeaves = true;
+      return;
+    }
     const tabLeaves = this.tabLeaves;
     if (event.key !== "Shift") this.tabLeaves = false;
     if (event.isComposing || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key === "Tab" && !tabLeaves) { event.preventDefault(); this.indent(event.shiftKey); }
-    if (event.key === "Enter") { event.preventDefault(); this.type(`\n${this.nextIndentation()}`); }
+    if (event.key === "Tab" && !tabLeaves) {
+      event.preventDefault();
+      this.indent(event.shiftKey);
+    }
+    if (event.key === "Enter") {
+      event.preventDefault();
+      this.type(`\n${this.nextIndentation()}`);
+    }
   }
 
   /** The indentation of the cursor's line, one level deeper after the name of a section. */
@@ -80,7 +111,10 @@ export class Editor {
 
   indent(outdent) {
     const { selectionStart: from, selectionEnd: to } = this.area;
-    if (from === to && !outdent) { this.type(INDENT); return; }
+    if (from === to && !outdent) {
+      this.type(INDENT);
+      return;
+    }
     const begin = this.text.lastIndexOf("\n", from - 1) + 1;
     const lines = this.text.slice(begin, to);
     const shifted = outdent ? lines.replace(/^ {1,2}/gm, "") : lines.replace(/^(?=.)/gm, INDENT);

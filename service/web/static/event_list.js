@@ -5,7 +5,10 @@ import { count } from "./format.js";
 import { formatTimes, make, parts } from "./page.js";
 
 /** What an event states; null if it is an entry of its own. */
-const kindOf = ({ type, message, data }) => (type === "status" ? JSON.stringify([data.status, data.reason, message.replace(/ Ahead: .*/, "").replaceAll(/\d+/g, "0")]) : null);
+const kindOf = ({ type, message, data }) =>
+  type === "status"
+    ? JSON.stringify([data.status, data.reason, message.replace(/ Ahead: .*/, "").replaceAll(/\d+/g, "0")])
+    : null;
 
 export class EventList {
   constructor(root) {
@@ -23,12 +26,30 @@ export class EventList {
     }
     const entry = { kind, size: 1, newest: event, oldest: event, item: make("li") };
     this.fill(entry);
-    if (isOlder) { this.entries.push(entry); this.root.append(entry.item); } else { this.entries.unshift(entry); this.root.prepend(entry.item); }
+    if (isOlder) {
+      this.entries.push(entry);
+      this.root.append(entry.item);
+    } else {
+      this.entries.unshift(entry);
+      this.root.prepend(entry.item);
+    }
   }
 
   fill({ size, newest, oldest, item }) {
-    const repeated = size > 1 ? make("small", {}, ` (${count(size)} times since `, make("time", { datetime: oldest.created_at, "data-format": "exact" }), ")") : null;
-    item.replaceChildren(make("time", { datetime: newest.created_at, "data-format": "exact" }), make("span", { class: newest.level }, ...parts(newest.message), ...(repeated ? [repeated] : [])));
+    const repeated =
+      size > 1
+        ? make(
+            "small",
+            {},
+            ` (${count(size)} times since `,
+            make("time", { datetime: oldest.created_at, "data-format": "exact" }),
+            ")",
+          )
+        : null;
+    item.replaceChildren(
+      make("time", { datetime: newest.created_at, "data-format": "exact" }),
+      make("span", { class: newest.level }, ...parts(newest.message), ...(repeated ? [repeated] : [])),
+    );
     formatTimes(item);
   }
 }

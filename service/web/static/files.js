@@ -38,17 +38,19 @@ byId("file")?.addEventListener("change", async (event) => {
 /** Send a file in parts, and wait until its lines are checked. */
 async function upload(file) {
   const key = `${UNFINISHED}${file.name}:${file.size}:${file.lastModified}`;
-  let state = await unfinished(key, file)
-    ?? await call("/v1/uploads", { method: "POST", body: { name: file.name.slice(-120), size_bytes: file.size } });
+  let state =
+    (await unfinished(key, file)) ??
+    (await call("/v1/uploads", { method: "POST", body: { name: file.name.slice(-120), size_bytes: file.size } }));
   store(key, state.id);
-  for (let failures = 0; state.received_bytes < file.size;) {
+  for (let failures = 0; state.received_bytes < file.size; ) {
     show(state.received_bytes, file.size);
     try {
       state = await sendPart(state, file);
       failures = 0;
     } catch (error) {
       failures += 1;
-      if (failures >= ATTEMPTS || (error.status >= 400 && error.status < 500 && ![409, 429].includes(error.status))) throw error;
+      if (failures >= ATTEMPTS || (error.status >= 400 && error.status < 500 && ![409, 429].includes(error.status)))
+        throw error;
       setText(byId("state"), "The connection was lost; the upload continues soon.");
       await pause(Math.min(2 ** failures / 2, 10));
       state = await call(`/v1/uploads/${state.id}`).catch(() => state);
@@ -63,7 +65,7 @@ async function upload(file) {
 /** The upload of an unchanged file that an earlier page began; null if there is none any more. */
 async function unfinished(key, file) {
   const id = stored(key);
-  const state = id && await call(`/v1/uploads/${encodeURIComponent(id)}`).catch(() => null);
+  const state = id && (await call(`/v1/uploads/${encodeURIComponent(id)}`).catch(() => null));
   return state && !state.file_id && state.size_bytes === file.size ? state : null;
 }
 

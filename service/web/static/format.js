@@ -43,7 +43,12 @@ export function duration(seconds) {
   if (seconds < 10) return `${number(seconds, 2)} s`;
   let rest = Math.round(seconds);
   const parts = [];
-  for (const [unit, length] of [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]]) {
+  for (const [unit, length] of [
+    ["d", 86400],
+    ["h", 3600],
+    ["min", 60],
+    ["s", 1],
+  ]) {
     const whole = Math.floor(rest / length);
     rest -= whole * length;
     if (whole || parts.length) parts.push(whole ? `${whole} ${unit}` : "");
@@ -57,13 +62,18 @@ export const count = (value) =>
   value === null || value === undefined ? NOTHING : String(value).replace(/\B(?=(\d{3})+(?!\d))/g, "\u202f");
 
 /** The step of a job's progress and, if it is known, the length of the run: `39 / 400`, or `39`. */
-export const stepText = ({ step, total_steps }, separator = " / ") => (total_steps ? `${count(step)}${separator}${count(total_steps)}` : count(step));
+export const stepText = ({ step, total_steps }, separator = " / ") =>
+  total_steps ? `${count(step)}${separator}${count(total_steps)}` : count(step);
 
 /** The time since an ISO time, in one unit. */
 export function age(iso) {
   const seconds = Math.max(0, (Date.now() - Date.parse(iso)) / 1000);
   if (seconds < 60) return "just now";
-  const [unit, length] = [["d", 86400], ["h", 3600], ["min", 60]].find(([, one]) => seconds >= one);
+  const [unit, length] = [
+    ["d", 86400],
+    ["h", 3600],
+    ["min", 60],
+  ].find(([, one]) => seconds >= one);
   return `${Math.floor(seconds / length)} ${unit}`;
 }
 
@@ -72,19 +82,24 @@ const EXACT = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyl
 const LONG = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "long" });
 
 /** An ISO time in the user's time zone: "short" has minutes, "exact" has seconds, "long" has the zone. */
-export const dateTime = (iso, form = "short") => ({ short: SHORT, exact: EXACT, long: LONG })[form].format(new Date(iso));
+export const dateTime = (iso, form = "short") =>
+  ({ short: SHORT, exact: EXACT, long: LONG })[form].format(new Date(iso));
 
 /** The time zone of all times: `Europe/Berlin, now UTC+02:00`. Log lines are in that of their node. */
 export function timeZone() {
   const name = new Intl.DateTimeFormat().resolvedOptions().timeZone;
   const offset = -new Date().getTimezoneOffset();
-  const [hours, minutes] = [Math.floor(Math.abs(offset) / 60), Math.abs(offset) % 60].map((one) => String(one).padStart(2, "0"));
+  const [hours, minutes] = [Math.floor(Math.abs(offset) / 60), Math.abs(offset) % 60].map((one) =>
+    String(one).padStart(2, "0"),
+  );
   return `${name}, now UTC${offset < 0 ? "-" : "+"}${hours}:${minutes}`;
 }
 
 /** The strategy of a spec: `fsdp · bf16 · LoRA 16`. */
 export const strategyLabel = (spec) =>
-  [spec.strategy, spec.precision, spec.lora_rank ? `LoRA ${spec.lora_rank}` : null].filter((part) => part && part !== "auto").join(" · ");
+  [spec.strategy, spec.precision, spec.lora_rank ? `LoRA ${spec.lora_rank}` : null]
+    .filter((part) => part && part !== "auto")
+    .join(" · ");
 
 const LONG_INTEGER = 1e10; // from which the zeros of whole numbers are hard to count
 

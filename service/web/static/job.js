@@ -116,7 +116,9 @@ const readMedia = throttled(() => media.load());
 const readNewEvents = throttled(() => history.loadNew());
 
 const readCurves = throttled(async () => {
-  await store.load().finally(() => { store.complete = true; });
+  await store.load().finally(() => {
+    store.complete = true;
+  });
   charts.showLoaded();
   showJob(job, store.series);
   showCurvesSection();
@@ -142,7 +144,15 @@ function listen() {
 
 function onState(state) {
   showConnection(state);
-  if (state === "live" && wasLost) { readJob(); readNewEvents(); readAttempts(); readCheckpoints(); readSamples(); readData(); readCurves(); }
+  if (state === "live" && wasLost) {
+    readJob();
+    readNewEvents();
+    readAttempts();
+    readCheckpoints();
+    readSamples();
+    readData();
+    readCurves();
+  }
   wasLost = state === "lost";
 }
 
@@ -152,7 +162,10 @@ const handlers = {
     readNewEvents();
     readJob();
     readAttempts();
-    if (TERMINAL.has(change.status)) { readCheckpoints(); readMedia(); }
+    if (TERMINAL.has(change.status)) {
+      readCheckpoints();
+      readMedia();
+    }
   },
   event(event) {
     history.add(event);
@@ -160,7 +173,10 @@ const handlers = {
     if (event.type.startsWith("checkpoint")) readCheckpoints();
     if (event.type === "worker.samples_written") readSamples();
     if (event.type === "worker.data_account") readData();
-    if (event.type === "curves_restarted") { store.clear(); readCurves(); } // points were deleted
+    if (event.type === "curves_restarted") {
+      store.clear();
+      readCurves();
+    } // points were deleted
   },
   metrics(report) {
     const { hasNewMetric, unknownCut, resumedFrom } = store.add(report);
@@ -168,7 +184,11 @@ const handlers = {
     if (resumedFrom !== null) readAttempts(); // the attempt has its new resumed_from_step now
     const newest = Object.fromEntries(report.points.map((point) => [point.key, point.value]));
     update({ progress: report.progress ?? job.progress, metrics: { ...job.metrics, ...newest } });
-    if (hasNewMetric) { charts.addMissing(); showCurvesSection(); readJob(); } // parameters come with the first points
+    if (hasNewMetric) {
+      charts.addMissing();
+      showCurvesSection();
+      readJob();
+    } // parameters come with the first points
     if (unknownCut) store.clear();
     if (unknownCut || store.isLong) readCurves();
     charts.redraw(Object.keys(newest));
@@ -182,11 +202,20 @@ const handlers = {
 
 // -- actions of the user -----------------------------------------------------------------------------------------------
 
-connectAbout(() => job, (changed) => update(changed));
-connectActions(() => job, (changed, name, body) => {
-  update(changed);
-  if (name === "retry" && body?.from === "scratch") { store.clear(); readCurves(); }
-});
+connectAbout(
+  () => job,
+  (changed) => update(changed),
+);
+connectActions(
+  () => job,
+  (changed, name, body) => {
+    update(changed);
+    if (name === "retry" && body?.from === "scratch") {
+      store.clear();
+      readCurves();
+    }
+  },
+);
 
 onOpen(byId("script"), showScript);
 connectArtifacts(job.id, () => TERMINAL.has(job.status));
@@ -195,7 +224,10 @@ connectCode(job);
 
 setInterval(() => {
   if (document.hidden) return;
-  if (TERMINAL.has(job.status)) { readJob(); return; }
+  if (TERMINAL.has(job.status)) {
+    readJob();
+    return;
+  }
   readMedia();
   showJob(job, store.series);
   if (attempts.some((attempt) => !attempt.ended_at)) showAttempts(attempts);
@@ -205,8 +237,16 @@ showActions(job);
 showJob(job, store.series);
 showUses(job);
 showCurvesSection();
-connectChartTools(charts.view, (values) => charts.change(values), () => charts.axes());
-connectCombination(charts.view, (values) => charts.change(values), () => [...store.series.keys()].sort());
+connectChartTools(
+  charts.view,
+  (values) => charts.change(values),
+  () => charts.axes(),
+);
+connectCombination(
+  charts.view,
+  (values) => charts.change(values),
+  () => [...store.series.keys()].sort(),
+);
 charts.showPreview(data.preview);
 afterPaint().then(() => {
   readCurves();

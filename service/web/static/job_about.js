@@ -17,8 +17,14 @@ export function showAbout(job) {
   shown = state;
   setText(document.querySelector("h1"), job.name);
   const labels = Object.entries(job.metadata ?? {}).map(([name, value]) => label(name, value));
-  const tags = Object.entries(job.tags ?? {}).map(([name, value]) => make("span", { class: "tag", text: value ? `${name}=${value}` : name }));
-  byId("tags").replaceChildren(...(job.archived ? [make("span", { class: "tag", text: "archived" })] : []), ...tags, ...labels);
+  const tags = Object.entries(job.tags ?? {}).map(([name, value]) =>
+    make("span", { class: "tag", text: value ? `${name}=${value}` : name }),
+  );
+  byId("tags").replaceChildren(
+    ...(job.archived ? [make("span", { class: "tag", text: "archived" })] : []),
+    ...tags,
+    ...labels,
+  );
   byId("notes").replaceChildren(...markdown(job.notes ?? ""));
   byId("notes").hidden = !job.notes;
 }
@@ -27,7 +33,12 @@ export function showAbout(job) {
 function label(name, value) {
   const text = value.length > MAX_LABEL ? `${value.slice(0, MAX_LABEL)}…` : value;
   const isJob = name === FORKED_FROM && /^job_\w+$/.test(value);
-  return make("span", { class: "tag metadata", title: `metadata: ${name}: ${value}` }, `${name}: `, isJob ? make("a", { href: urlOf(`/jobs/${value}`), text: `…${value.slice(-6)}` }) : text);
+  return make(
+    "span",
+    { class: "tag metadata", title: `metadata: ${name}: ${value}` },
+    `${name}: `,
+    isJob ? make("a", { href: urlOf(`/jobs/${value}`), text: `…${value.slice(-6)}` }) : text,
+  );
 }
 
 /** Connect the button that changes them; `changed(job)` gets the job afterwards. */
@@ -36,18 +47,34 @@ export function connectAbout(current, changed) {
     const job = current();
     const [name, tags, notes] = ["edit-name", "edit-tags", "edit-notes"].map(byId);
     name.value = job.name;
-    tags.value = Object.entries(job.tags ?? {}).map(([tag, value]) => (value ? `${tag}=${value}` : tag)).join(", ");
+    tags.value = Object.entries(job.tags ?? {})
+      .map(([tag, value]) => (value ? `${tag}=${value}` : tag))
+      .join(", ");
     notes.value = job.notes ?? "";
-    const send = async () => changed(await call(`/v1/jobs/${job.id}`, { method: "PATCH", body: changesOf(job, name.value, tags.value, notes.value) }));
+    const send = async () =>
+      changed(
+        await call(`/v1/jobs/${job.id}`, {
+          method: "PATCH",
+          body: changesOf(job, name.value, tags.value, notes.value),
+        }),
+      );
     if (await submitDialog(byId("edit-dialog"), send)) toast("Saved.");
   });
 }
 
 function changesOf(job, name, tags, notes) {
-  const wanted = Object.fromEntries(tags.split(",").map((one) => one.trim()).filter(Boolean).map((one) => {
-    const [tag, ...value] = one.split("=");
-    return [tag.trim(), value.join("=").trim()];
-  }));
-  const removed = Object.keys(job.tags ?? {}).filter((tag) => !(tag in wanted)).map((tag) => [tag, null]);
+  const wanted = Object.fromEntries(
+    tags
+      .split(",")
+      .map((one) => one.trim())
+      .filter(Boolean)
+      .map((one) => {
+        const [tag, ...value] = one.split("=");
+        return [tag.trim(), value.join("=").trim()];
+      }),
+  );
+  const removed = Object.keys(job.tags ?? {})
+    .filter((tag) => !(tag in wanted))
+    .map((tag) => [tag, null]);
   return { name: name.trim() || job.name, tags: { ...wanted, ...Object.fromEntries(removed) }, notes };
 }

@@ -44,7 +44,10 @@ export function connectActions(current, changed) {
       changed(await call(`${path}/${name}`, { method: "POST", body }), name, body);
       toast(TOASTS[name]);
     };
-    if (button.dataset.action === "resources") { await changeResources(current(), send); return; }
+    if (button.dataset.action === "resources") {
+      await changeResources(current(), send);
+      return;
+    }
     const request = await requestOf(button.dataset.action, current());
     if (request === null) return;
     button.disabled = true;
@@ -87,12 +90,23 @@ function showRetry(dialog, job) {
   const step = job.last_checkpoint_step;
   const { fixes, repeats } = failureSummary(job);
   const fix = repeats && byId("fork") ? fixes[0] : undefined;
-  const start = step === null ? "No checkpoint yet: restarts from step 0." : `The last checkpoint is at step ${step}. A start from scratch deletes checkpoints and metrics.`;
-  dialog.querySelector("p").textContent = repeats && job.status === "failed" ? `Without a change, it is likely to fail in the same way. ${start}` : start;
-  const [scratch, checkpoint, link] = [dialog.querySelector('[value="scratch"]'), dialog.querySelector('[value="checkpoint"]'), byId("retry-fix")];
+  const start =
+    step === null
+      ? "No checkpoint yet: restarts from step 0."
+      : `The last checkpoint is at step ${step}. A start from scratch deletes checkpoints and metrics.`;
+  dialog.querySelector("p").textContent =
+    repeats && job.status === "failed" ? `Without a change, it is likely to fail in the same way. ${start}` : start;
+  const [scratch, checkpoint, link] = [
+    dialog.querySelector('[value="scratch"]'),
+    dialog.querySelector('[value="checkpoint"]'),
+    byId("retry-fix"),
+  ];
   checkpoint.hidden = step === null;
   scratch.className = step !== null ? "danger" : fix ? "" : "primary";
   checkpoint.className = fix ? "" : "primary";
   link.hidden = !fix;
-  if (fix) { link.href = fixAddress(job.id, fix); link.textContent = `Fork with ${fixLabel(fix)}`; }
+  if (fix) {
+    link.href = fixAddress(job.id, fix);
+    link.textContent = `Fork with ${fixLabel(fix)}`;
+  }
 }

@@ -18,10 +18,21 @@ export function connectArtifacts(jobId, hasEnded) {
     setText(byId("artifacts-note"), "Reading…");
     const files = await callAll(root);
     const tree = treeOf(files);
-    setText(byId("artifacts-note"), files.length ? `${count(tree.count)} file${tree.count === 1 ? "" : "s"}, ${bytes(tree.size)}` : hasEnded() ? "None were written." : "None yet.");
+    setText(
+      byId("artifacts-note"),
+      files.length
+        ? `${count(tree.count)} file${tree.count === 1 ? "" : "s"}, ${bytes(tree.size)}`
+        : hasEnded()
+          ? "None were written."
+          : "None yet.",
+    );
     fillFolder(byId("artifacts-list"), tree, root);
   };
-  const read = () => load().catch((error) => { setText(byId("artifacts-note"), ""); toastError(error); });
+  const read = () =>
+    load().catch((error) => {
+      setText(byId("artifacts-note"), "");
+      toastError(error);
+    });
   onOpen(section, read);
   byId("artifacts-reload").addEventListener("click", read);
 }
@@ -42,7 +53,10 @@ function fillFolder(list, folder, root) {
     setText(more, `${count(rows.length - shown)} more`);
     if (shown < rows.length) list.append(item);
   };
-  more.addEventListener("click", () => { add(); list.children[shown - ROWS]?.querySelector("summary")?.focus(); });
+  more.addEventListener("click", () => {
+    add();
+    list.children[shown - ROWS]?.querySelector("summary")?.focus();
+  });
   list.replaceChildren();
   add();
 }
@@ -50,17 +64,32 @@ function fillFolder(list, folder, root) {
 /** A row that makes its content when it is opened first. */
 function row(name, detail, open) {
   const content = make("div", { class: "content" });
-  const details = make("details", {}, make("summary", {}, make("span", { class: "mono", text: name }), make("small", { text: detail })), content);
-  details.addEventListener("toggle", () => { if (details.open) open(content); }, { once: true });
+  const details = make(
+    "details",
+    {},
+    make("summary", {}, make("span", { class: "mono", text: name }), make("small", { text: detail })),
+    content,
+  );
+  details.addEventListener(
+    "toggle",
+    () => {
+      if (details.open) open(content);
+    },
+    { once: true },
+  );
   return make("li", {}, details);
 }
 
 function folderRow(folder, root) {
-  return row(`${folder.name}/`, `${count(folder.count)} file${folder.count === 1 ? "" : "s"}, ${bytes(folder.size)}`, (content) => {
-    const list = make("ul", { class: "artifacts" });
-    content.append(list);
-    fillFolder(list, folder, root);
-  });
+  return row(
+    `${folder.name}/`,
+    `${count(folder.count)} file${folder.count === 1 ? "" : "s"}, ${bytes(folder.size)}`,
+    (content) => {
+      const list = make("ul", { class: "artifacts" });
+      content.append(list);
+      fillFolder(list, folder, root);
+    },
+  );
 }
 
 function fileRow(entry, root) {
@@ -71,7 +100,7 @@ function fileRow(entry, root) {
     const download = make("a", { class: "button", href: urlOf(url), download: true, text: "Download" });
     content.append(make("p", { class: "toolbar" }, download, ...(isImage ? neighbours(item) : [])), shown);
     try {
-      shown.replaceChildren(...await viewOf(url, entry));
+      shown.replaceChildren(...(await viewOf(url, entry)));
     } catch (error) {
       shown.replaceChildren(make("p", { class: "hint", text: error.message }));
     }
@@ -82,7 +111,8 @@ function fileRow(entry, root) {
 
 /** Buttons that open the image before and after that of a row, as far as there are any. */
 function neighbours(item) {
-  const button = (text, by) => make("button", { type: "button", text, hidden: !neighbour(item, by), onclick: () => openInstead(item, by) });
+  const button = (text, by) =>
+    make("button", { type: "button", text, hidden: !neighbour(item, by), onclick: () => openInstead(item, by) });
   return [button("Previous image", "previousElementSibling"), button("Next image", "nextElementSibling")];
 }
 

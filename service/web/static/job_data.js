@@ -22,7 +22,9 @@ export class JobData {
 
 function accountView(account) {
   const facts = make("ul", {}, ...account.summary.map((sentence) => make("li", {}, ...parts(sentence))));
-  const examples = account.shown.flatMap((example) => example.texts.map((text) => exampleView(account, example.number, text)));
+  const examples = account.shown.flatMap((example) =>
+    example.texts.map((text) => exampleView(account, example.number, text)),
+  );
   return make("section", {}, make("h3", { class: "mono", text: account.section }), facts, ...examples);
 }
 
@@ -39,7 +41,8 @@ function titleOf(account, number, text) {
 }
 
 function partView(part) {
-  if (part.omitted_tokens) return make("small", { class: "omitted", text: `\n… ${count(part.omitted_tokens)} tokens …\n` });
+  if (part.omitted_tokens)
+    return make("small", { class: "omitted", text: `\n… ${count(part.omitted_tokens)} tokens …\n` });
   if (!part.learned) return make("span", {}, ...visible(part.text));
   const begin = make("span", { class: "visually-hidden", text: "learned: " });
   const end = make("span", { class: "visually-hidden", text: " end of learned" });
@@ -48,7 +51,9 @@ function partView(part) {
 
 /** Text with escapes such as \\x1b for characters that a browser hides or obeys. */
 function visible(text) {
-  return text.split(HIDDEN).map((piece, n) => (n % 2 ? make("span", { class: "control", text: escaped(piece) }) : piece));
+  return text
+    .split(HIDDEN)
+    .map((piece, n) => (n % 2 ? make("span", { class: "control", text: escaped(piece) }) : piece));
 }
 
 function escaped(character) {

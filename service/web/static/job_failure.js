@@ -6,10 +6,14 @@ import { specValue } from "./format.js";
 import { byId, make, setMessage, setText } from "./page.js";
 
 /** The title of a failure: the rank that failed first, and its host. */
-export const failureTitle = (error) => `${error.rank === null ? "Failed" : `First failure: rank ${error.rank}`}${error.host ? ` on ${error.host}` : ""}`;
+export const failureTitle = (error) =>
+  `${error.rank === null ? "Failed" : `First failure: rank ${error.rank}`}${error.host ? ` on ${error.host}` : ""}`;
 
 /** The changed fields of a fix: `optimizer.lr = 0.1`. */
-export const fixLabel = ({ fields }) => Object.entries(fields).map(([path, value]) => `${path} = ${specValue(value)}`).join(", ");
+export const fixLabel = ({ fields }) =>
+  Object.entries(fields)
+    .map(([path, value]) => `${path} = ${specValue(value)}`)
+    .join(", ");
 
 /** The address of the submit page with a fork of a job whose fields have other values. */
 export function fixAddress(jobId, { fields }) {
@@ -19,7 +23,8 @@ export function fixAddress(jobId, { fields }) {
 }
 
 /** The summary of a failure; an empty one while the job has none. */
-export const failureSummary = (job) => job.failure_summary ?? { frame: null, is_traceback: false, last_lines: [], fixes: [], repeats: false };
+export const failureSummary = (job) =>
+  job.failure_summary ?? { frame: null, is_traceback: false, last_lines: [], fixes: [], repeats: false };
 
 /** Show the panel, if the job has an error. An update must not end a selection of text. */
 export function showFailure(job) {
@@ -37,7 +42,10 @@ export function showFailure(job) {
   setText(byId("failure-lines"), lines.join("\n"));
   byId("failure-hint").hidden = !error.hint;
   setMessage(byId("failure-hint").querySelector("span"), error.hint ?? "");
-  showForks(job, fixes.length || !isOwnError(job, frame) ? fixes.map((fix) => forkWith(job, fix)) : [forkWithCode(job)]);
+  showForks(
+    job,
+    fixes.length || !isOwnError(job, frame) ? fixes.map((fix) => forkWith(job, fix)) : [forkWithCode(job)],
+  );
   byId("failure-traceback").hidden = !error.traceback;
   setText(byId("failure-traceback").querySelector("summary"), isTraceback ? "Whole traceback" : "More output");
   setText(byId("traceback"), error.traceback ?? "");
@@ -46,10 +54,16 @@ export function showFailure(job) {
 /** Whether the program of the user failed, and not what it ran on: its code is to be corrected. */
 const isOwnError = (job, frame) => job.status_reason === "error" && (frame !== null || job.spec.task === "script");
 
-const forkWith = (job, fix) => ({ href: fixAddress(job.id, fix), title: fix.note || undefined, text: `Fork with ${fixLabel(fix)}` });
+const forkWith = (job, fix) => ({
+  href: fixAddress(job.id, fix),
+  title: fix.note || undefined,
+  text: `Fork with ${fixLabel(fix)}`,
+});
 
 const forkWithCode = (job) => ({
-  href: urlOf(`/submit${query({ fork: job.id, replaces: job.spec.code ?? undefined })}`), text: "Fork with corrected code", title: "Opens a new job with this spec, for which you choose the folder with the corrected code",
+  href: urlOf(`/submit${query({ fork: job.id, replaces: job.spec.code ?? undefined })}`),
+  text: "Fork with corrected code",
+  title: "Opens a new job with this spec, for which you choose the folder with the corrected code",
 });
 
 function showForks(job, forks) {
@@ -58,5 +72,7 @@ function showForks(job, forks) {
   box.hidden = forks.length === 0 || !byId("fork");
   if (box.dataset.shown === shown) return;
   box.dataset.shown = shown;
-  box.replaceChildren(...forks.map((fork, number) => make("a", { class: number ? "button" : "button primary", ...fork })));
+  box.replaceChildren(
+    ...forks.map((fork, number) => make("a", { class: number ? "button" : "button primary", ...fork })),
+  );
 }

@@ -17,7 +17,8 @@ export function groupsOf(jobs, columns) {
 }
 
 /** The ids of all rows: each group, and below it its jobs unless it is closed. */
-export const rowsOf = (groups, closed) => groups.flatMap(({ id, jobs }) => [id, ...(closed.has(id) ? [] : jobs.map((job) => job.id))]);
+export const rowsOf = (groups, closed) =>
+  groups.flatMap(({ id, jobs }) => [id, ...(closed.has(id) ? [] : jobs.map((job) => job.id))]);
 
 /** Mean and sample standard deviation of the finite numbers; null without one. */
 export function meanAndDeviation(values) {
@@ -25,7 +26,11 @@ export function meanAndDeviation(values) {
   if (!numbers.length) return null;
   const mean = numbers.reduce((sum, value) => sum + value, 0) / numbers.length;
   const squares = numbers.reduce((sum, value) => sum + (value - mean) ** 2, 0);
-  return { mean, deviation: numbers.length > 1 ? Math.sqrt(squares / (numbers.length - 1)) : null, count: numbers.length };
+  return {
+    mean,
+    deviation: numbers.length > 1 ? Math.sqrt(squares / (numbers.length - 1)) : null,
+    count: numbers.length,
+  };
 }
 
 /** Whether the numbers of a group differ, so that their mean is shown. */
@@ -36,7 +41,8 @@ export function groupTitle(values, format = number) {
   const known = present(values);
   if (!known.length) return "";
   const jobs = `${known.length === values.length ? "" : `${known.length} of `}${values.length} ${values.length === 1 ? "job" : "jobs"}`;
-  if (isAveraged(values)) return `${groupText(values, (value) => format(value, 8))}: mean ± sample standard deviation of ${jobs}`;
+  if (isAveraged(values))
+    return `${groupText(values, (value) => format(value, 8))}: mean ± sample standard deviation of ${jobs}`;
   return new Set(known).size === 1 ? `${known[0]}: the value of ${jobs}` : `Different values of ${jobs}`;
 }
 
@@ -56,6 +62,8 @@ export function groupText(values, format = number) {
   const statistics = known.every(isNumber) ? meanAndDeviation(known) : null;
   if (!statistics) return `${distinct.size} values`;
   // A narrow cell has the deviation in a second line.
-  const [mean, deviation] = [format(statistics.mean), format(statistics.deviation, 2)].map((text) => text.replaceAll(" ", "\u00a0"));
+  const [mean, deviation] = [format(statistics.mean), format(statistics.deviation, 2)].map((text) =>
+    text.replaceAll(" ", "\u00a0"),
+  );
   return statistics.deviation === null ? mean : `${mean} ±\u00a0${deviation}`;
 }

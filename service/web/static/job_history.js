@@ -7,9 +7,17 @@ import { bytes, count, duration, number } from "./format.js";
 import { byId, formatTimes, make, setText } from "./page.js";
 
 const EXIT_REASONS = {
-  completed: "completed", error: "failed", out_of_memory: "out of memory", disk_full: "disk full", stalled: "stalled", rejected: "rejected",
-  preempted: "preempted", time_limit: "reached its time limit", user_cancelled: "cancelled or paused on request",
-  node_failure: "node failure", cancelled_outside: "cancelled outside Trainyard",
+  completed: "completed",
+  error: "failed",
+  out_of_memory: "out of memory",
+  disk_full: "disk full",
+  stalled: "stalled",
+  rejected: "rejected",
+  preempted: "preempted",
+  time_limit: "reached its time limit",
+  user_cancelled: "cancelled or paused on request",
+  node_failure: "node failure",
+  cancelled_outside: "cancelled outside Trainyard",
 };
 const FAILURES = new Set(["error", "out_of_memory", "disk_full", "stalled", "rejected", "node_failure"]);
 
@@ -17,24 +25,40 @@ const FAILURES = new Set(["error", "out_of_memory", "disk_full", "stalled", "rej
 export function showAttempts(attempts) {
   const first = Math.min(...attempts.map((attempt) => Date.parse(attempt.created_at)));
   const last = Math.max(...attempts.map((attempt) => Date.parse(attempt.ended_at ?? new Date().toISOString())));
-  const style = (from, to) => `left:${(100 * (from - first)) / (last - first || 1)}%;width:${(100 * (to - from)) / (last - first || 1)}%`;
-  byId("attempts").replaceChildren(...[...attempts].reverse().map((attempt) => {
-    const created = Date.parse(attempt.created_at);
-    const started = attempt.started_at ? Date.parse(attempt.started_at) : null;
-    const end = attempt.ended_at ? Date.parse(attempt.ended_at) : Date.now();
-    const timeline = make("div", { class: "timeline", "aria-hidden": "true" }, make("i", { class: "waiting", style: style(created, started ?? end) }));
-    const reason = attempt.exit_reason;
-    if (started) timeline.append(make("i", { class: `running ${FAILURES.has(reason) ? "bad" : reason === "completed" ? "good" : ""}`, style: style(started, end) }));
-    const evidence = [attempt.scheduler_end, attempt.failure].filter(Boolean).join("; ");
-    const allocation = [attempt.scheduler_id, attempt.nodes.join(", ")].filter(Boolean).join(" on ");
-    return make("li", {},
-      make("div", {}, make("strong", { text: `Attempt ${attempt.number}` }), ` ${attemptState(attempt)}`),
-      make("time", { datetime: attempt.created_at }),
-      timeline,
-      make("div", { class: "detail", text: allocation }),
-      make("div", { class: "detail", text: durations(created, started, end) }),
-      evidence ? make("div", { class: "detail", text: evidence }) : null);
-  }));
+  const style = (from, to) =>
+    `left:${(100 * (from - first)) / (last - first || 1)}%;width:${(100 * (to - from)) / (last - first || 1)}%`;
+  byId("attempts").replaceChildren(
+    ...[...attempts].reverse().map((attempt) => {
+      const created = Date.parse(attempt.created_at);
+      const started = attempt.started_at ? Date.parse(attempt.started_at) : null;
+      const end = attempt.ended_at ? Date.parse(attempt.ended_at) : Date.now();
+      const timeline = make(
+        "div",
+        { class: "timeline", "aria-hidden": "true" },
+        make("i", { class: "waiting", style: style(created, started ?? end) }),
+      );
+      const reason = attempt.exit_reason;
+      if (started)
+        timeline.append(
+          make("i", {
+            class: `running ${FAILURES.has(reason) ? "bad" : reason === "completed" ? "good" : ""}`,
+            style: style(started, end),
+          }),
+        );
+      const evidence = [attempt.scheduler_end, attempt.failure].filter(Boolean).join("; ");
+      const allocation = [attempt.scheduler_id, attempt.nodes.join(", ")].filter(Boolean).join(" on ");
+      return make(
+        "li",
+        {},
+        make("div", {}, make("strong", { text: `Attempt ${attempt.number}` }), ` ${attemptState(attempt)}`),
+        make("time", { datetime: attempt.created_at }),
+        timeline,
+        make("div", { class: "detail", text: allocation }),
+        make("div", { class: "detail", text: durations(created, started, end) }),
+        evidence ? make("div", { class: "detail", text: evidence }) : null,
+      );
+    }),
+  );
   formatTimes(byId("attempts"));
 }
 
@@ -45,19 +69,46 @@ function attemptState(attempt) {
 }
 
 const durations = (created, started, end) =>
-  started ? `waited ${duration((started - created) / 1000)}, ran ${duration((end - started) / 1000)}` : `waited ${duration((end - created) / 1000)}`;
+  started
+    ? `waited ${duration((started - created) / 1000)}, ran ${duration((end - started) / 1000)}`
+    : `waited ${duration((end - created) / 1000)}`;
 
 /** Show the stored checkpoints, newest first. */
 export function showCheckpoints(jobId, checkpoints, ended) {
   byId("no-checkpoints").hidden = checkpoints.length > 0;
   setText(byId("no-checkpoints"), ended ? "None were saved." : "None yet.");
-  byId("checkpoints").tBodies[0].replaceChildren(...[...checkpoints].reverse().map((one) => make("tr", {},
-    make("td", {}, make("strong", { text: count(one.step) }), " ",
-      one.best ? make("span", { class: "chip good", text: "best" }) : null, " ", one.latest ? make("span", { class: "chip", text: "latest" }) : null),
-    make("td", { class: "right", text: bytes(one.size_bytes) }),
-    make("td", { text: metricsText(one.metrics) }),
-    make("td", {}, make("time", { datetime: one.created_at })),
-    make("td", {}, make("a", { href: urlOf(`/v1/jobs/${jobId}/checkpoints/${one.id}/archive`), download: true, text: "Download", "aria-label": `Download the checkpoint of step ${one.step}` })))));
+  byId("checkpoints").tBodies[0].replaceChildren(
+    ...[...checkpoints]
+      .reverse()
+      .map((one) =>
+        make(
+          "tr",
+          {},
+          make(
+            "td",
+            {},
+            make("strong", { text: count(one.step) }),
+            " ",
+            one.best ? make("span", { class: "chip good", text: "best" }) : null,
+            " ",
+            one.latest ? make("span", { class: "chip", text: "latest" }) : null,
+          ),
+          make("td", { class: "right", text: bytes(one.size_bytes) }),
+          make("td", { text: metricsText(one.metrics) }),
+          make("td", {}, make("time", { datetime: one.created_at })),
+          make(
+            "td",
+            {},
+            make("a", {
+              href: urlOf(`/v1/jobs/${jobId}/checkpoints/${one.id}/archive`),
+              download: true,
+              text: "Download",
+              "aria-label": `Download the checkpoint of step ${one.step}`,
+            }),
+          ),
+        ),
+      ),
+  );
   formatTimes(byId("checkpoints"));
 }
 
@@ -65,7 +116,10 @@ export function showCheckpoints(jobId, checkpoints, ended) {
 function metricsText(metrics) {
   const keys = Object.keys(metrics);
   const shown = keys.some((key) => key.startsWith("eval/")) ? keys.filter((key) => key.startsWith("eval/")) : keys;
-  return shown.slice(0, 3).map((key) => `${key.split("/").at(-1)} ${number(metrics[key])}`).join(", ");
+  return shown
+    .slice(0, 3)
+    .map((key) => `${key.split("/").at(-1)} ${number(metrics[key])}`)
+    .join(", ");
 }
 
 const PAGE_SIZE = 200; // all events of most jobs, which the marks of the charts need

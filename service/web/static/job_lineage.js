@@ -9,7 +9,10 @@ import { byId, make, onOpen, toastError } from "./page.js";
 /** Connect the section of a job's lineage. */
 export function connectLineage(job) {
   onOpen(byId("lineage"), () => {
-    call(`/v1/jobs/${job.id}/lineage`).then((lineage) => byId("lineage-list").replaceChildren(treeOf(job, lineage)), toastError);
+    call(`/v1/jobs/${job.id}/lineage`).then(
+      (lineage) => byId("lineage-list").replaceChildren(treeOf(job, lineage)),
+      toastError,
+    );
   });
 }
 
@@ -19,12 +22,22 @@ function treeOf(job, lineage) {
   const forks = lineage.forks.map((fork) => item("fork", ...related(fork)));
   const bases = lineage.base_versions.map((version) => item("base", versionLink(version)));
   if (lineage.base) bases.push(item("base", make("span", { class: "mono", text: lineage.base })));
-  const data = lineage.data.map((one) => item("data", make("span", { class: "mono", text: one.field }), " ", dataName(one)));
-  const sweep = lineage.sweep_id ? [item("sweep", make("a", { href: urlOf(`/compare?sweep=${encodeURIComponent(lineage.sweep_id)}`), text: lineage.sweep_id }))] : [];
+  const data = lineage.data.map((one) =>
+    item("data", make("span", { class: "mono", text: one.field }), " ", dataName(one)),
+  );
+  const sweep = lineage.sweep_id
+    ? [
+        item(
+          "sweep",
+          make("a", { href: urlOf(`/compare?sweep=${encodeURIComponent(lineage.sweep_id)}`), text: lineage.sweep_id }),
+        ),
+      ]
+    : [];
   const prerequisites = lineage.prerequisites.map((one) => item("after", ...dependency(one)));
   const dependents = lineage.dependents.map((one) => item("before", ...dependency(one)));
   if (lineage.has_more_forks) forks.push(hint(`Only the first ${count(forks.length)} forks are shown.`));
-  if (lineage.has_more_dependents) dependents.push(hint(`Only the first ${count(dependents.length)} jobs that wait for it are shown.`));
+  if (lineage.has_more_dependents)
+    dependents.push(hint(`Only the first ${count(dependents.length)} jobs that wait for it are shown.`));
   const own = [...prerequisites, ...bases, ...data, ...sweep, ...made, ...forks, ...dependents];
   const none = own.length ? [] : [hint("It names no data, and nothing was made of it yet.")];
   let tree = make("li", {}, make("strong", { text: job.name }), " this job", make("ul", {}, ...own, ...none));
@@ -40,7 +53,11 @@ const versionLink = ({ model, version, step }) =>
   make("a", { href: urlOf("/models"), text: `${model}@${version}${step === null ? "" : `, step ${count(step)}`}` });
 
 function dataName({ text, file_id: fileId, file_name: name, digest }) {
-  const shown = make("span", { class: "mono", text: name ?? text, title: [fileId, digest].filter(Boolean).join("\n") || undefined });
+  const shown = make("span", {
+    class: "mono",
+    text: name ?? text,
+    title: [fileId, digest].filter(Boolean).join("\n") || undefined,
+  });
   return fileId && name ? make("a", { href: urlOf("/files") }, shown) : shown;
 }
 
@@ -60,7 +77,8 @@ const jobLink = (id, name) => make("a", { href: urlOf(`/jobs/${encodeURIComponen
 function related({ job_id: id, name, status, step, continues }) {
   if (name === null) return [make("span", { class: "mono", text: id }), ` deleted or not visible; ${taken(step)}`];
   return [
-    jobLink(id, name), ` ${taken(step)}${continues || step === null ? "" : ", only the weights"} `,
+    jobLink(id, name),
+    ` ${taken(step)}${continues || step === null ? "" : ", only the weights"} `,
     make("span", { class: `chip ${tone(status)}`, text: status }),
   ];
 }

@@ -63,11 +63,15 @@ export class JobList {
   more() {
     if (!this.hasMore || this.loading) return this.loading;
     const own = this.generation;
-    this.loading = this.page({ limit: PAGE_SIZE, after: this.lastId }).then((page) => {
-      if (own !== this.generation) return;
-      this.add(page);
-      this.changed();
-    }).finally(() => { this.loading = null; });
+    this.loading = this.page({ limit: PAGE_SIZE, after: this.lastId })
+      .then((page) => {
+        if (own !== this.generation) return;
+        this.add(page);
+        this.changed();
+      })
+      .finally(() => {
+        this.loading = null;
+      });
     return this.loading;
   }
 

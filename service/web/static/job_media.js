@@ -17,10 +17,20 @@ export class JobMedia {
     this.root = `/v1/jobs/${jobId}`;
     this.panels = new Map(); // by key
     this.limit = PANELS;
-    this.seen = new IntersectionObserver((entries) => {
-      for (const { isIntersecting, target } of entries) if (isIntersecting) { this.seen.unobserve(target); this.panels.get(target.dataset.key).read(); }
-    }, { rootMargin: "200px" });
-    byId("media-more").addEventListener("click", () => { this.limit += PANELS; this.add(); });
+    this.seen = new IntersectionObserver(
+      (entries) => {
+        for (const { isIntersecting, target } of entries)
+          if (isIntersecting) {
+            this.seen.unobserve(target);
+            this.panels.get(target.dataset.key).read();
+          }
+      },
+      { rootMargin: "200px" },
+    );
+    byId("media-more").addEventListener("click", () => {
+      this.limit += PANELS;
+      this.add();
+    });
   }
 
   /** Read which keys there are, and the items of those that have more. */
@@ -33,7 +43,10 @@ export class JobMedia {
   add() {
     for (const one of this.keys.slice(0, this.limit)) {
       const known = this.panels.get(one.key);
-      if (known) { known.update(one); continue; }
+      if (known) {
+        known.update(one);
+        continue;
+      }
       const panel = new Panel(this.root, one);
       this.panels.set(one.key, panel);
       byId("media-panels").append(panel.element);
@@ -48,11 +61,24 @@ class Panel {
     this.root = root;
     this.known = known;
     this.steps = [];
-    this.range = make("input", { type: "range", min: 0, max: 0, step: 1, value: 0, "aria-label": `Step of ${known.key}` });
+    this.range = make("input", {
+      type: "range",
+      min: 0,
+      max: 0,
+      step: 1,
+      value: 0,
+      "aria-label": `Step of ${known.key}`,
+    });
     this.step = make("output", {});
     this.content = make("div", { class: "preview" });
     const bar = make("p", { class: "toolbar" }, this.range, this.step);
-    this.element = make("section", { class: "card media", "aria-label": known.key }, make("h3", { class: "mono", text: known.key }), bar, this.content);
+    this.element = make(
+      "section",
+      { class: "card media", "aria-label": known.key },
+      make("h3", { class: "mono", text: known.key }),
+      bar,
+      this.content,
+    );
     this.element.dataset.key = known.key;
     this.range.addEventListener("input", () => {
       this.label();
@@ -71,7 +97,9 @@ class Panel {
     const follows = Number(this.range.value) === Number(this.range.max);
     try {
       const items = await callAll(`${this.root}/media`, { key: this.known.key });
-      this.steps = [...grouped(items)].sort(([one], [other]) => one - other).map(([step, of]) => [step, of.sort((a, b) => a.position - b.position)]);
+      this.steps = [...grouped(items)]
+        .sort(([one], [other]) => one - other)
+        .map(([step, of]) => [step, of.sort((a, b) => a.position - b.position)]);
     } catch (error) {
       this.content.replaceChildren(make("p", { class: "hint", text: error.message }));
       return;
@@ -90,20 +118,27 @@ class Panel {
   }
 
   async show() {
-    const [, items] = this.newest = this.steps[Number(this.range.value)];
+    const [, items] = (this.newest = this.steps[Number(this.range.value)]);
     const of = this.newest;
     const views = await Promise.all(items.slice(0, SHOWN).map((item) => this.view(item)));
     if (this.newest !== of) return; // another step was chosen meanwhile
-    const left = items.length > SHOWN ? [make("p", { class: "hint", text: `${SHOWN} of ${count(items.length)} are shown.` })] : [];
+    const left =
+      items.length > SHOWN ? [make("p", { class: "hint", text: `${SHOWN} of ${count(items.length)} are shown.` })] : [];
     this.content.replaceChildren(...views, ...left);
   }
 
   async view(item) {
     const caption = item.caption ? [make("figcaption", { text: item.caption })] : [];
-    if (item.histogram) return make("figure", {}, ...histogramView([{ step: item.step, ...item.histogram }]), ...caption);
+    if (item.histogram)
+      return make("figure", {}, ...histogramView([{ step: item.step, ...item.histogram }]), ...caption);
     const url = artifactUrl(this.root, item.path);
     const file = make("a", { href: urlOf(url), download: true, text: "Download" });
-    const parts = await viewOf(url, { path: item.path, size: null, type: item.type, alt: item.caption ?? `${item.key}, step ${item.step}` }).catch((error) => [make("p", { class: "hint", text: error.message })]);
+    const parts = await viewOf(url, {
+      path: item.path,
+      size: null,
+      type: item.type,
+      alt: item.caption ?? `${item.key}, step ${item.step}`,
+    }).catch((error) => [make("p", { class: "hint", text: error.message })]);
     return make("figure", {}, ...parts, ...caption, file);
   }
 }

@@ -8,7 +8,9 @@ const NUMBERS = new Set(["time_limit_minutes", "memory_gb_per_gpu"]);
 
 /** Whether the resources of a job can be changed: nothing of it is in the scheduler. */
 export const mayChangeResources = (job) =>
-  ["failed", "cancelled"].includes(job.status) || job.status === "paused" && job.desired !== "cancelled" || WAITS.has(job.status) && job.desired === "run";
+  ["failed", "cancelled"].includes(job.status) ||
+  (job.status === "paused" && job.desired !== "cancelled") ||
+  (WAITS.has(job.status) && job.desired === "run");
 
 /** Ask for other resources; whether the job got some. `send(name, body)` calls an action of the job. */
 export async function changeResources(job, send) {
@@ -25,11 +27,13 @@ export async function changeResources(job, send) {
   });
 }
 
-const valueOf = ({ name, value }) => value.trim() === "" ? null : NUMBERS.has(name) ? Number(value) : value.trim();
+const valueOf = ({ name, value }) => (value.trim() === "" ? null : NUMBERS.has(name) ? Number(value) : value.trim());
 
 /** Propose the partitions of the cluster; without any, jobs run on this machine and have a time limit alone. */
 async function showPartitions(dialog) {
   const { backend, partitions } = await call("/v1/cluster").catch(() => ({ backend: null, partitions: [] }));
-  byId("partitions").replaceChildren(...partitions.map(({ name, state }) => new Option(state === "up" ? name : `${name} (${state})`, name)));
+  byId("partitions").replaceChildren(
+    ...partitions.map(({ name, state }) => new Option(state === "up" ? name : `${name} (${state})`, name)),
+  );
   for (const label of dialog.querySelectorAll("label[data-cluster]")) label.hidden = backend === "local";
 }

@@ -10,13 +10,15 @@ const MAX_CAUSE = 1000; // characters
 export const TRAIN_LOSS = "Train loss";
 
 /** The name of a metric that jobs are ranked by: `Train loss` if it is that of some of them, else its own. */
-export const shownName = (metric, jobs) => (metric === LOSS || jobs.some((job) => job.loss_metric && job.loss_metric === metric) ? TRAIN_LOSS : metric);
+export const shownName = (metric, jobs) =>
+  metric === LOSS || jobs.some((job) => job.loss_metric && job.loss_metric === metric) ? TRAIN_LOSS : metric;
 
 /** The newest loss of a job, whatever its program calls it; null if it has none. */
 export const lossOf = (job) => job.metrics?.[job.loss_metric ?? LOSS] ?? null;
 
 /** The fraction of a job's steps that are done, 0 to 1. */
-export const fractionDone = (job) => (job.progress?.total_steps ? Math.min(1, job.progress.step / job.progress.total_steps) : 0);
+export const fractionDone = (job) =>
+  job.progress?.total_steps ? Math.min(1, job.progress.step / job.progress.total_steps) : 0;
 
 /** The ETA of a job's progress in seconds; null if it is unknown. */
 export const etaOf = (progress) => progress?.eta_seconds ?? null;
@@ -24,12 +26,17 @@ export const etaOf = (progress) => progress?.eta_seconds ?? null;
 /** The seconds from the first start of a job to its end, or until now; null if it has not started. As in trainyard/contract/runtime.py. */
 export function runtimeOf(job) {
   if (!job.started_at) return null;
-  return Math.max(0, ((job.finished_at ? Date.parse(job.finished_at) : Date.now()) - Date.parse(job.started_at)) / 1000);
+  return Math.max(
+    0,
+    ((job.finished_at ? Date.parse(job.finished_at) : Date.now()) - Date.parse(job.started_at)) / 1000,
+  );
 }
 
 /** What the table shows of a job besides its fields: why it failed, and the last value of its evaluation among its values. */
 function derivedFields({ error, evaluation_metric: evaluation, metrics, values }) {
-  const named = Object.entries(values ?? {}).filter(([key]) => key.startsWith(METRIC)).map(([key, value]) => [key.slice(METRIC.length), value]);
+  const named = Object.entries(values ?? {})
+    .filter(([key]) => key.startsWith(METRIC))
+    .map(([key, value]) => [key.slice(METRIC.length), value]);
   return {
     cause: error ? `${error.type}: ${error.message.trim()}`.slice(0, MAX_CAUSE) : null,
     evaluation_metric: evaluation,
@@ -51,10 +58,24 @@ export const embeddedRow = (job) => ({ ...job, ...derivedFields(job) });
 export function rowFields(job) {
   const { gpus, strategy, precision, lora_rank } = job.spec;
   return {
-    id: job.id, name: job.name, project: job.project, status: job.status, status_message: job.status_message, created_by: job.created_by,
-    created_at: job.created_at, started_at: job.started_at, finished_at: job.finished_at, progress: job.progress, sweep_id: job.sweep_id,
-    tags: job.tags, notes: job.notes, archived: job.archived, ...derivedFields(job),
-    spec: { gpus, strategy, precision, lora_rank }, metrics: { [LOSS]: lossOf(job) }, loss_metric: job.loss_metric,
+    id: job.id,
+    name: job.name,
+    project: job.project,
+    status: job.status,
+    status_message: job.status_message,
+    created_by: job.created_by,
+    created_at: job.created_at,
+    started_at: job.started_at,
+    finished_at: job.finished_at,
+    progress: job.progress,
+    sweep_id: job.sweep_id,
+    tags: job.tags,
+    notes: job.notes,
+    archived: job.archived,
+    ...derivedFields(job),
+    spec: { gpus, strategy, precision, lora_rank },
+    metrics: { [LOSS]: lossOf(job) },
+    loss_metric: job.loss_metric,
   };
 }
 
@@ -63,7 +84,9 @@ export function metricsChange(job, { values, loss_metric, progress }) {
   const loss = values[loss_metric ?? LOSS];
   const evaluation = job.evaluation_metric;
   return {
-    loss, progress, ...(loss !== undefined && { metrics: { [LOSS]: loss }, loss_metric }),
+    loss,
+    progress,
+    ...(loss !== undefined && { metrics: { [LOSS]: loss }, loss_metric }),
     ...(evaluation in values && { values: { ...job.values, [evaluation]: values[evaluation] } }),
   };
 }
@@ -79,5 +102,7 @@ export function withDistinctNames(runs) {
 }
 
 /** The fields that a sweep's member changes: `lr 0.001, size 32`. */
-export const memberChanges = (member) => Object.entries(member.values)
-  .map(([field, value]) => `${field.split(".").at(-1)} ${specValue(value)}`).join(", ");
+export const memberChanges = (member) =>
+  Object.entries(member.values)
+    .map(([field, value]) => `${field.split(".").at(-1)} ${specValue(value)}`)
+    .join(", ");

@@ -29,7 +29,9 @@ export class JobSamples {
     byId("samples").hidden = !steps.length;
     if (!steps.length) return;
     const chosen = this.follows || !this.paths.has(this.shown) ? steps[0] : this.shown;
-    byId("samples-step").replaceChildren(...steps.map((step) => make("option", { value: step, text: count(step), selected: step === chosen })));
+    byId("samples-step").replaceChildren(
+      ...steps.map((step) => make("option", { value: step, text: count(step), selected: step === chosen })),
+    );
     await this.show(chosen);
   }
 
@@ -43,7 +45,12 @@ export class JobSamples {
 }
 
 function sampleItem(sample) {
-  const text = make("pre", { tabindex: 0 }, make("span", { class: "prompt", text: String(sample?.prompt ?? "") }), String(sample?.text ?? ""));
+  const text = make(
+    "pre",
+    { tabindex: 0 },
+    make("span", { class: "prompt", text: String(sample?.prompt ?? "") }),
+    String(sample?.text ?? ""),
+  );
   const cut = sample?.ended === false ? make("small", { text: "cut after the last token that was requested" }) : null;
   return make("li", {}, text, cut);
 }

@@ -6,8 +6,17 @@ export const TERMINAL = new Set(["succeeded", "failed", "cancelled"]);
 export const RESTING = new Set([...TERMINAL, "queued", "paused"]);
 
 export const TONES = {
-  queued: "wait", submitting: "wait", pending: "wait", running: "run", pausing: "run", cancelling: "run",
-  paused: "rest", lost: "bad", succeeded: "good", failed: "bad", cancelled: "off",
+  queued: "wait",
+  submitting: "wait",
+  pending: "wait",
+  running: "run",
+  pausing: "run",
+  cancelling: "run",
+  paused: "rest",
+  lost: "bad",
+  succeeded: "good",
+  failed: "bad",
+  cancelled: "off",
 };
 
 /** The CSS class of a status's chip. */

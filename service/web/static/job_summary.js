@@ -11,14 +11,16 @@ import { byId, data, make, parts, setMessage, setText } from "./page.js";
 /** One sentence about what the job does, or why it waits. */
 export function summary(job) {
   const progress = job.progress;
-  if (job.status === "failed" && job.error) return `Failed${progress?.step ? ` after step ${stepText(progress, " of ")}` : ""}.`; // the panel below states the error
+  if (job.status === "failed" && job.error)
+    return `Failed${progress?.step ? ` after step ${stepText(progress, " of ")}` : ""}.`; // the panel below states the error
   let text = (job.status_message || job.status).replace(/\.$/, "");
   if (job.status === "running" && progress) {
     text += `: step ${stepText(progress, " of ")}`;
     if (phaseOf(progress)) text += `; ${phaseOf(progress)}`;
     if (etaOf(progress) !== null) text += `, about ${duration(progress.eta_seconds)} left`;
   }
-  if (job.status === "running" && !progress && !STEPLESS.includes(job.spec.task)) text = `${text.replace(/^(training|running) on/i, "Starting on")} (no steps yet)`;
+  if (job.status === "running" && !progress && !STEPLESS.includes(job.spec.task))
+    text = `${text.replace(/^(training|running) on/i, "Starting on")} (no steps yet)`;
   return `${text[0].toUpperCase()}${text.slice(1)}.`;
 }
 
@@ -43,7 +45,10 @@ function bestText({ spec }, series) {
   const { metric, mode } = criterionOf(spec);
   const { steps, values } = series.get(metric) ?? { steps: [], values: [] };
   const sign = mode === "max" ? 1 : -1;
-  const best = values.reduce((found, value, n) => (Number.isNaN(value) || (found !== null && sign * value < sign * values[found]) ? found : n), null);
+  const best = values.reduce(
+    (found, value, n) => (Number.isNaN(value) || (found !== null && sign * value < sign * values[found]) ? found : n),
+    null,
+  );
   return best === null ? "" : `Best ${metric}: ${number(values[best])} at step ${count(steps[best])}.`;
 }
 
@@ -77,20 +82,29 @@ function showAdvice(advice) {
 /** Show what the program reported about itself: parameters and tags. */
 function showParameters(job) {
   const rows = [
-    ...Object.entries(job.parameters ?? {}).map(([name, value]) => [name, typeof value === "string" ? value : JSON.stringify(value)]),
+    ...Object.entries(job.parameters ?? {}).map(([name, value]) => [
+      name,
+      typeof value === "string" ? value : JSON.stringify(value),
+    ]),
     ...Object.entries(job.tags ?? {}).map(([name, value]) => [`${name} (tag)`, value]),
   ];
   byId("parameters").hidden = rows.length === 0;
   const body = byId("parameters").querySelector("tbody");
   if (body.dataset.rows === JSON.stringify(rows)) return; // an update must not end a selection of text
   body.dataset.rows = JSON.stringify(rows);
-  body.replaceChildren(...rows.map(([name, value]) => make("tr", {}, make("td", { class: "mono", text: name }), make("td", { class: "mono", text: value }))));
+  body.replaceChildren(
+    ...rows.map(([name, value]) =>
+      make("tr", {}, make("td", { class: "mono", text: name }), make("td", { class: "mono", text: value })),
+    ),
+  );
 }
 
 function showFacts(job) {
   const facts = factsOf(job);
   if (!byId("facts").childElementCount) {
-    byId("facts").append(...facts.map(([id, label]) => make("div", {}, make("dt", { text: label }), make("dd", { id: `fact-${id}` }))));
+    byId("facts").append(
+      ...facts.map(([id, label]) => make("div", {}, make("dt", { text: label }), make("dd", { id: `fact-${id}` }))),
+    );
   }
   for (const [id, , value] of facts) setText(byId(`fact-${id}`), value);
 }
@@ -104,7 +118,11 @@ export function factsOf(job) {
     ["eta", "ETA", duration(etaOf(progress))],
     ["runtime", "Runtime", duration(runtimeOf(job))],
     ["loss", TRAIN_LOSS, number(lossOf(job))],
-    ["checkpoint", "Checkpoint", job.last_checkpoint_step === null ? NOTHING : `step ${count(job.last_checkpoint_step)}`],
+    [
+      "checkpoint",
+      "Checkpoint",
+      job.last_checkpoint_step === null ? NOTHING : `step ${count(job.last_checkpoint_step)}`,
+    ],
     ["nodes", "Nodes", job.attempt?.nodes?.join(", ") || NOTHING],
     ["gpus", data.accelerator === "cpu" ? "CPU processes" : "GPUs", String(job.spec.gpus ?? 1)],
     ["strategy", "Strategy", strategyLabel(job.spec) || NOTHING],

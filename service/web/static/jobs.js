@@ -22,7 +22,16 @@ import { follow } from "./stream.js";
 import { SweepMembers } from "./sweep_members.js";
 import { columnOf, keysOfColumns } from "./table_columns.js";
 import { openJob, TableRows } from "./table_rows.js";
-import { defaultColumns, filtersIn, groupKeys, hasDefaultColumns, MAX_SELECTED, readTableView, withoutFilters, writeTableView } from "./table_view.js";
+import {
+  defaultColumns,
+  filtersIn,
+  groupKeys,
+  hasDefaultColumns,
+  MAX_SELECTED,
+  readTableView,
+  withoutFilters,
+  writeTableView,
+} from "./table_view.js";
 import { VirtualRows } from "./virtual_rows.js";
 
 const MAX_GROUPED = 2000; // jobs that are loaded for groups
@@ -35,9 +44,16 @@ const selected = new Set(view.selected);
 const closed = new Set();
 let groups = new Map();
 
-const jobs = new JobList(data, requested, (isNew) => { showEvaluation(); if (isNew === false) showValues(); else show(); });
+const jobs = new JobList(data, requested, (isNew) => {
+  showEvaluation();
+  if (isNew === false) showValues();
+  else show();
+});
 const sparklines = new Sparklines((id) => table.refresh(id));
-const members = new SweepMembers(() => { table.refresh(); showCharts(selectedJobs()); });
+const members = new SweepMembers(() => {
+  table.refresh();
+  showCharts(selectedJobs());
+});
 const charts = new SelectionCharts(byId("charts-panel"));
 const rows = new TableRows({
   selected,
@@ -55,14 +71,20 @@ const table = new VirtualRows(byId("rows"), {
   kindOf: (id) => rows.kindOf(id),
   visible(ids) {
     const visible = ids.map((id) => jobs.get(id) ?? groups.get(id)?.jobs[0]).filter(Boolean);
-    if (view.columns.includes("loss")) sparklines.request(visible.filter((job) => job.metrics[LOSS] !== null && job.metrics[LOSS] !== undefined));
+    if (view.columns.includes("loss"))
+      sparklines.request(visible.filter((job) => job.metrics[LOSS] !== null && job.metrics[LOSS] !== undefined));
     members.request(visible);
   },
-  nearEnd: () => { if (!view.group) loadMore(); },
+  nearEnd: () => {
+    if (!view.group) loadMore();
+  },
 });
 const heads = columnHeads(view, changeView);
 const selection = new RowSelection(byId("rows"), heads.all, {
-  rows: () => table.ids, jobsOf: (id) => groups.get(id)?.jobs.map((job) => job.id) ?? [id], isOpen: (id) => groups.has(id) && !closed.has(id), select,
+  rows: () => table.ids,
+  jobsOf: (id) => groups.get(id)?.jobs.map((job) => job.id) ?? [id],
+  isOpen: (id) => groups.has(id) && !closed.has(id),
+  select,
 });
 const box = queryBox({ apply: (where) => changeView({ where }), edited: showEdited });
 
@@ -111,7 +133,12 @@ let failed = false; // drawing the end of the table loads more, which stops when
 
 function loadMore() {
   if (failed || !jobs.hasMore) return;
-  Promise.resolve(jobs.more()).catch((error) => { failed = true; toastError(error); setText(byId("loaded"), loadedText()); byId("more").hidden = false; });
+  Promise.resolve(jobs.more()).catch((error) => {
+    failed = true;
+    toastError(error);
+    setText(byId("loaded"), loadedText());
+    byId("more").hidden = false;
+  });
 }
 
 // -- showing -----------------------------------------------------------------------------------------------------------
@@ -138,8 +165,14 @@ function alignHeads() {
   const first = jobs.all().slice(0, SAMPLED);
   for (const column of orderedColumns()) {
     const head = document.querySelector(`th[data-column="${CSS.escape(column.name)}"]`);
-    if (column.isValue) head.classList.toggle("right", first.some((job) => typeof column.valueOf(job) === "number"));
-    head.querySelector(".statistic").hidden = ![...groups.values()].some((group) => isAveraged(group.jobs.map((job) => column.valueOf(job))));
+    if (column.isValue)
+      head.classList.toggle(
+        "right",
+        first.some((job) => typeof column.valueOf(job) === "number"),
+      );
+    head.querySelector(".statistic").hidden = ![...groups.values()].some((group) =>
+      isAveraged(group.jobs.map((job) => column.valueOf(job))),
+    );
   }
 }
 
@@ -165,7 +198,11 @@ function showEdited() {
 /** Show changed values of the jobs that are in the table. */
 function showValues() {
   if (view.group) show();
-  else { table.ids = jobs.order; table.refresh(); table.schedule(); }
+  else {
+    table.ids = jobs.order;
+    table.refresh();
+    table.schedule();
+  }
 }
 
 function loadedText() {
@@ -180,7 +217,11 @@ function loadedText() {
 function showColumns() {
   const columns = orderedColumns();
   const values = columns.filter((column) => column.isValue).length;
-  const lines = { values: Math.min(4, values), progress: Number(view.columns.includes("progress")), "last-line": Number(view.columns.includes("loss") || view.columns.includes("age")) };
+  const lines = {
+    values: Math.min(4, values),
+    progress: Number(view.columns.includes("progress")),
+    "last-line": Number(view.columns.includes("loss") || view.columns.includes("age")),
+  };
   for (const [name, size] of Object.entries(lines)) byId("jobs").style.setProperty(`--${name}`, String(size));
   rows.use(columns);
   heads.show(columns);
@@ -190,7 +231,11 @@ function showColumns() {
 }
 
 /** Pinned columns are the first ones. */
-const orderedColumns = () => [...view.columns.filter((name) => view.fixed.includes(name)), ...view.columns.filter((name) => !view.fixed.includes(name))].map(columnOf);
+const orderedColumns = () =>
+  [
+    ...view.columns.filter((name) => view.fixed.includes(name)),
+    ...view.columns.filter((name) => !view.fixed.includes(name)),
+  ].map(columnOf);
 
 // -- the view is stored in the address ---------------------------------------------------------------------------------
 
@@ -213,21 +258,34 @@ function showAddress() {
 
 function showGrouping() {
   byId("grouped").hidden = !view.group;
-  setText(byId("grouped").querySelector("b"), groupColumns().map(({ label }) => label).join(", "));
+  setText(
+    byId("grouped").querySelector("b"),
+    groupColumns()
+      .map(({ label }) => label)
+      .join(", "),
+  );
 }
 
 /** Change fields of the view, and show what follows from them. */
 function changeView(values, { isResize = false } = {}) {
   const before = requested().toString();
   Object.assign(view, values);
-  if (isResize) { showWidths(orderedColumns(), view); return; }
+  if (isResize) {
+    showWidths(orderedColumns(), view);
+    return;
+  }
   storeAddress();
   if ("sort" in values) heads.showSort();
   if ("columns" in values || "fixed" in values) showColumns();
   else if ("widths" in values) showWidths(orderedColumns(), view);
   showGrouping();
-  if (requested().toString() !== before) { byId("table-frame").scrollTop = 0; reload(); }
-  else if ("group" in values) { show(); if (view.group) loadForGroups().catch(toastError); }
+  if (requested().toString() !== before) {
+    byId("table-frame").scrollTop = 0;
+    reload();
+  } else if ("group" in values) {
+    show();
+    if (view.group) loadForGroups().catch(toastError);
+  }
 }
 
 /** Show a saved view. */
@@ -272,19 +330,29 @@ async function showSweepFilter() {
   setText(element.querySelector("a"), sweep.name);
 }
 
-byId("sweep-filter").querySelector("button").addEventListener("click", () => {
-  byId("sweep-filter").hidden = true;
-  storeAddress((address) => address.delete("sweep"));
-  reload();
-});
-byId("grouped").querySelector("button").addEventListener("click", () => changeView({ group: "" }));
+byId("sweep-filter")
+  .querySelector("button")
+  .addEventListener("click", () => {
+    byId("sweep-filter").hidden = true;
+    storeAddress((address) => address.delete("sweep"));
+    reload();
+  });
+byId("grouped")
+  .querySelector("button")
+  .addEventListener("click", () => changeView({ group: "" }));
 byId("choose-columns").addEventListener("click", async () => {
   const chosen = await chooseColumns(view.columns);
   if (!chosen) return;
   changeView({ columns: chosen.columns.length ? chosen.columns : defaultColumns(view.evaluation) });
-  if (chosen.added.length) document.querySelector(`th[data-column="${CSS.escape(chosen.added[0])}"]`)?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  if (chosen.added.length)
+    document
+      .querySelector(`th[data-column="${CSS.escape(chosen.added[0])}"]`)
+      ?.scrollIntoView({ block: "nearest", inline: "nearest" });
 });
-byId("more").addEventListener("click", () => { failed = false; loadMore(); });
+byId("more").addEventListener("click", () => {
+  failed = false;
+  loadMore();
+});
 
 // -- the selection -----------------------------------------------------------------------------------------------------
 
@@ -303,11 +371,16 @@ function showCharts(chosen) {
   byId("toggle-charts").setAttribute("aria-pressed", String(isOpen));
   byId("charts-panel").hidden = !isOpen;
   byId("workspace").classList.toggle("with-charts", isOpen);
-  if (isOpen) charts.show(withDistinctNames(chosen.map(({ id, name }) => ({ id, name: members.changesOf(id) ?? name })))).then(() => table.refresh(), toastError);
+  if (isOpen)
+    charts
+      .show(withDistinctNames(chosen.map(({ id, name }) => ({ id, name: members.changesOf(id) ?? name }))))
+      .then(() => table.refresh(), toastError);
 }
 
 function select(ids, isSelected) {
-  for (const id of ids) if (isSelected) selected.add(id); else selected.delete(id);
+  for (const id of ids)
+    if (isSelected) selected.add(id);
+    else selected.delete(id);
   view.selected = [...selected].slice(0, MAX_SELECTED);
   storeAddress();
   showSelection();
@@ -317,18 +390,28 @@ function select(ids, isSelected) {
 byId("rows").addEventListener("click", (event) => {
   const id = event.target.closest(".toggle-group")?.closest("tr").dataset.id;
   if (!id) return;
-  if (closed.has(id)) closed.delete(id); else closed.add(id);
+  if (closed.has(id)) closed.delete(id);
+  else closed.add(id);
   show();
 });
 byId("clear").addEventListener("click", () => select([...selected], false));
-byId("toggle-charts").addEventListener("click", () => { changeView({ charts: !view.charts }); showSelection(); });
+byId("toggle-charts").addEventListener("click", () => {
+  changeView({ charts: !view.charts });
+  showSelection();
+});
 
 connectActions(selectedJobs, (name, results) => {
   const shown = parameters().get("archived") ?? "no";
-  const gone = results.filter(({ answer }) => name === "delete" || (shown === "no" && answer.archived) || (shown === "only" && !answer.archived)).map(({ job }) => job.id);
+  const gone = results
+    .filter(
+      ({ answer }) =>
+        name === "delete" || (shown === "no" && answer.archived) || (shown === "only" && !answer.archived),
+    )
+    .map(({ job }) => job.id);
   for (const id of gone) jobs.remove(id);
   let isBack = false;
-  for (const { job, answer } of results) if (!gone.includes(job.id)) isBack = !jobs.update(job.id, { ...rowFields(answer), values: job.values }) || isBack;
+  for (const { job, answer } of results)
+    if (!gone.includes(job.id)) isBack = !jobs.update(job.id, { ...rowFields(answer), values: job.values }) || isBack;
   show();
   select(name === "cancel" ? [...selected] : gone, false);
   if (isBack) reload();
@@ -341,7 +424,10 @@ byId("rows").addEventListener("auxclick", openJob);
 
 let newestTimer;
 function scheduleNewest() {
-  newestTimer ??= setTimeout(() => { newestTimer = undefined; jobs.refresh(); }, 300);
+  newestTimer ??= setTimeout(() => {
+    newestTimer = undefined;
+    jobs.refresh();
+  }, 300);
 }
 
 const statusFilter = () => parameters().getAll("status");
@@ -353,8 +439,14 @@ follow("/v1/stream", {
   },
   on: {
     status({ job_id: id, status, status_message, progress }) {
-      if (!jobs.get(id)) { scheduleNewest(); return; }
-      if (TERMINAL.has(status)) { sparklines.reload(id); scheduleNewest(); }
+      if (!jobs.get(id)) {
+        scheduleNewest();
+        return;
+      }
+      if (TERMINAL.has(status)) {
+        sparklines.reload(id);
+        scheduleNewest();
+      }
       jobs.update(id, { status, status_message, progress: progress ?? jobs.get(id).progress });
       table.refresh(id);
       if (statusFilter().length && !statusFilter().includes(status)) removeRowLater(id);
@@ -384,8 +476,12 @@ function removeRowLater(id) {
 }
 
 setInterval(() => {
-  const isActive = jobs.all().slice(0, 50).some((job) => !TERMINAL.has(job.status));
-  if (!document.hidden && isActive && (keysOfColumns(view.columns).some((key) => key !== view.evaluation) || view.sort)) jobs.refresh();
+  const isActive = jobs
+    .all()
+    .slice(0, 50)
+    .some((job) => !TERMINAL.has(job.status));
+  if (!document.hidden && isActive && (keysOfColumns(view.columns).some((key) => key !== view.evaluation) || view.sort))
+    jobs.refresh();
 }, VALUES_INTERVAL);
 
 new SavedViews(() => writeTableView(view, parameters()), open);

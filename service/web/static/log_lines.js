@@ -3,11 +3,16 @@
 const MAX_LINE_LENGTH = 4000;
 const CUT = ` … [line cut after ${MAX_LINE_LENGTH} characters; download the log for the rest]`;
 // Escape sequences of terminals, for colours and cursor moves, and control characters.
-const ESCAPES = /\u001b(?:\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)|[PX^_][^\u001b]*\u001b\\|[ -/]+[0-~]|[@-Z\\-_])|\u009b[0-?]*[ -/]*[@-~]|[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f]/g;
+const ESCAPES =
+  /\u001b(?:\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)|[PX^_][^\u001b]*\u001b\\|[ -/]+[0-~]|[@-Z\\-_])|\u009b[0-?]*[ -/]*[@-~]|[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f]/g;
 const NEWLINE = 10;
 
 /** The lines of a text without escape sequences; of an overwritten line, what was written last; long lines cut. */
-export const cleanLines = (text) => text.replaceAll("\r\n", "\n").split("\n").map((line) => cut(lastWritten(line).replace(ESCAPES, "")));
+export const cleanLines = (text) =>
+  text
+    .replaceAll("\r\n", "\n")
+    .split("\n")
+    .map((line) => cut(lastWritten(line).replace(ESCAPES, "")));
 
 const lastWritten = (line) => line.slice(line.lastIndexOf("\r", line.length - 2) + 1);
 
@@ -20,7 +25,7 @@ const lineOf = (offset, raw) => ({ offset, raw, text: cleanLines(raw.replace(/\n
 export function linesOf(bytes, offset) {
   const decoder = new TextDecoder();
   const lines = [];
-  for (let start = 0; start < bytes.length;) {
+  for (let start = 0; start < bytes.length; ) {
     const end = bytes.indexOf(NEWLINE, start);
     const next = end < 0 ? bytes.length : end + 1;
     lines.push(lineOf(offset + start, decoder.decode(bytes.subarray(start, next))));

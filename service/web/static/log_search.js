@@ -13,7 +13,10 @@ export function wanted(text, level) {
 
 /** The next matching lines from a position on. */
 export async function searchPage(jobId, selection, search, position = {}, signal = undefined) {
-  const page = await call(`/v1/jobs/${jobId}/logs/search${query({ limit: PAGE, ...selection, ...search, ...position })}`, { signal });
+  const page = await call(
+    `/v1/jobs/${jobId}/logs/search${query({ limit: PAGE, ...selection, ...search, ...position })}`,
+    { signal },
+  );
   return { ...page, data: page.data.map((line) => ({ ...line, text: cleanLines(line.text).join(" ") })) };
 }
 
@@ -35,12 +38,21 @@ export class LogSearch {
 
   /** Search on until a page of lines is found, or all is searched. */
   async more() {
-    if (this.running) { this.again = this.complete; return; }
+    if (this.running) {
+      this.again = this.complete;
+      return;
+    }
     this.running = true;
     try {
       let found = 0;
       do {
-        const page = await searchPage(this.jobId, this.selection, this.search, { offset: this.next }, this.controller.signal);
+        const page = await searchPage(
+          this.jobId,
+          this.selection,
+          this.search,
+          { offset: this.next },
+          this.controller.signal,
+        );
         const lines = page.data.filter((line) => line.offset > this.lastOffset);
         this.lastOffset = lines.at(-1)?.offset ?? this.lastOffset;
         this.next = page.next_offset;
@@ -55,6 +67,9 @@ export class LogSearch {
     } finally {
       this.running = false;
     }
-    if (this.again) { this.again = false; this.more(); }
+    if (this.again) {
+      this.again = false;
+      this.more();
+    }
   }
 }

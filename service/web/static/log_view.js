@@ -28,22 +28,44 @@ export class LogView {
       open: (offset) => this.openLine(offset),
     });
     this.readAddress();
-    byId("rank").addEventListener("change", () => { this.load(); this.storeAddress(null); changed(); });
-    byId("log-attempt").addEventListener("change", () => { this.attempt = Number(byId("log-attempt").value); this.load(); this.storeAddress(null); });
-    byId("log-search").addEventListener("input", () => { clearTimeout(this.typing); this.typing = setTimeout(() => this.startSearch(), TYPING); });
+    byId("rank").addEventListener("change", () => {
+      this.load();
+      this.storeAddress(null);
+      changed();
+    });
+    byId("log-attempt").addEventListener("change", () => {
+      this.attempt = Number(byId("log-attempt").value);
+      this.load();
+      this.storeAddress(null);
+    });
+    byId("log-search").addEventListener("input", () => {
+      clearTimeout(this.typing);
+      this.typing = setTimeout(() => this.startSearch(), TYPING);
+    });
     byId("log-level").addEventListener("change", () => this.startSearch());
     byId("log-error").addEventListener("click", () => this.showPreviousError());
-    byId("log-goto").addEventListener("submit", (event) => { event.preventDefault(); this.goTo(byId("log-place").value); });
-    byId("follow").addEventListener("change", () => { if (byId("follow").checked) this.follow(); });
+    byId("log-goto").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.goTo(byId("log-place").value);
+    });
+    byId("follow").addEventListener("change", () => {
+      if (byId("follow").checked) this.follow();
+    });
     this.box.addEventListener("scroll", () => {
       if (!this.scrolling) byId("follow").checked = this.isAtEnd && this.window.isScrolledToEnd && !this.search;
       this.scrolling = false;
     });
   }
 
-  get rank() { return byId("rank").value; }
-  get shownAttempt() { return this.attempt ?? this.newest; }
-  get selection() { return { rank: this.rank, attempt: this.shownAttempt }; }
+  get rank() {
+    return byId("rank").value;
+  }
+  get shownAttempt() {
+    return this.attempt ?? this.newest;
+  }
+  get selection() {
+    return { rank: this.rank, attempt: this.shownAttempt };
+  }
 
   /** Set the numbers of the attempts. The newest one is shown until the user selects another. */
   setAttempts(numbers) {
@@ -102,8 +124,14 @@ export class LogView {
     byId("log-file").download = `${this.job.id}-rank-${this.rank}.log`;
     const { line } = this;
     this.line = null;
-    if (line !== null) { await this.openLine(line, { scroll: true }); return; }
-    if (byId("log-search").value || byId("log-level").value) { this.startSearch(); return; }
+    if (line !== null) {
+      await this.openLine(line, { scroll: true });
+      return;
+    }
+    if (byId("log-search").value || byId("log-level").value) {
+      this.startSearch();
+      return;
+    }
     await this.loadEnd();
   }
 
@@ -131,7 +159,12 @@ export class LogView {
       const bytes = new Uint8Array(await response.arrayBuffer());
       if (selection.rank !== this.rank || selection.attempt !== this.shownAttempt) return null;
       const offset = Number(response.headers.get("X-Trainyard-Offset"));
-      return { offset, end: Number(response.headers.get("X-Trainyard-Next-Offset")), lines: linesOf(bytes, offset), size: bytes.length };
+      return {
+        offset,
+        end: Number(response.headers.get("X-Trainyard-Next-Offset")),
+        lines: linesOf(bytes, offset),
+        size: bytes.length,
+      };
     } catch (error) {
       this.pending = null;
       if (!this.window.lines.length) this.showText(`(${error.message})`);
@@ -142,11 +175,16 @@ export class LogView {
   /** Read more lines at an edge of what is shown. */
   async extend(edge) {
     if (this.extending || this.pending) return;
-    if (this.search) { if (edge === "bottom" && !this.search.complete) this.search.more(); return; }
+    if (this.search) {
+      if (edge === "bottom" && !this.search.complete) this.search.more();
+      return;
+    }
     if (edge === "top" ? !this.hasOlder || this.window.first === null : this.isAtEnd) return;
     this.extending = true;
     try {
-      const shown = await this.read(edge === "top" ? { before: this.window.first, tail: MORE_LINES } : { offset: this.end, limit: BYTES });
+      const shown = await this.read(
+        edge === "top" ? { before: this.window.first, tail: MORE_LINES } : { offset: this.end, limit: BYTES },
+      );
       if (!shown || this.search) return;
       if (edge === "top") {
         this.hasOlder = shown.lines.length > 0 && shown.offset > 0;
@@ -208,14 +246,24 @@ export class LogView {
   /** Add a `log` event of the stream. */
   add(entry) {
     if (entry.rank !== this.rank || entry.attempt !== this.shownAttempt) return;
-    if (this.pending) { this.pending.push(entry); return; }
+    if (this.pending) {
+      this.pending.push(entry);
+      return;
+    }
     if (this.search) {
-      if (this.search.complete) this.repeat ??= setTimeout(() => { this.repeat = undefined; this.search?.more(); }, REPEAT);
+      if (this.search.complete)
+        this.repeat ??= setTimeout(() => {
+          this.repeat = undefined;
+          this.search?.more();
+        }, REPEAT);
       return;
     }
     if (!this.isAtEnd) return;
     this.append(entry);
-    this.timer ??= setTimeout(() => { this.timer = undefined; this.finish(); }, 200);
+    this.timer ??= setTimeout(() => {
+      this.timer = undefined;
+      this.finish();
+    }, 200);
   }
 
   append({ offset, text }) {
@@ -229,7 +277,10 @@ export class LogView {
 
   /** After lines were appended at the end: follow them, and keep the document small. */
   finish() {
-    if (!this.window.lines.length) { this.showText("No output yet."); return; }
+    if (!this.window.lines.length) {
+      this.showText("No output yet.");
+      return;
+    }
     if (byId("follow").checked && !this.search) {
       if (this.window.trim("top")) this.hasOlder = true;
       this.scrollToEnd();
@@ -242,7 +293,10 @@ export class LogView {
     byId("log-search").value = "";
     byId("log-level").value = "";
     if (this.search || !this.isAtEnd) this.loadEnd();
-    else { this.window.unmark(); this.scrollToEnd(); }
+    else {
+      this.window.unmark();
+      this.scrollToEnd();
+    }
     this.storeAddress(null);
   }
 
@@ -260,7 +314,11 @@ export class LogView {
 
   startSearch() {
     const search = wanted(byId("log-search").value.trim(), byId("log-level").value);
-    if (!search.text && !search.level) { byId("follow").checked = true; this.loadEnd().then(() => this.storeAddress(null)); return; }
+    if (!search.text && !search.level) {
+      byId("follow").checked = true;
+      this.loadEnd().then(() => this.storeAddress(null));
+      return;
+    }
     this.endSearch();
     byId("follow").checked = false;
     setText(byId("log-matches"), "searching…");
@@ -272,8 +330,12 @@ export class LogView {
         empty = !this.window.lines.length;
         if (empty) this.showText("No matching lines.");
       },
-      reached: ({ count, complete }) => setText(byId("log-matches"), `${count}${complete ? "" : "+"} matching line${count === 1 ? "" : "s"}`),
-      failed: (error) => { setText(byId("log-matches"), ""); this.showText(`(${error.message})`); },
+      reached: ({ count, complete }) =>
+        setText(byId("log-matches"), `${count}${complete ? "" : "+"} matching line${count === 1 ? "" : "s"}`),
+      failed: (error) => {
+        setText(byId("log-matches"), "");
+        this.showText(`(${error.message})`);
+      },
     });
     this.storeAddress(null);
     return this.search.more();
@@ -288,7 +350,12 @@ export class LogView {
   /** Show the error before the marked line, or the last one. */
   async showPreviousError() {
     try {
-      const found = await searchPage(this.job.id, this.selection, { level: "error" }, { order: "desc", limit: 1, offset: this.window.marked });
+      const found = await searchPage(
+        this.job.id,
+        this.selection,
+        { level: "error" },
+        { order: "desc", limit: 1, offset: this.window.marked },
+      );
       if (found.data.length) await this.openLine(found.data[0].offset);
       else toast(this.window.marked === null ? "No line reports an error." : "No earlier line reports an error.");
     } catch (error) {
@@ -300,13 +367,21 @@ export class LogView {
   async goTo(place) {
     const step = /^\s*(?:step\s*)?(\d[\d\s\u202f]*)$/i.exec(place);
     const time = step ? null : timeIn(place, new Date(this.job.finished_at ?? Date.now()));
-    if (!step && !time) { toast("Enter a step such as 400, or a time such as 14:05.", { bad: true }); return; }
+    if (!step && !time) {
+      toast("Enter a step such as 400, or a time such as 14:05.", { bad: true });
+      return;
+    }
     const wantedPlace = step ? { step: step[1].replace(/\D/g, "") } : { time: time.toISOString() };
     try {
       // The newest attempt that did a step is found by the service.
       const attempt = step && this.attempt === null ? undefined : this.shownAttempt;
-      const position = await call(`/v1/jobs/${this.job.id}/logs/position${query({ rank: this.rank, attempt, ...wantedPlace })}`);
-      if (position.attempt !== this.shownAttempt) { this.attempt = position.attempt; byId("log-attempt").value = String(position.attempt); }
+      const position = await call(
+        `/v1/jobs/${this.job.id}/logs/position${query({ rank: this.rank, attempt, ...wantedPlace })}`,
+      );
+      if (position.attempt !== this.shownAttempt) {
+        this.attempt = position.attempt;
+        byId("log-attempt").value = String(position.attempt);
+      }
       await this.openLine(position.offset);
     } catch (error) {
       toastError(error);

@@ -25,8 +25,12 @@ export class LogWindow {
     this.box.replaceChildren();
   }
 
-  get first() { return this.lines[0]?.offset ?? null; }
-  get last() { return this.lines.at(-1) ?? null; }
+  get first() {
+    return this.lines[0]?.offset ?? null;
+  }
+  get last() {
+    return this.lines.at(-1) ?? null;
+  }
 
   get isScrolledToEnd() {
     return this.box.scrollHeight - this.box.scrollTop - this.box.clientHeight < 24;
@@ -90,7 +94,12 @@ export class LogWindow {
   }
 
   row({ offset, text, level }, focusable = false) {
-    const anchor = make("a", { class: "at", href: this.link(offset), tabindex: focusable ? undefined : "-1", "aria-label": "Link to this line" });
+    const anchor = make("a", {
+      class: "at",
+      href: this.link(offset),
+      tabindex: focusable ? undefined : "-1",
+      "aria-label": "Link to this line",
+    });
     return make("span", { class: `line${level ? ` ${level}` : ""}`, "data-offset": offset }, anchor, text);
   }
 

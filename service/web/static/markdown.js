@@ -2,7 +2,8 @@
 
 import { make } from "./page.js";
 
-const INLINE = /(`[^`]+`)|\*\*([^*]+)\*\*|(?<![\w*])\*([^*\s][^*]*)\*(?!\w)|\[([^\]]+)\]\((https?:\/\/[^\s)]+)\)|(https?:\/\/[^\s<>()]+)/g;
+const INLINE =
+  /(`[^`]+`)|\*\*([^*]+)\*\*|(?<![\w*])\*([^*\s][^*]*)\*(?!\w)|\[([^\]]+)\]\((https?:\/\/[^\s)]+)\)|(https?:\/\/[^\s<>()]+)/g;
 const MAX_BLOCKS = 2000;
 
 /** The elements of a text: headings, lists, quotes, code, paragraphs; in them bold, italics, code and links. */
@@ -27,7 +28,8 @@ function nextBlock(lines) {
   }
   const heading = /^(#{1,6})\s+(.*)$/.exec(line);
   if (heading) return make(`h${Math.min(6, heading[1].length + 2)}`, {}, ...inline(heading[2]));
-  if (/^\s*([-*+]|\d+[.)])\s+/.test(line)) return list([line, ...takeWhile(lines, (one) => /^\s*([-*+]|\d+[.)])\s+|^\s{2,}\S/.test(one))]);
+  if (/^\s*([-*+]|\d+[.)])\s+/.test(line))
+    return list([line, ...takeWhile(lines, (one) => /^\s*([-*+]|\d+[.)])\s+|^\s{2,}\S/.test(one))]);
   if (line.startsWith(">")) {
     const quote = [line, ...takeWhile(lines, (one) => one.startsWith(">"))].map((one) => one.replace(/^>\s?/, ""));
     return make("blockquote", {}, ...inline(quote.join("\n")));
@@ -56,7 +58,8 @@ function inline(text) {
     if (code) parts.push(make("code", { text: code.slice(1, -1) }));
     else if (bold) parts.push(make("strong", { text: bold }));
     else if (italic) parts.push(make("em", { text: italic }));
-    else parts.push(make("a", { href: target ?? address, rel: "noopener noreferrer nofollow", text: label ?? address }));
+    else
+      parts.push(make("a", { href: target ?? address, rel: "noopener noreferrer nofollow", text: label ?? address }));
   }
   return [...parts, text.slice(end)].filter((part) => part !== "");
 }

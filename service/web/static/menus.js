@@ -20,6 +20,7 @@ document.addEventListener("keydown", (event) => {
 document.addEventListener("click", (event) => {
   for (const menu of openMenus()) {
     if (menu.contains(event.target)) continue;
-    if (event.target.closest(FOCUSABLE)) menu.open = false; else closeMenu(menu);
+    if (event.target.closest(FOCUSABLE)) menu.open = false;
+    else closeMenu(menu);
   }
 });

@@ -1,8 +1,26 @@
 // Which values of a metric are better, by its name. As in trainyard/contract/evaluation_metric.py. Pure functions.
 
 const HIGHER_IS_BETTER = [
-  "acc", "accuracy", "auc", "bleu", "f1", "map", "mfu", "ndcg", "precision", "psnr", "r2", "recall", "reward",
-  "return", "rouge", "score", "ssim", "success", "throughput", "win_rate",
+  "acc",
+  "accuracy",
+  "auc",
+  "bleu",
+  "f1",
+  "map",
+  "mfu",
+  "ndcg",
+  "precision",
+  "psnr",
+  "r2",
+  "recall",
+  "reward",
+  "return",
+  "rouge",
+  "score",
+  "ssim",
+  "success",
+  "throughput",
+  "win_rate",
 ];
 
 /** Whether the best value of a metric is its largest, by the words of its name: `eval/accuracy`. */

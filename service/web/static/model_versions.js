@@ -5,7 +5,8 @@ const SHOWN_METRICS = 3;
 /** The metrics that are shown, the same for all versions: the losses, then others of evaluations, then of the training. */
 export function shownMetrics(versions) {
   const names = [...new Set(versions.flatMap((version) => Object.keys(version.metrics)))];
-  const group = (name) => ["eval/loss", "train/loss"].includes(name) ? 0 : name.startsWith("eval/") ? 1 : name.startsWith("train/") ? 2 : 3;
+  const group = (name) =>
+    ["eval/loss", "train/loss"].includes(name) ? 0 : name.startsWith("eval/") ? 1 : name.startsWith("train/") ? 2 : 3;
   return names.sort((a, b) => group(a) - group(b) || a.localeCompare(b)).slice(0, SHOWN_METRICS);
 }
 

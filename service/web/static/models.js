@@ -10,25 +10,54 @@ const cell = (text) => make("td", { text: text || NOTHING });
 const time = (iso) => make("td", {}, make("time", { datetime: iso, "data-format": "short" }));
 
 function modelRow(model) {
-  const aliases = Object.entries(model.aliases).map(([alias, version]) => `${alias} ${version}`).join(", ");
-  return make("tr", {},
+  const aliases = Object.entries(model.aliases)
+    .map(([alias, version]) => `${alias} ${version}`)
+    .join(", ");
+  return make(
+    "tr",
+    {},
     make("td", {}, make("a", { href: urlOf(`/models/${encodeURIComponent(model.name)}`), text: model.name })),
-    cell(model.latest_version === null ? "" : String(model.latest_version)), cell(aliases), cell(model.description), cell(model.created_by),
-    time(model.updated_at));
+    cell(model.latest_version === null ? "" : String(model.latest_version)),
+    cell(aliases),
+    cell(model.description),
+    cell(model.created_by),
+    time(model.updated_at),
+  );
 }
 
 const metricsText = (metrics, names) =>
-  names.filter((name) => metrics[name] !== undefined).map((name) => `${name} ${number(metrics[name])}`).join(", ");
+  names
+    .filter((name) => metrics[name] !== undefined)
+    .map((name) => `${name} ${number(metrics[name])}`)
+    .join(", ");
 
 function versionRow(version, metrics) {
   const { parent } = version;
-  return make("tr", {},
-    cell(String(version.version)), cell(version.aliases.join(", ")),
+  return make(
+    "tr",
+    {},
+    cell(String(version.version)),
+    cell(version.aliases.join(", ")),
     make("td", {}, make("a", { href: urlOf(`/jobs/${version.job_id}`), text: version.job_name })),
-    cell(version.checkpoint_id === null ? (version.is_adapter ? "adapters" : "export") : `checkpoint of step ${count(version.step)}`),
-    cell(metricsText(version.metrics, metrics)), cell(dataText(version.data)), cell(version.base),
-    parent ? make("td", {}, make("a", { href: urlOf(`/jobs/${parent.job_id}`), text: `step ${count(parent.step)} of a job` })) : cell(""),
-    time(version.created_at));
+    cell(
+      version.checkpoint_id === null
+        ? version.is_adapter
+          ? "adapters"
+          : "export"
+        : `checkpoint of step ${count(version.step)}`,
+    ),
+    cell(metricsText(version.metrics, metrics)),
+    cell(dataText(version.data)),
+    cell(version.base),
+    parent
+      ? make(
+          "td",
+          {},
+          make("a", { href: urlOf(`/jobs/${parent.job_id}`), text: `step ${count(parent.step)} of a job` }),
+        )
+      : cell(""),
+    time(version.created_at),
+  );
 }
 
 if (data.model) {

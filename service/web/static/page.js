@@ -45,10 +45,15 @@ export function setText(element, text) {
 /** The parts of a message: text, links to the jobs whose ids it has, and what stands between backticks as code. */
 export function parts(message) {
   const pieces = message.split("`");
-  return pieces.length % 2 ? pieces.flatMap((piece, n) => (n % 2 ? make("code", { text: piece }) : linked(piece))) : [message];
+  return pieces.length % 2
+    ? pieces.flatMap((piece, n) => (n % 2 ? make("code", { text: piece }) : linked(piece)))
+    : [message];
 }
 
-const linked = (text) => text.split(/(job_[0-9a-z]{26})/).map((piece, n) => (n % 2 ? make("a", { href: urlOf(`/jobs/${piece}`), text: piece }) : piece));
+const linked = (text) =>
+  text
+    .split(/(job_[0-9a-z]{26})/)
+    .map((piece, n) => (n % 2 ? make("a", { href: urlOf(`/jobs/${piece}`), text: piece }) : piece));
 
 /** Set an element to a message with code only if it differs, as `setText` does. */
 export function setMessage(element, message) {
@@ -66,8 +71,21 @@ export function toast(text, { bad = false, action = null } = {}) {
   const element = byId("toast");
   element.classList.toggle("bad", bad);
   setMessage(element, text);
-  const close = () => { element.textContent = ""; };
-  if (action) element.append(" ", make("button", { type: "button", text: action.label, onclick: () => { close(); action.run(); } }));
+  const close = () => {
+    element.textContent = "";
+  };
+  if (action)
+    element.append(
+      " ",
+      make("button", {
+        type: "button",
+        text: action.label,
+        onclick: () => {
+          close();
+          action.run();
+        },
+      }),
+    );
   clearTimeout(toastTimer);
   toastTimer = setTimeout(close, action ? 20_000 : bad ? 12_000 : 4_000);
 }
@@ -87,7 +105,9 @@ export function showConnection(state) {
 
 /** Call an action when a server-rendered section opens, and now if it was opened before this script ran. */
 export function onOpen(details, action) {
-  details.addEventListener("toggle", () => { if (details.open) action(); });
+  details.addEventListener("toggle", () => {
+    if (details.open) action();
+  });
   if (details.open) action();
 }
 
@@ -148,5 +168,6 @@ export function formatTimes(root = document) {
 }
 
 formatTimes();
-for (const element of document.querySelectorAll(".time-zone")) setText(element, `Times of this page are in ${timeZone()}. Log lines have their own zone.`);
+for (const element of document.querySelectorAll(".time-zone"))
+  setText(element, `Times of this page are in ${timeZone()}. Log lines have their own zone.`);
 setInterval(formatTimes, 15_000);

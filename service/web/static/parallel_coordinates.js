@@ -11,7 +11,8 @@ const MAX_TICKS = 6; // with more different numbers, only the ends and the middl
 const LOGARITHMIC = 10; // ratio of the ends from which an axis of positive numbers is logarithmic
 
 /** The number that a text stands for, as former releases stored numbers such as 1e-2; else the value itself. */
-const asNumeric = (value) => (typeof value === "string" && value.trim() !== "" && Number.isFinite(Number(value)) ? Number(value) : value);
+const asNumeric = (value) =>
+  typeof value === "string" && value.trim() !== "" && Number.isFinite(Number(value)) ? Number(value) : value;
 
 /** Whether ratios of a metric's values matter, as those of losses and learning rates; another, such as an accuracy, has a linear axis. */
 export const hasRatios = (metric) => /(^|[/_.])(loss|perplexity|lr|learning_rate)([/_.]|$)/.test(metric);
@@ -38,8 +39,13 @@ export function scale(values, logarithmic = null) {
 function categories(values) {
   const texts = values.map((value) => JSON.stringify(value));
   const nth = (n) => (values.length > 1 ? n / (values.length - 1) : 0.5);
-  const label = (value) => (typeof value === "number" ? number(value) : typeof value === "string" ? value : JSON.stringify(value));
-  return { isLogarithmic: false, position: (value) => nth(texts.indexOf(JSON.stringify(asNumeric(value)))), ticks: values.map((value, n) => [nth(n), label(value).slice(0, 14)]) };
+  const label = (value) =>
+    typeof value === "number" ? number(value) : typeof value === "string" ? value : JSON.stringify(value);
+  return {
+    isLogarithmic: false,
+    position: (value) => nth(texts.indexOf(JSON.stringify(asNumeric(value)))),
+    ticks: values.map((value, n) => [nth(n), label(value).slice(0, 14)]),
+  };
 }
 
 const isMissing = (value) => value === null || Number.isNaN(value);
@@ -47,8 +53,18 @@ const isMissing = (value) => value === null || Number.isNaN(value);
 export class ParallelCoordinates {
   /** `highlight(id)` gets the line under the pointer (null: none), `filtered(ids)` the lines that pass the filters. */
   constructor(root, { highlight, filtered }) {
-    Object.assign(this, { root, onHighlight: highlight, onFilter: filtered, ranges: new Map(), content: null, size: null });
-    onSize(root, (size) => { this.size = size; this.draw(); });
+    Object.assign(this, {
+      root,
+      onHighlight: highlight,
+      onFilter: filtered,
+      ranges: new Map(),
+      content: null,
+      size: null,
+    });
+    onSize(root, (size) => {
+      this.size = size;
+      this.draw();
+    });
   }
 
   /** Show `{ axes, lines }`: names of axes, and lines with an id, a name and a value for each axis (null: none). */
@@ -68,8 +84,18 @@ export class ParallelCoordinates {
     const [width, height] = [Math.max(this.size[0], axes.length * 110), this.size[1]];
     this.x = (n) => (axes.length > 1 ? SIDE + (n * (width - 2 * SIDE)) / (axes.length - 1) : width / 2);
     this.y = (position) => TOP + (1 - position) * (height - TOP - BOTTOM);
-    this.scales = axes.map((_, n) => scale(lines.map((line) => line.values[n]), this.content.logarithmic?.[n]));
-    const svg = makeSvg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${lines.length} runs across ${axes.join(", ")}`, style: `min-width:${width}px` });
+    this.scales = axes.map((_, n) =>
+      scale(
+        lines.map((line) => line.values[n]),
+        this.content.logarithmic?.[n],
+      ),
+    );
+    const svg = makeSvg("svg", {
+      viewBox: `0 0 ${width} ${height}`,
+      role: "img",
+      "aria-label": `${lines.length} runs across ${axes.join(", ")}`,
+      style: `min-width:${width}px`,
+    });
     this.paths = lines.map((line) => [line.id, this.path(line)]);
     svg.append(...this.paths.map(([, path]) => path), ...axes.map((name, n) => this.axis(name, n)));
     this.root.replaceChildren(svg);
@@ -80,15 +106,24 @@ export class ParallelCoordinates {
   path(line) {
     let command = "M";
     const parts = line.values.map((value, n) => {
-      if (isMissing(value)) { command = "M"; return ""; }
+      if (isMissing(value)) {
+        command = "M";
+        return "";
+      }
       const part = `${command}${this.x(n).toFixed(1)} ${this.y(this.scales[n].position(value)).toFixed(1)}`;
       command = "L";
       return part;
     });
     const last = line.values.at(-1);
-    const stroke = typeof last === "number" && !Number.isNaN(last)
-      ? `color-mix(in oklab, var(--c2) ${Math.round(this.scales.at(-1).position(last) * 100)}%, var(--accent))` : "var(--soft)";
-    const path = makeSvg("path", { d: parts.join(""), style: `stroke:${stroke}`, "data-id": line.id }, makeSvg("title", {}, line.name));
+    const stroke =
+      typeof last === "number" && !Number.isNaN(last)
+        ? `color-mix(in oklab, var(--c2) ${Math.round(this.scales.at(-1).position(last) * 100)}%, var(--accent))`
+        : "var(--soft)";
+    const path = makeSvg(
+      "path",
+      { d: parts.join(""), style: `stroke:${stroke}`, "data-id": line.id },
+      makeSvg("title", {}, line.name),
+    );
     path.addEventListener("pointerenter", () => this.onHighlight(line.id));
     path.addEventListener("pointerleave", () => this.onHighlight(null));
     return path;
@@ -97,13 +132,28 @@ export class ParallelCoordinates {
   axis(name, n) {
     const x = this.x(n);
     const isLast = n === this.content.axes.length - 1;
-    const labels = this.scales[n].ticks.map(([position, text]) => label(text, x + (isLast ? 8 : -8), this.y(position) + 4, isLast ? "start" : "end"));
+    const labels = this.scales[n].ticks.map(([position, text]) =>
+      label(text, x + (isLast ? 8 : -8), this.y(position) + 4, isLast ? "start" : "end"),
+    );
     const range = makeSvg("rect", { class: "range", x: x - 6, width: 12, y: 0, height: 0 });
-    const handle = makeSvg("rect", { class: "handle", x: x - 12, width: 24, y: this.y(1) - 6, height: this.y(0) - this.y(1) + 12 });
+    const handle = makeSvg("rect", {
+      class: "handle",
+      x: x - 12,
+      width: 24,
+      y: this.y(1) - 6,
+      height: this.y(0) - this.y(1) + 12,
+    });
     this.connectBrush(handle, range, name);
     this.showRange(range, name);
-    return makeSvg("g", {}, makeSvg("line", { class: "axis", x1: x, x2: x, y1: this.y(1), y2: this.y(0) }),
-      label(`${name}${this.scales[n].isLogarithmic ? " (log)" : ""}`, x, 16, "middle", "title"), ...labels, range, handle);
+    return makeSvg(
+      "g",
+      {},
+      makeSvg("line", { class: "axis", x1: x, x2: x, y1: this.y(1), y2: this.y(0) }),
+      label(`${name}${this.scales[n].isLogarithmic ? " (log)" : ""}`, x, 16, "middle", "title"),
+      ...labels,
+      range,
+      handle,
+    );
   }
 
   // -- filters by a range of an axis -----------------------------------------------------------------------------------
@@ -114,15 +164,26 @@ export class ParallelCoordinates {
       const box = this.root.firstElementChild.getBoundingClientRect();
       return Math.min(1.02, Math.max(-0.02, 1 - (event.clientY - box.top - TOP) / (this.y(0) - this.y(1))));
     };
-    const update = () => { this.showRange(range, name); this.filter(); };
-    handle.addEventListener("pointerdown", (event) => { start = position(event); handle.setPointerCapture(event.pointerId); });
+    const update = () => {
+      this.showRange(range, name);
+      this.filter();
+    };
+    handle.addEventListener("pointerdown", (event) => {
+      start = position(event);
+      handle.setPointerCapture(event.pointerId);
+    });
     handle.addEventListener("pointermove", (event) => {
       if (start === null || Math.abs(position(event) - start) < 0.02) return;
       this.ranges.set(name, [Math.min(start, position(event)), Math.max(start, position(event))]);
       update();
     });
-    handle.addEventListener("pointerup", () => { start = null; });
-    handle.addEventListener("dblclick", () => { this.ranges.delete(name); update(); });
+    handle.addEventListener("pointerup", () => {
+      start = null;
+    });
+    handle.addEventListener("dblclick", () => {
+      this.ranges.delete(name);
+      update();
+    });
   }
 
   showRange(element, name) {
@@ -133,13 +194,14 @@ export class ParallelCoordinates {
 
   filter() {
     const { axes, lines } = this.content;
-    const passes = (line) => axes.every((name, n) => {
-      const range = this.ranges.get(name);
-      if (!range) return true;
-      if (isMissing(line.values[n])) return false;
-      const position = this.scales[n].position(line.values[n]);
-      return position >= range[0] && position <= range[1];
-    });
+    const passes = (line) =>
+      axes.every((name, n) => {
+        const range = this.ranges.get(name);
+        if (!range) return true;
+        if (isMissing(line.values[n])) return false;
+        const position = this.scales[n].position(line.values[n]);
+        return position >= range[0] && position <= range[1];
+      });
     const passing = new Set(lines.filter(passes).map((line) => line.id));
     for (const [id, path] of this.paths) path.classList.toggle("off", !passing.has(id));
     this.onFilter(passing);

@@ -6,7 +6,8 @@ const RESERVED = ["and", "or", "not", "in", "exists"];
 const OPERATORS = ["=", "!=", "<", "<=", ">", ">=", "~", "in ("];
 const STATUSES = ["succeeded", "running", "failed", "queued", "pending", "paused", "cancelled", "lost"];
 const AGGREGATES = ["min(", "max(", "last(", "best(", "best_step(", "min_step(", "max_step("];
-const COMPARED = /(\w+\((?:`(?:[^`]|``)+`|[^)]*)\)|`(?:[^`]|``)+`|[A-Za-z_][\w./@%:-]*)(?:\s*[=!<>~]+|\s+(?:not\s+)?in\s*\([^)]*)\s*$/i;
+const COMPARED =
+  /(\w+\((?:`(?:[^`]|``)+`|[^)]*)\)|`(?:[^`]|``)+`|[A-Za-z_][\w./@%:-]*)(?:\s*[=!<>~]+|\s+(?:not\s+)?in\s*\([^)]*)\s*$/i;
 const MAX_SHOWN = 12;
 
 /**
@@ -19,14 +20,17 @@ export function completions(text, position, keys) {
   const start = position - word.length;
   const head = before.slice(0, start).trimEnd();
   const part = word.replace("`", "").replaceAll("``", "`").toLowerCase();
-  const options = optionsAfter(head, part, keys).filter((one) => !word.startsWith("`") || !AGGREGATES.includes(one.text));
+  const options = optionsAfter(head, part, keys).filter(
+    (one) => !word.startsWith("`") || !AGGREGATES.includes(one.text),
+  );
   return { start, options: options.slice(0, MAX_SHOWN) };
 }
 
 function optionsAfter(head, part, keys) {
   const compared = COMPARED.exec(head);
   if (compared) return valuesOf(compared[1], keys).filter((one) => one.text.toLowerCase().includes(part));
-  if (head === "" || /(?:^|[\s(])(?:and|or|not|exists)$/i.test(head) || head.endsWith("(")) return keyOptions(part, keys, head);
+  if (head === "" || /(?:^|[\s(])(?:and|or|not|exists)$/i.test(head) || head.endsWith("("))
+    return keyOptions(part, keys, head);
   if (/[=!<>~]\s*\S+$|\)$|["'`]$/.test(head) || /\bexists\s+\S+$/i.test(head)) return words(["and", "or"], part);
   return part ? [] : OPERATORS.map((text) => ({ text: `${text} `.replace("( ", "("), note: "" }));
 }
@@ -35,7 +39,10 @@ const words = (list, part) => list.filter((one) => one.startsWith(part)).map((on
 
 function valuesOf(key, keys) {
   if (key === "status") return STATUSES.map((text) => ({ text: `${text} `, note: "" }));
-  if (key === "tag") return keys.filter(({ kind }) => kind === "tag").map(({ key: name }) => ({ text: `${quoted(name.slice("tags.".length))} `, note: "tag" }));
+  if (key === "tag")
+    return keys
+      .filter(({ kind }) => kind === "tag")
+      .map(({ key: name }) => ({ text: `${quoted(name.slice("tags.".length))} `, note: "tag" }));
   if (key === "archived") return ["true", "false"].map((text) => ({ text: `${text} `, note: "" }));
   return [];
 }
@@ -52,14 +59,22 @@ function keyOptions(part, keys, head) {
   };
   const found = keys.filter((one) => rank(one) < 3 && (!inside || one.kind === "metric"));
   found.sort((one, other) => rank(one) - rank(other));
-  const options = found.map(({ key, kind, description }) => ({ text: `${nameInQuery(key)}${inside ? ") " : " "}`, note: description ?? kind }));
-  const functions = part && !inside ? AGGREGATES.filter((one) => one.startsWith(part)).map((text) => ({ text, note: "of a metric" })) : [];
+  const options = found.map(({ key, kind, description }) => ({
+    text: `${nameInQuery(key)}${inside ? ") " : " "}`,
+    note: description ?? kind,
+  }));
+  const functions =
+    part && !inside
+      ? AGGREGATES.filter((one) => one.startsWith(part)).map((text) => ({ text, note: "of a metric" }))
+      : [];
   return [...functions, ...options];
 }
 
 /** A key as a query has it: in backticks if it has other characters than names. */
 export const nameInQuery = (key) =>
-  (/^[A-Za-z_][\w./@%:-]*$/.test(key) && !/[.:-]$/.test(key) && !RESERVED.includes(key.toLowerCase()) ? key : `\`${key.replaceAll("`", "``")}\``);
+  /^[A-Za-z_][\w./@%:-]*$/.test(key) && !/[.:-]$/.test(key) && !RESERVED.includes(key.toLowerCase())
+    ? key
+    : `\`${key.replaceAll("`", "``")}\``;
 
 /** The column that the message of an error names, from 0; null if it names none. */
 export function columnOf(message) {
@@ -72,8 +87,12 @@ export function corrections(message, text) {
   const [, unknown, proposed] = /`((?:[^`]|``)+)`; did you mean (.+)\? \(column \d+\)$/.exec(message) ?? [];
   if (!unknown) return [];
   const from = columnOf(message);
-  const name = new RegExp(`(?<![\\w./@%:-])\`?${unknown.replace(/[^\w\s]/g, "\\$&")}\`?(?![\\w/@%-])`).exec(text.slice(from));
+  const name = new RegExp(`(?<![\\w./@%:-])\`?${unknown.replace(/[^\w\s]/g, "\\$&")}\`?(?![\\w/@%-])`).exec(
+    text.slice(from),
+  );
   if (!name) return [];
   const [place, length] = [from + name.index, name[0].length];
-  return [...proposed.matchAll(IN_BACKTICKS)].map(([one]) => one.slice(1, -1).replaceAll("``", "`")).map((one) => ({ name: one, text: text.slice(0, place) + nameInQuery(one) + text.slice(place + length) }));
+  return [...proposed.matchAll(IN_BACKTICKS)]
+    .map(([one]) => one.slice(1, -1).replaceAll("``", "`"))
+    .map((one) => ({ name: one, text: text.slice(0, place) + nameInQuery(one) + text.slice(place + length) }));
 }

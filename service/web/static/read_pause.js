@@ -7,7 +7,12 @@ let pause = null;
 /** Interrupt all reads, and hold them and further ones until the returned function is called. */
 export function pauseReads() {
   let resume;
-  pause = new Promise((resolve) => { resume = () => { pause = null; resolve(); }; });
+  pause = new Promise((resolve) => {
+    resume = () => {
+      pause = null;
+      resolve();
+    };
+  });
   for (const controller of controllers) controller.abort(PAUSE);
   return resume;
 }

@@ -11,7 +11,11 @@ export class RowOrder {
 
   /** The head of a column, with a button that sorts by it: ascending, then descending, then as at first. */
   head(column, properties, ...content) {
-    const head = make("th", { scope: "col", ...properties }, make("button", { type: "button", class: "sort", onclick: () => this.choose(column) }, ...content));
+    const head = make(
+      "th",
+      { scope: "col", ...properties },
+      make("button", { type: "button", class: "sort", onclick: () => this.choose(column) }, ...content),
+    );
     this.heads.set(column, head);
     this.show();
     return head;
@@ -37,10 +41,12 @@ export class RowOrder {
     if (this.column === null) return [...items];
     const direction = this.isDescending ? -1 : 1;
     const keyed = items.map((item) => [item, keyOf(valueOf(item, this.column))]);
-    return keyed.sort(([, one], [, other]) => {
-      if (one === null || other === null) return (one === null) - (other === null);
-      return direction * compared(one, other);
-    }).map(([item]) => item);
+    return keyed
+      .sort(([, one], [, other]) => {
+        if (one === null || other === null) return (one === null) - (other === null);
+        return direction * compared(one, other);
+      })
+      .map(([item]) => item);
   }
 }
 
@@ -63,5 +69,6 @@ function compared(one, other) {
 export function place(body, row, n) {
   const there = body.children[n] ?? null;
   if (there === row) return;
-  if (row.isConnected && body.moveBefore) body.moveBefore(row, there); else body.insertBefore(row, there);
+  if (row.isConnected && body.moveBefore) body.moveBefore(row, there);
+  else body.insertBefore(row, there);
 }

@@ -8,9 +8,18 @@ export class RowSelection {
    */
   constructor(body, all, { rows, jobsOf, isOpen, select }) {
     Object.assign(this, { all, rows, jobsOf, isOpen, select, last: null });
-    body.addEventListener("mousedown", (event) => { if (event.shiftKey && isBox(event.target)) event.preventDefault(); }); // no text is selected
-    body.addEventListener("click", ({ target, shiftKey }) => { if (isBox(target)) this.choose(target.closest("tr").dataset.id, target.checked, shiftKey); });
-    body.addEventListener("keydown", (event) => { if (isBox(event.target) && event.key in BY_KEY) { event.preventDefault(); focusBox(event.target, BY_KEY[event.key]); } });
+    body.addEventListener("mousedown", (event) => {
+      if (event.shiftKey && isBox(event.target)) event.preventDefault();
+    }); // no text is selected
+    body.addEventListener("click", ({ target, shiftKey }) => {
+      if (isBox(target)) this.choose(target.closest("tr").dataset.id, target.checked, shiftKey);
+    });
+    body.addEventListener("keydown", (event) => {
+      if (isBox(event.target) && event.key in BY_KEY) {
+        event.preventDefault();
+        focusBox(event.target, BY_KEY[event.key]);
+      }
+    });
     all.addEventListener("click", () => select(this.rows().flatMap(jobsOf), all.checked));
   }
 
@@ -18,7 +27,14 @@ export class RowSelection {
     const ids = this.rows();
     const [from, to] = [ids.indexOf(this.last), ids.indexOf(id)].sort((one, other) => one - other);
     this.last = id;
-    if (isRange && from >= 0 && from < to) this.select(ids.slice(from, to + 1).filter((one) => !this.isOpen(one)).flatMap(this.jobsOf), isSelected);
+    if (isRange && from >= 0 && from < to)
+      this.select(
+        ids
+          .slice(from, to + 1)
+          .filter((one) => !this.isOpen(one))
+          .flatMap(this.jobsOf),
+        isSelected,
+      );
     else this.select(this.jobsOf(id), isSelected);
   }
 

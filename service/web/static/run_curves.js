@@ -19,7 +19,20 @@ export class RunCurves {
    * when the service has refused some.
    */
   constructor(runs, view, { loaded, failed }) {
-    Object.assign(this, { runs, view, loaded, failed, keys: [], highlighted: null, loadedAxis: AXES[0], curves: new Map(), statuses: new Map(), reading: new Set(), stale: new Set(), refused: new Set() });
+    Object.assign(this, {
+      runs,
+      view,
+      loaded,
+      failed,
+      keys: [],
+      highlighted: null,
+      loadedAxis: AXES[0],
+      curves: new Map(),
+      statuses: new Map(),
+      reading: new Set(),
+      stale: new Set(),
+      refused: new Set(),
+    });
   }
 
   /** The axes that all runs have. */
@@ -52,7 +65,9 @@ export class RunCurves {
   /** The runs whose curve of this name may differ from the one that was read. */
   runsToRead(name) {
     const statuses = this.statuses.get(name);
-    return statuses ? this.runs.filter((run) => !RESTING.has(run.status) || run.status !== statuses.get(run.id)) : this.runs;
+    return statuses
+      ? this.runs.filter((run) => !RESTING.has(run.status) || run.status !== statuses.get(run.id))
+      : this.runs;
   }
 
   /** Read a metric unless it is known, being read, or refused. */
@@ -73,7 +88,8 @@ export class RunCurves {
         for (const one of answer.data) {
           const [curve] = one.series;
           curves.delete(one.job_id);
-          if (curve?.steps.length) curves.set(one.job_id, { x: axis === "step" ? curve.steps : curve.x, y: curve.values.map(asNumber) });
+          if (curve?.steps.length)
+            curves.set(one.job_id, { x: axis === "step" ? curve.steps : curve.x, y: curve.values.map(asNumber) });
         }
       }
     } catch (error) {
@@ -111,8 +127,13 @@ export class RunCurves {
     if (!curve?.x.length) return null;
     const isFaded = this.highlighted !== null && this.highlighted !== run.id;
     return {
-      key, x: curve.x, y: curve.y, name: chart.keys.length > 1 ? `${run.name} ${key}` : run.name, dots: curve.x.length < 3 || key.startsWith("eval/"),
-      colour: isFaded ? colour("line") : curveColour(n, this.runs.length), width: this.highlighted === run.id ? 2.6 : 1.6,
+      key,
+      x: curve.x,
+      y: curve.y,
+      name: chart.keys.length > 1 ? `${run.name} ${key}` : run.name,
+      dots: curve.x.length < 3 || key.startsWith("eval/"),
+      colour: isFaded ? colour("line") : curveColour(n, this.runs.length),
+      width: this.highlighted === run.id ? 2.6 : 1.6,
     };
   }
 

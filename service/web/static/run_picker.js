@@ -18,15 +18,27 @@ export function connectPicker(input, list, compared) {
     const page = await call(`/v1/jobs${query({ search: input.value.trim(), limit: MAX_RESULTS + compared.length })}`);
     if (own !== newest) return;
     const results = page.data.filter((job) => !compared.includes(job.id)).slice(0, MAX_RESULTS);
-    list.replaceChildren(...(results.length ? results.map(resultItem) : [make("li", {}, make("p", { text: "No other job with that name." }))]));
+    list.replaceChildren(
+      ...(results.length
+        ? results.map(resultItem)
+        : [make("li", {}, make("p", { text: "No other job with that name." }))]),
+    );
     list.hidden = false;
   }
 
   function resultItem(job) {
     const address = new URLSearchParams(location.search);
     address.append("job", job.id);
-    return make("li", {}, make("a", { href: urlOf(`/compare?${address}`) },
-      make("span", { text: job.name, title: job.id }), make("span", { class: `chip ${tone(job.status)}`, text: job.status })));
+    return make(
+      "li",
+      {},
+      make(
+        "a",
+        { href: urlOf(`/compare?${address}`) },
+        make("span", { text: job.name, title: job.id }),
+        make("span", { class: `chip ${tone(job.status)}`, text: job.status }),
+      ),
+    );
   }
 
   const schedule = (pause) => {
@@ -36,12 +48,18 @@ export function connectPicker(input, list, compared) {
   input.addEventListener("input", () => schedule(PAUSE));
   input.addEventListener("focus", () => schedule(0));
   input.parentElement.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") { list.hidden = true; input.focus(); clearTimeout(timer); }
+    if (event.key === "Escape") {
+      list.hidden = true;
+      input.focus();
+      clearTimeout(timer);
+    }
     const offset = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (!offset || list.hidden) return;
     event.preventDefault();
     const stops = [input, ...list.querySelectorAll("a")];
     stops[(stops.indexOf(document.activeElement) + offset + stops.length) % stops.length].focus();
   });
-  document.addEventListener("click", (event) => { if (!input.parentElement.contains(event.target)) list.hidden = true; });
+  document.addEventListener("click", (event) => {
+    if (!input.parentElement.contains(event.target)) list.hidden = true;
+  });
 }

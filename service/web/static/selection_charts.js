@@ -27,8 +27,12 @@ export class SelectionCharts {
   /** Curves of a selection; what arrives for an earlier one is not shown. */
   newCurves(runs) {
     const curves = new RunCurves(runs, this.view, {
-      loaded: (keys) => { if (this.curves === curves) this.grid?.redraw(keys); },
-      failed: (error) => { if (this.curves === curves) this.restoreAxis(error); },
+      loaded: (keys) => {
+        if (this.curves === curves) this.grid?.redraw(keys);
+      },
+      failed: (error) => {
+        if (this.curves === curves) this.restoreAxis(error);
+      },
     });
     return curves;
   }
@@ -44,7 +48,9 @@ export class SelectionCharts {
     const runs = jobs.slice(0, MAX_CHARTED);
     const ids = runs.map((run) => run.id).join();
     if (ids === this.shown) {
-      this.curves.runs.forEach((run, n) => { run.name = runs[n].name; });
+      this.curves.runs.forEach((run, n) => {
+        run.name = runs[n].name;
+      });
       this.grid?.redraw();
       return;
     }
@@ -56,7 +62,10 @@ export class SelectionCharts {
     if (this.shown !== ids) return;
     for (const run of runs) run.tokens = this.metrics.get(run.id)?.includes(TOKENS);
     this.curves.keys = ordered(new Set(runs.flatMap(({ id }) => this.metrics.get(id) ?? [])));
-    if (this.grid) { this.grid.source = this.curves; this.grid.refresh(); } else this.start();
+    if (this.grid) {
+      this.grid.source = this.curves;
+      this.grid.refresh();
+    } else this.start();
     if (!this.curves.axes().includes(this.view.axis)) this.change({ axis: AXES[0] });
     this.showAxes();
     this.grid.redraw();
@@ -71,21 +80,37 @@ export class SelectionCharts {
   }
 
   async read(id) {
-    await call(`/v1/jobs/${id}`).then((job) => this.metrics.set(id, Object.keys(job.metrics)), () => {});
+    await call(`/v1/jobs/${id}`).then(
+      (job) => this.metrics.set(id, Object.keys(job.metrics)),
+      () => {},
+    );
   }
 
   start() {
-    const first = new Set([PINNED, COMBINED, ...this.curves.charts().map(({ section }) => section).filter((one, n, all) => all.indexOf(one) === n).slice(0, OPEN_SECTIONS)]);
+    const first = new Set([
+      PINNED,
+      COMBINED,
+      ...this.curves
+        .charts()
+        .map(({ section }) => section)
+        .filter((one, n, all) => all.indexOf(one) === n)
+        .slice(0, OPEN_SECTIONS),
+    ]);
     this.grid = new ChartGrid(byId("charts"), this.view, this.curves, {
       isOpen: (name) => first.has(name),
-      onRange: (range) => { byId("reset-zoom").hidden = range === null; },
+      onRange: (range) => {
+        byId("reset-zoom").hidden = range === null;
+      },
     });
     this.change(this.early);
   }
 
   /** Change the view of the charts. */
   change(values) {
-    if (!this.grid) { Object.assign(this.early, values); return; }
+    if (!this.grid) {
+      Object.assign(this.early, values);
+      return;
+    }
     this.grid.change("axis" in values ? { ...values, range: null } : values);
     byId("reset-zoom").hidden = this.view.range === null;
   }

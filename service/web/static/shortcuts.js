@@ -8,13 +8,26 @@ import { byId, make, openDialog } from "./page.js";
 const KEY = "trainyard.shortcuts"; // in the browser's storage: "off", or nothing
 const PAUSE = 1500; // milliseconds between the two keys of `g j`
 const SWEEPS = new URLSearchParams({ where: "exists sweep", group: "sweep" });
-const PAGES = { j: tableAddress, s: () => urlOf(`/jobs?${SWEEPS}`), c: () => urlOf("/compare"), h: () => urlOf("/help") };
+const PAGES = {
+  j: tableAddress,
+  s: () => urlOf(`/jobs?${SWEEPS}`),
+  c: () => urlOf("/compare"),
+  h: () => urlOf("/help"),
+};
 const LIST = [
-  ["?", "Show this list"], ["/", "Search or filter the page"], ["g j", "Go to the jobs"], ["g s", "Go to the jobs of sweeps, by sweep"], ["g c", "Go to the comparison of runs"],
+  ["?", "Show this list"],
+  ["/", "Search or filter the page"],
+  ["g j", "Go to the jobs"],
+  ["g s", "Go to the jobs of sweeps, by sweep"],
+  ["g c", "Go to the comparison of runs"],
   ["g h", "Go to the help"],
-  ["n", "New job"], ["j", "Next row of the table of jobs"], ["k", "Previous row"], ["Enter", "Open the job of the row"],
+  ["n", "New job"],
+  ["j", "Next row of the table of jobs"],
+  ["k", "Previous row"],
+  ["Enter", "Open the job of the row"],
 ];
-const TEXT_INPUTS = 'input:not([type="checkbox"], [type="radio"], [type="button"], [type="range"]), textarea, select, [contenteditable]:not([contenteditable="false"])';
+const TEXT_INPUTS =
+  'input:not([type="checkbox"], [type="radio"], [type="button"], [type="range"]), textarea, select, [contenteditable]:not([contenteditable="false"])';
 
 let prefixed = -Infinity; // when `g` was pressed
 
@@ -23,8 +36,15 @@ const turn = (on) => store(KEY, on ? null : "off");
 
 /** Whether a key is typed into a field, belongs to the browser, or is for an open dialog. */
 function isTaken(event) {
-  return event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || event.isComposing
-    || event.target.closest?.(TEXT_INPUTS) || document.querySelector("dialog[open]");
+  return (
+    event.defaultPrevented ||
+    event.ctrlKey ||
+    event.metaKey ||
+    event.altKey ||
+    event.isComposing ||
+    event.target.closest?.(TEXT_INPUTS) ||
+    document.querySelector("dialog[open]")
+  );
 }
 
 /** Do what a key stands for; false if it stands for nothing. */
@@ -42,7 +62,9 @@ function act(key) {
 }
 
 function focusSearch() {
-  const field = [...document.querySelectorAll('main [data-find], main input[type="search"]')].find((one) => one.checkVisibility());
+  const field = [...document.querySelectorAll('main [data-find], main input[type="search"]')].find((one) =>
+    one.checkVisibility(),
+  );
   field?.focus();
   field?.select();
   return Boolean(field);
@@ -69,13 +91,28 @@ function openRow() {
 }
 
 function makeDialog() {
-  const toggle = make("input", { type: "checkbox", id: "shortcuts-on", onchange: ({ target }) => turn(target.checked) });
+  const toggle = make("input", {
+    type: "checkbox",
+    id: "shortcuts-on",
+    onchange: ({ target }) => turn(target.checked),
+  });
   const keys = (text) => text.split(" ").map((one) => make("kbd", { text: one }));
-  const dialog = make("dialog", { id: "shortcuts", "aria-labelledby": "shortcuts-title" }, make("form", { method: "dialog" },
-    make("h2", { id: "shortcuts-title", text: "Keyboard shortcuts" }),
-    make("dl", { class: "shortcuts" }, ...LIST.map(([text, what]) => make("div", {}, make("dt", {}, ...keys(text)), make("dd", { text: what })))),
-    make("p", {}, make("label", { class: "toggle" }, toggle, "Use keyboard shortcuts")),
-    make("div", { class: "buttons" }, make("button", { value: "no", class: "primary", text: "Close" }))));
+  const dialog = make(
+    "dialog",
+    { id: "shortcuts", "aria-labelledby": "shortcuts-title" },
+    make(
+      "form",
+      { method: "dialog" },
+      make("h2", { id: "shortcuts-title", text: "Keyboard shortcuts" }),
+      make(
+        "dl",
+        { class: "shortcuts" },
+        ...LIST.map(([text, what]) => make("div", {}, make("dt", {}, ...keys(text)), make("dd", { text: what }))),
+      ),
+      make("p", {}, make("label", { class: "toggle" }, toggle, "Use keyboard shortcuts")),
+      make("div", { class: "buttons" }, make("button", { value: "no", class: "primary", text: "Close" })),
+    ),
+  );
   document.body.append(dialog);
   return dialog;
 }

@@ -49,14 +49,20 @@ export class Sparklines {
     const key = this.keyOf([...this.missing][0]); // a request has one metric
     const ids = [...this.missing].filter((id) => this.keyOf(id) === key).slice(0, JOBS_PER_REQUEST);
     if (!ids.length) return;
-    for (const id of ids) { this.missing.delete(id); this.requested.add(id); }
+    for (const id of ids) {
+      this.missing.delete(id);
+      this.requested.add(id);
+    }
     try {
       const { data } = await call(`/v1/metrics${query({ job: ids, key, max_points: POINTS })}`);
       for (const { job_id, series } of data) {
         const [{ steps, values }] = series;
         const streamed = this.curves.get(job_id); // points that arrived during the request
         const from = streamed ? streamed.steps.findIndex((step) => step > (steps.at(-1) ?? -1)) : -1;
-        if (from >= 0) { steps.push(...streamed.steps.slice(from)); values.push(...streamed.values.slice(from)); }
+        if (from >= 0) {
+          steps.push(...streamed.steps.slice(from));
+          values.push(...streamed.values.slice(from));
+        }
         this.curves.set(job_id, { steps, values });
         this.changed(job_id);
       }
@@ -70,7 +76,10 @@ export class Sparklines {
   /** Add a value. It replaces all later steps, which are run again after a restart. */
   add(id, step, value) {
     const curve = this.curves.get(id) ?? { steps: [], values: [] };
-    while (curve.steps.length && curve.steps.at(-1) >= step) { curve.steps.pop(); curve.values.pop(); }
+    while (curve.steps.length && curve.steps.at(-1) >= step) {
+      curve.steps.pop();
+      curve.values.pop();
+    }
     curve.steps.push(step);
     curve.values.push(value);
     if (curve.steps.length > POINTS * 2) {

@@ -81,7 +81,10 @@ export function follow(path, { after = null, on, onState = () => {} }) {
 
   run();
   return {
-    close() { closed = true; controller?.abort(); },
+    close() {
+      closed = true;
+      controller?.abort();
+    },
     last: () => last,
   };
 }

@@ -40,7 +40,12 @@ function onChange() {
 }
 
 function setFields(fields) {
-  editor.replace(Object.entries(fields).reduce((text, [path, value]) => (value === null ? removeField(text, path) : setField(text, path, value)), editor.text));
+  editor.replace(
+    Object.entries(fields).reduce(
+      (text, [path, value]) => (value === null ? removeField(text, path) : setField(text, path, value)),
+      editor.text,
+    ),
+  );
 }
 
 const showCode = connectUpload(() => editor.text, setFields);
@@ -53,7 +58,11 @@ function showOrigin() {
   const source = data.source?.id === from ? `${data.source.name} from step ${count(data.source.step)}` : from;
   const resume = fieldsOf(editor.text).get("resume");
   const weights = resume && editor.text.slice(resume.from, resume.to) === "weights";
-  const origin = from ? `${weights ? "Starts with the weights of" : "Continues"} ${source}.` : data.source && !preset ? `Starts from scratch with the spec of ${data.source.name}.` : "";
+  const origin = from
+    ? `${weights ? "Starts with the weights of" : "Continues"} ${source}.`
+    : data.source && !preset
+      ? `Starts from scratch with the spec of ${data.source.name}.`
+      : "";
   const isChanged = preset && editor.text !== data.presets[preset];
   setText(byId("origin"), origin || (isChanged ? "Differs from the preset." : ""));
   const toggle = byId("toggle-origin");
@@ -108,7 +117,10 @@ async function requestPlan() {
     showPlanState({ stale: false });
   } catch (error) {
     if (signal.aborted) return;
-    if (error.status === 429) { timer = setTimeout(requestPlan, RATE_LIMIT_PAUSE); return; }
+    if (error.status === 429) {
+      timer = setTimeout(requestPlan, RATE_LIMIT_PAUSE);
+      return;
+    }
     isInvalid = [400, 422].includes(error.status);
     showError(error);
     showPlanState({ stale: true });
@@ -127,7 +139,10 @@ function showPlanState({ stale }) {
 
 /** Show an invalid spec's problems in the editor, and any other error as a toast. */
 function showError(error) {
-  if (![400, 422].includes(error.status)) { toastError(error); return; }
+  if (![400, 422].includes(error.status)) {
+    toastError(error);
+    return;
+  }
   showProblems(error.problems.length ? error.problems : [{ param: error.param ?? "", message: error.message }]);
 }
 
@@ -139,11 +154,24 @@ function showProblems(problems) {
     return { param, message, line: syntaxError ? Number(syntaxError[1]) - 1 : lineOf(fields, param) };
   });
   located.sort((one, other) => (one.line ?? -1) - (other.line ?? -1));
-  const note = ({ param, message, line }) => (line !== null && param && !fields.has(param) ? `${param} ${message}` : message);
+  const note = ({ param, message, line }) =>
+    line !== null && param && !fields.has(param) ? `${param} ${message}` : message;
   editor.setNotes(located.map((one) => [one.line ?? 0, note(one)]));
-  byId("problems").replaceChildren(...located.map(({ param, message, line }) => make("li", {},
-    make("button", { type: "button", class: "quiet", text: line === null ? "Spec" : `Line ${line + 1}`, onclick: () => editor.goTo(line ?? 0) }),
-    make("span", {}, param ? make("code", { text: param }) : null, " ", ...parts(message)))));
+  byId("problems").replaceChildren(
+    ...located.map(({ param, message, line }) =>
+      make(
+        "li",
+        {},
+        make("button", {
+          type: "button",
+          class: "quiet",
+          text: line === null ? "Spec" : `Line ${line + 1}`,
+          onclick: () => editor.goTo(line ?? 0),
+        }),
+        make("span", {}, param ? make("code", { text: param }) : null, " ", ...parts(message)),
+      ),
+    ),
+  );
 }
 
 /** A spec that is known to be invalid cannot be submitted. */
@@ -157,14 +185,36 @@ function showSubmit() {
 
 byId("submit")?.addEventListener("click", async () => {
   const file = missingFile(editor.text);
-  if (file && !(await confirmAction(`Submit without ${file}?`, "The code is not uploaded. The job fails unless it is installed on the workers.", "Submit without code"))) return;
-  if (isUncorrected(editor.text) && !(await confirmAction("Submit without a correction?", "The job failed with this code and this spec.", "Submit anyway"))) return;
-  idempotencyKey ??= Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+  if (
+    file &&
+    !(await confirmAction(
+      `Submit without ${file}?`,
+      "The code is not uploaded. The job fails unless it is installed on the workers.",
+      "Submit without code",
+    ))
+  )
+    return;
+  if (
+    isUncorrected(editor.text) &&
+    !(await confirmAction(
+      "Submit without a correction?",
+      "The job failed with this code and this spec.",
+      "Submit anyway",
+    ))
+  )
+    return;
+  idempotencyKey ??= Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) =>
+    byte.toString(16).padStart(2, "0"),
+  ).join("");
   isSubmitting = true;
   showSubmit();
   const force = byId("force").checked ? "true" : undefined;
   try {
-    const job = await call(`/v1/jobs${query({ force })}`, { method: "POST", body: editor.text, headers: { ...YAML, "Idempotency-Key": idempotencyKey } });
+    const job = await call(`/v1/jobs${query({ force })}`, {
+      method: "POST",
+      body: editor.text,
+      headers: { ...YAML, "Idempotency-Key": idempotencyKey },
+    });
     sessionStorage.removeItem(DRAFT);
     location.assign(urlOf(`/jobs/${encodeURIComponent(job.id)}`));
   } catch (error) {
@@ -175,9 +225,14 @@ byId("submit")?.addEventListener("click", async () => {
   }
 });
 
-byId("force")?.addEventListener("change", () => { idempotencyKey = null; });
+byId("force")?.addEventListener("change", () => {
+  idempotencyKey = null;
+});
 
-connectSweepForm(() => editor.text, () => (byId("plan").classList.contains("stale") ? null : plan?.spec));
+connectSweepForm(
+  () => editor.text,
+  () => (byId("plan").classList.contains("stale") ? null : plan?.spec),
+);
 
 // -- the start estimate ------------------------------------------------------------------------------------------------
 
@@ -186,7 +241,11 @@ byId("estimate-start")?.addEventListener("click", async (event) => {
   event.target.disabled = true;
   setText(byId("start-estimate"), "requesting …");
   try {
-    const answer = await call(`/v1/plans${query({ estimate_start: "true", wait_seconds: 5 })}`, { method: "POST", body: text, headers: YAML });
+    const answer = await call(`/v1/plans${query({ estimate_start: "true", wait_seconds: 5 })}`, {
+      method: "POST",
+      body: text,
+      headers: YAML,
+    });
     const estimate = await estimateText(answer.start_estimate);
     if (text === editor.text) setText(byId("start-estimate"), estimate);
   } catch (error) {
@@ -203,7 +262,9 @@ async function estimateText(estimate) {
     await new Promise((resolve) => setTimeout(resolve, 1000));
     current = await call(`/v1/start-estimates/${encodeURIComponent(current.id)}`);
   }
-  return current.estimated_start ? `Estimated start if submitted now: ${dateTime(current.estimated_start)}.` : current.message;
+  return current.estimated_start
+    ? `Estimated start if submitted now: ${dateTime(current.estimated_start)}.`
+    : current.message;
 }
 
 function showAvailability() {

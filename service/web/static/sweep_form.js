@@ -11,10 +11,40 @@ export function connectSweepForm(text, spec) {
   const ranges = byId("sweep-ranges");
 
   function add(field = "", range = "") {
-    const path = make("input", { type: "text", value: field, list: "sweep-fields", placeholder: "optimizer.lr", "aria-label": "Field", class: "mono", maxlength: 200 });
-    const text_ = make("input", { type: "text", value: range, placeholder: "log:1e-5:1e-1", "aria-label": "Range", class: "mono", maxlength: 4096, onfocus: () => text_.select() });
-    path.addEventListener("change", () => { if (!text_.value) text_.value = suggestion(path.value); });
-    const row = make("li", {}, path, text_, make("button", { type: "button", class: "quiet", "aria-label": "Remove the field", text: "×", onclick: () => row.remove() }));
+    const path = make("input", {
+      type: "text",
+      value: field,
+      list: "sweep-fields",
+      placeholder: "optimizer.lr",
+      "aria-label": "Field",
+      class: "mono",
+      maxlength: 200,
+    });
+    const text_ = make("input", {
+      type: "text",
+      value: range,
+      placeholder: "log:1e-5:1e-1",
+      "aria-label": "Range",
+      class: "mono",
+      maxlength: 4096,
+      onfocus: () => text_.select(),
+    });
+    path.addEventListener("change", () => {
+      if (!text_.value) text_.value = suggestion(path.value);
+    });
+    const row = make(
+      "li",
+      {},
+      path,
+      text_,
+      make("button", {
+        type: "button",
+        class: "quiet",
+        "aria-label": "Remove the field",
+        text: "×",
+        onclick: () => row.remove(),
+      }),
+    );
     ranges.append(row);
   }
 
@@ -39,18 +69,34 @@ export function connectSweepForm(text, spec) {
 
   async function start(button) {
     const document_ = spec();
-    if (!document_) { explain("The spec has problems, which are listed above, or is still being planned."); return; }
-    const given = [...ranges.children].map((row) => [...row.querySelectorAll("input")].map((input) => input.value.trim())).filter(([path]) => path)
+    if (!document_) {
+      explain("The spec has problems, which are listed above, or is still being planned.");
+      return;
+    }
+    const given = [...ranges.children]
+      .map((row) => [...row.querySelectorAll("input")].map((input) => input.value.trim()))
+      .filter(([path]) => path)
       .map(([path, range]) => [path, /^[^:]+,[^:]+$/.test(range) ? `choice:${range}` : range]); // values alone are a choice
-    if (!given.length) { explain("Add at least one field and its range."); return; }
+    if (!given.length) {
+      explain("Add at least one field and its range.");
+      return;
+    }
     const number = (id) => (byId(id).value ? Number(byId(id).value) : undefined);
     const search = {
-      algorithm: byId("sweep-algorithm").value, space: Object.fromEntries(given), metric: byId("sweep-metric").value || undefined,
-      mode: byId("sweep-mode").value || undefined, max_trials: number("sweep-trials"), max_gpu_hours: number("sweep-hours"),
+      algorithm: byId("sweep-algorithm").value,
+      space: Object.fromEntries(given),
+      metric: byId("sweep-metric").value || undefined,
+      mode: byId("sweep-mode").value || undefined,
+      max_trials: number("sweep-trials"),
+      max_gpu_hours: number("sweep-hours"),
     };
     button.disabled = true;
     try {
-      const sweep = await call("/v1/sweeps", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ spec: document_, search, max_parallel: number("sweep-parallel") }) });
+      const sweep = await call("/v1/sweeps", {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify({ spec: document_, search, max_parallel: number("sweep-parallel") }),
+      });
       location.assign(urlOf(`/compare?sweep=${encodeURIComponent(sweep.id)}`));
     } catch (error) {
       const problems = error.problems?.length ? error.problems : [{ param: error.param, message: error.message }];
@@ -67,7 +113,14 @@ export function connectSweepForm(text, spec) {
   }
 
   byId("sweep").addEventListener("toggle", showPurpose);
-  onOpen(byId("sweep"), () => { showPurpose(); fillFields(); if (!ranges.children.length) add("optimizer.lr", suggestion("optimizer.lr")); });
-  byId("sweep-add").addEventListener("click", () => { fillFields(); add(); });
+  onOpen(byId("sweep"), () => {
+    showPurpose();
+    fillFields();
+    if (!ranges.children.length) add("optimizer.lr", suggestion("optimizer.lr"));
+  });
+  byId("sweep-add").addEventListener("click", () => {
+    fillFields();
+    add();
+  });
   byId("sweep-start").addEventListener("click", (event) => start(event.target));
 }

@@ -41,7 +41,13 @@ export class SweepMembers {
     try {
       const sweep = await call(`/v1/sweeps/${encodeURIComponent(id)}`);
       this.names.set(id, sweep.name);
-      for (const member of sweep.members) this.changes.set(member.job_id, [memberChanges(member), member.state === "stopped_early" && MEMBER_STATES.stopped_early].filter(Boolean).join(", "));
+      for (const member of sweep.members)
+        this.changes.set(
+          member.job_id,
+          [memberChanges(member), member.state === "stopped_early" && MEMBER_STATES.stopped_early]
+            .filter(Boolean)
+            .join(", "),
+        );
       this.changed();
       return sweep;
     } catch (error) {

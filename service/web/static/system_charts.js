@@ -7,28 +7,30 @@ export const SYSTEM = "System";
 const PREFIX = /^system\/(?:node|rank)-/;
 const NAME = /^system\/(?:(node-\d+)\/(gpu-\d+)|(node-\d+)|(rank-\d+))\/([a-z_]+)$/;
 // By quantity: its title, and its unit; in the order of the charts.
-const QUANTITIES = new Map(Object.entries({
-  utilization_percent: ["GPU utilisation", { unit: "%" }],
-  "gpu memory_used_bytes": ["GPU memory", { ...GIBI, fromZero: true }],
-  power_watts: ["GPU power", { unit: "W" }],
-  temperature_celsius: ["GPU temperature", { unit: "°C" }],
-  sm_clock_mhz: ["SM clock", { unit: "MHz" }],
-  processes: ["Processes on GPUs", {}],
-  throttled_power: ["Throttled by power", {}],
-  throttled_thermal: ["Throttled by heat", {}],
-  throttled_hardware: ["Throttled by hardware", {}],
-  throttled_sync: ["Throttled by a synced clock", {}],
-  ecc_corrected_errors: ["Corrected ECC errors", {}],
-  ecc_uncorrected_errors: ["Uncorrected ECC errors", {}],
-  "node cpu_percent": ["CPU of the nodes", { unit: "%" }],
-  "rank cpu_percent": ["CPU of the ranks", { unit: "%", note: "100 % is one processor" }],
-  "node memory_used_bytes": ["Memory of the nodes", { ...GIBI, fromZero: true }],
-  "rank rss_bytes": ["Memory of the ranks", { ...GIBI, fromZero: true }],
-  network_received_bytes_per_second: ["Network, received", MEBI_PER_SECOND],
-  network_sent_bytes_per_second: ["Network, sent", MEBI_PER_SECOND],
-  disk_used_bytes: ["Disk of the runs, used", GIBI],
-  disk_free_bytes: ["Disk of the runs, free", GIBI],
-}));
+const QUANTITIES = new Map(
+  Object.entries({
+    utilization_percent: ["GPU utilisation", { unit: "%" }],
+    "gpu memory_used_bytes": ["GPU memory", { ...GIBI, fromZero: true }],
+    power_watts: ["GPU power", { unit: "W" }],
+    temperature_celsius: ["GPU temperature", { unit: "°C" }],
+    sm_clock_mhz: ["SM clock", { unit: "MHz" }],
+    processes: ["Processes on GPUs", {}],
+    throttled_power: ["Throttled by power", {}],
+    throttled_thermal: ["Throttled by heat", {}],
+    throttled_hardware: ["Throttled by hardware", {}],
+    throttled_sync: ["Throttled by a synced clock", {}],
+    ecc_corrected_errors: ["Corrected ECC errors", {}],
+    ecc_uncorrected_errors: ["Uncorrected ECC errors", {}],
+    "node cpu_percent": ["CPU of the nodes", { unit: "%" }],
+    "rank cpu_percent": ["CPU of the ranks", { unit: "%", note: "100 % is one processor" }],
+    "node memory_used_bytes": ["Memory of the nodes", { ...GIBI, fromZero: true }],
+    "rank rss_bytes": ["Memory of the ranks", { ...GIBI, fromZero: true }],
+    network_received_bytes_per_second: ["Network, received", MEBI_PER_SECOND],
+    network_sent_bytes_per_second: ["Network, sent", MEBI_PER_SECOND],
+    disk_used_bytes: ["Disk of the runs, used", GIBI],
+    disk_free_bytes: ["Disk of the runs, free", GIBI],
+  }),
+);
 const NOT_CHARTED = ["memory_total_bytes", "idle_gpus"];
 
 /** Whether a metric is of the system. Its steps only count readings, so that it is drawn by its times. */
@@ -41,14 +43,17 @@ export function systemCharts(keys, chart) {
     const [, , gpu, node, , quantity = null] = NAME.exec(key) ?? [];
     if (NOT_CHARTED.includes(quantity)) continue;
     const kind = gpu ? "gpu" : node ? "node" : "rank";
-    const name = quantity === null ? key : [`${kind} ${quantity}`, quantity].find((one) => QUANTITIES.has(one)) ?? key;
+    const name =
+      quantity === null ? key : ([`${kind} ${quantity}`, quantity].find((one) => QUANTITIES.has(one)) ?? key);
     if (!groups.has(name)) groups.set(name, []);
     groups.get(name).push(key);
   }
-  return [...groups].filter(([, members]) => members.length).map(([name, members]) => {
-    const [title, options] = QUANTITIES.get(name) ?? [name, {}];
-    return chart(`system-${name.replaceAll(/[ /]/g, "-")}`, title, members, { ...options, section: SYSTEM });
-  });
+  return [...groups]
+    .filter(([, members]) => members.length)
+    .map(([name, members]) => {
+      const [title, options] = QUANTITIES.get(name) ?? [name, {}];
+      return chart(`system-${name.replaceAll(/[ /]/g, "-")}`, title, members, { ...options, section: SYSTEM });
+    });
 }
 
 /** The name of a curve: `node 0`, `rank 3`, `node 0, GPU 1`. */

@@ -10,11 +10,25 @@ import { data, make, makeSvg, setText } from "./page.js";
 const MAX_TAGS = 3; // beside a name
 
 /** A column whose cells are a text that changes with the job. */
-const text = (label, sort, width, show, more = {}) => ({ label, sort, width, cell: () => make("td"), fill: (cell, job) => { setText(cell, show(job)); cell.title = cell.textContent; }, ...more });
+const text = (label, sort, width, show, more = {}) => ({
+  label,
+  sort,
+  width,
+  cell: () => make("td"),
+  fill: (cell, job) => {
+    setText(cell, show(job));
+    cell.title = cell.textContent;
+  },
+  ...more,
+});
 
 const BUILT_IN = {
   status: {
-    label: "Status", sort: "status", width: 122, className: "state", valueOf: (job) => job.status,
+    label: "Status",
+    sort: "status",
+    width: 122,
+    className: "state",
+    valueOf: (job) => job.status,
     cell: () => make("td", {}, make("span", { class: "chip" })),
     fill(cell, job) {
       const chip = cell.firstElementChild;
@@ -24,8 +38,19 @@ const BUILT_IN = {
     },
   },
   name: {
-    label: "Name", sort: "name", width: 250, valueOf: (job) => job.name,
-    cell: () => make("td", {}, make("a"), " ", make("span", { class: "tags" }), make("span", { class: "message" }, make("a"), " ", make("small"))),
+    label: "Name",
+    sort: "name",
+    width: 250,
+    valueOf: (job) => job.name,
+    cell: () =>
+      make(
+        "td",
+        {},
+        make("a"),
+        " ",
+        make("span", { class: "tags" }),
+        make("span", { class: "message" }, make("a"), " ", make("small")),
+      ),
     fill(cell, job, { note, sweep, shown }) {
       const [link, tags, message] = cell.children;
       link.href = urlOf(`/jobs/${encodeURIComponent(job.id)}`);
@@ -35,12 +60,26 @@ const BUILT_IN = {
       message.hidden = !job.sweep_id && !note;
       const names = [...(job.archived ? ["archived"] : []), ...Object.entries(job.tags).map(tagText)];
       fillTags(tags, shown.has("tags") ? [] : names.slice(0, MAX_TAGS));
-      cell.title = [note ? `${job.name} ${note}` : job.name, ...(names.length ? [`Tags: ${names.join(", ")}`] : [])].join("\n");
+      cell.title = [
+        note ? `${job.name} ${note}` : job.name,
+        ...(names.length ? [`Tags: ${names.join(", ")}`] : []),
+      ].join("\n");
     },
   },
   progress: {
-    label: "Progress", width: 168, valueOf: (job) => job.progress?.step ?? null,
-    cell: () => make("td", {}, make("span", { class: "message" }), make("span", { class: "bar" }, make("span")), make("span", { class: "steps" }), " ", make("span", { class: "eta" })),
+    label: "Progress",
+    width: 168,
+    valueOf: (job) => job.progress?.step ?? null,
+    cell: () =>
+      make(
+        "td",
+        {},
+        make("span", { class: "message" }),
+        make("span", { class: "bar" }, make("span")),
+        make("span", { class: "steps" }),
+        " ",
+        make("span", { class: "eta" }),
+      ),
     fill(cell, job) {
       const [message, bar, steps, eta] = cell.children;
       const { progress } = job;
@@ -56,9 +95,17 @@ const BUILT_IN = {
     },
   },
   loss: {
-    label: TRAIN_LOSS, sort: LOSS, width: 168, note: "Sorted by train/loss. A script’s own loss has a column of its name, such as metric.loss.", valueOf: (job) => job.metrics[LOSS] ?? null,
+    label: TRAIN_LOSS,
+    sort: LOSS,
+    width: 168,
+    note: "Sorted by train/loss. A script’s own loss has a column of its name, such as metric.loss.",
+    valueOf: (job) => job.metrics[LOSS] ?? null,
     cell() {
-      const sparkline = makeSvg("svg", { class: "sparkline", viewBox: "0 0 80 20", "aria-hidden": "true" }, makeSvg("path"));
+      const sparkline = makeSvg(
+        "svg",
+        { class: "sparkline", viewBox: "0 0 80 20", "aria-hidden": "true" },
+        makeSvg("path"),
+      );
       return make("td", {}, sparkline, make("span", { class: "value" }));
     },
     fill(cell, job, { curve }) {
@@ -68,12 +115,24 @@ const BUILT_IN = {
       cell.querySelector("path").setAttribute("d", curve ? sparklinePath(curve) : "");
     },
   },
-  gpus: text(data?.accelerator === "cpu" ? "Processes" : "GPUs", "gpus", data?.accelerator === "cpu" ? 96 : 78, (job) => String(job.spec.gpus ?? 1), { valueOf: (job) => job.spec.gpus ?? 1, right: true }),
-  strategy: text("Strategy", "strategy", 126, (job) => strategyLabel(job.spec), { valueOf: (job) => strategyLabel(job.spec) }),
+  gpus: text(
+    data?.accelerator === "cpu" ? "Processes" : "GPUs",
+    "gpus",
+    data?.accelerator === "cpu" ? 96 : 78,
+    (job) => String(job.spec.gpus ?? 1),
+    { valueOf: (job) => job.spec.gpus ?? 1, right: true },
+  ),
+  strategy: text("Strategy", "strategy", 126, (job) => strategyLabel(job.spec), {
+    valueOf: (job) => strategyLabel(job.spec),
+  }),
   project: text("Project", "project", 120, (job) => job.project ?? "", { valueOf: (job) => job.project }),
   owner: text("Owner", "user", 92, (job) => job.created_by, { valueOf: (job) => job.created_by }),
   age: {
-    label: "Age", sort: "-created", width: 92, right: true, valueOf: () => null,
+    label: "Age",
+    sort: "-created",
+    width: 92,
+    right: true,
+    valueOf: () => null,
     cell: () => make("td", {}, make("time", { "data-format": "age" })),
     fill(cell, job) {
       const time = cell.firstElementChild;
@@ -84,7 +143,9 @@ const BUILT_IN = {
     },
   },
   tags: {
-    label: "Tags", width: 160, valueOf: (job) => Object.keys(job.tags).sort().join(", ") || null,
+    label: "Tags",
+    width: 160,
+    valueOf: (job) => Object.keys(job.tags).sort().join(", ") || null,
     cell: () => make("td", {}, make("span", { class: "tags" })),
     fill(cell, job) {
       const names = Object.entries(job.tags).map(tagText);
@@ -93,7 +154,16 @@ const BUILT_IN = {
     },
   },
   notes: text("Notes", null, 200, (job) => (job.notes ?? "").split("\n")[0], { valueOf: (job) => job.notes }),
-  runtime: text("Runtime", "runtime", 100, (job) => { const seconds = runtimeOf(job); return seconds === null ? "" : duration(seconds); }, { valueOf: (job) => runtimeOf(job), right: true, format: (seconds) => duration(seconds) }),
+  runtime: text(
+    "Runtime",
+    "runtime",
+    100,
+    (job) => {
+      const seconds = runtimeOf(job);
+      return seconds === null ? "" : duration(seconds);
+    },
+    { valueOf: (job) => runtimeOf(job), right: true, format: (seconds) => duration(seconds) },
+  ),
 };
 export const BUILT_IN_NAMES = Object.keys(BUILT_IN);
 
@@ -124,7 +194,12 @@ function fillTags(element, names) {
 export function columnOf(name) {
   if (BUILT_IN[name]) return { name, className: name, ...BUILT_IN[name] };
   return {
-    name, label: name, sort: name, width: Math.max(110, Math.min(320, Math.ceil(name.length * 7.4) + 42)), className: "value", isValue: true,
+    name,
+    label: name,
+    sort: name,
+    width: Math.max(110, Math.min(320, Math.ceil(name.length * 7.4) + 42)),
+    className: "value",
+    isValue: true,
     valueOf: (job) => job.values?.[name] ?? null,
     cell: () => make("td", { "data-label": name }),
     fill(cell, job) {
@@ -139,7 +214,8 @@ export function columnOf(name) {
 /** A value of a column as text. */
 export function valueText(value) {
   if (value === null) return "";
-  if (typeof value === "number") return Number.isInteger(value) && Math.abs(value) < 1e6 ? String(value) : number(value);
+  if (typeof value === "number")
+    return Number.isInteger(value) && Math.abs(value) < 1e6 ? String(value) : number(value);
   return String(value);
 }
 

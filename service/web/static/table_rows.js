@@ -51,7 +51,8 @@ export class TableRows {
 
   /** The fields and values of a group, such as `optimizer.lr 0.1, batch.size 64`. */
   groupTitle({ columns, values }, labelOf) {
-    const textOf = (value, { name }) => (value === null ? "none" : (name === "sweep" && this.context.sweep(value)) || valueText(value));
+    const textOf = (value, { name }) =>
+      value === null ? "none" : (name === "sweep" && this.context.sweep(value)) || valueText(value);
     return columns.map((column, n) => `${labelOf(column)} ${textOf(values[n], column)}`).join(", ");
   }
 
@@ -64,12 +65,22 @@ export class TableRows {
     const title = this.groupTitle(group, ({ label }) => label);
     const short = group.columns.length > 1 ? this.groupTitle(group, ({ label }) => label.split(".").at(-1)) : title;
     const sweep = group.values[group.columns.findIndex(({ name }) => name === "sweep")];
-    box.setAttribute("aria-label", `Select the ${group.jobs.length === 1 ? "job" : `${group.jobs.length} jobs`} of ${title}`);
-    const place = Math.max(0, this.columns.findIndex(({ name }) => name === "name"));
+    box.setAttribute(
+      "aria-label",
+      `Select the ${group.jobs.length === 1 ? "job" : `${group.jobs.length} jobs`} of ${title}`,
+    );
+    const place = Math.max(
+      0,
+      this.columns.findIndex(({ name }) => name === "name"),
+    );
     this.columns.forEach((column, n) => {
       const cell = cells[n];
       if (n === place) {
-        if (!cell.querySelector("button")) cell.replaceChildren(make("button", { type: "button", class: "quiet toggle-group" }), make("a", { text: "compare" }));
+        if (!cell.querySelector("button"))
+          cell.replaceChildren(
+            make("button", { type: "button", class: "quiet toggle-group" }),
+            make("a", { text: "compare" }),
+          );
         const [button, link] = cell.children;
         button.setAttribute("aria-expanded", String(!group.closed));
         const size = `${group.jobs.length} ${group.jobs.length === 1 ? "job" : "jobs"}`;
@@ -82,7 +93,11 @@ export class TableRows {
         setText(cell, groupText(values, column.format));
         cell.title = groupTitle(values, column.format);
         cell.classList.toggle("mean", isAveraged(values));
-        if (column.isValue) cell.classList.toggle("right", values.some((value) => typeof value === "number"));
+        if (column.isValue)
+          cell.classList.toggle(
+            "right",
+            values.some((value) => typeof value === "number"),
+          );
       }
       if (column.isValue) cell.dataset.label = column.name;
     });

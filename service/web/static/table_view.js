@@ -2,7 +2,17 @@
 // shows the same table, and in saved views.
 
 /** The columns of a view that names none: after the loss, the metric of the evaluations if there is one. */
-export const defaultColumns = (evaluation) => ["status", "name", "progress", "loss", ...(evaluation ? [evaluation] : []), "gpus", "strategy", "owner", "age"];
+export const defaultColumns = (evaluation) => [
+  "status",
+  "name",
+  "progress",
+  "loss",
+  ...(evaluation ? [evaluation] : []),
+  "gpus",
+  "strategy",
+  "owner",
+  "age",
+];
 const FILTERS = ["status", "search", "created_by", "sweep", "archived"];
 const MAX_COLUMNS = 60;
 /** Selected jobs that the address has. */
@@ -12,7 +22,9 @@ const [NARROWEST, WIDEST] = [50, 900]; // pixels
 /** The view in an address's parameters. What is not valid has its default. `evaluation` is the metric of the jobs' evaluations. */
 export function readTableView(parameters, evaluation = null) {
   const columns = [...new Set(parameters.getAll("columns"))].slice(0, MAX_COLUMNS);
-  const widths = parameters.getAll("width").map((text) => [text.slice(0, text.lastIndexOf(":")), Number(text.slice(text.lastIndexOf(":") + 1))]);
+  const widths = parameters
+    .getAll("width")
+    .map((text) => [text.slice(0, text.lastIndexOf(":")), Number(text.slice(text.lastIndexOf(":") + 1))]);
   return {
     where: parameters.get("where") ?? "",
     sort: sortOf(parameters.get("sort") ?? ""),
@@ -62,10 +74,12 @@ export function toggledGroup(text, key) {
 }
 
 /** Whether a view has the columns of one that names none. */
-export const hasDefaultColumns = ({ columns, evaluation }) => columns.join("\n") === defaultColumns(evaluation).join("\n");
+export const hasDefaultColumns = ({ columns, evaluation }) =>
+  columns.join("\n") === defaultColumns(evaluation).join("\n");
 
 /** The address's parameters without the query and the filters. */
-export const withoutFilters = (parameters) => new URLSearchParams([...parameters].filter(([name]) => name !== "where" && !isFilter(name)));
+export const withoutFilters = (parameters) =>
+  new URLSearchParams([...parameters].filter(([name]) => name !== "where" && !isFilter(name)));
 
 const isFilter = (name) => FILTERS.includes(name) || name.startsWith("metadata[") || name.startsWith("parameters[");
 

@@ -2,24 +2,48 @@
 
 const BLOCK = 512;
 const ALWAYS_IGNORED = [
-  ".git", ".hg", ".svn", "__pycache__", "*.pyc", ".venv", "venv", "node_modules", ".DS_Store", ".mypy_cache", ".pytest_cache", ".ruff_cache",
-  ".ipynb_checkpoints", "*.egg-info", ".tox", ".idea", ".vscode",
+  ".git",
+  ".hg",
+  ".svn",
+  "__pycache__",
+  "*.pyc",
+  ".venv",
+  "venv",
+  "node_modules",
+  ".DS_Store",
+  ".mypy_cache",
+  ".pytest_cache",
+  ".ruff_cache",
+  ".ipynb_checkpoints",
+  "*.egg-info",
+  ".tox",
+  ".idea",
+  ".vscode",
 ]; // the same as trainyard/client/code_archive.py
 
 /** Whether a file is never code, or matches a pattern of a `.trainyardignore`. */
 export function isIgnored(path, patterns = []) {
   const parts = path.split("/");
   if (parts.some((part) => ALWAYS_IGNORED.some((pattern) => matches(part, pattern)))) return true;
-  return patterns.map((line) => line.trim()).filter((line) => line && !line.startsWith("#")).some((line) => {
-    const bare = line.replace(/\/+$/, "");
-    const subjects = parts.map((part, n) => (bare.includes("/") ? parts.slice(0, n + 1).join("/") : part));
-    if (line.endsWith("/")) subjects.pop(); // folders only
-    return subjects.some((subject) => matches(subject, bare.replace(/^\/+/, "")));
-  });
+  return patterns
+    .map((line) => line.trim())
+    .filter((line) => line && !line.startsWith("#"))
+    .some((line) => {
+      const bare = line.replace(/\/+$/, "");
+      const subjects = parts.map((part, n) => (bare.includes("/") ? parts.slice(0, n + 1).join("/") : part));
+      if (line.endsWith("/")) subjects.pop(); // folders only
+      return subjects.some((subject) => matches(subject, bare.replace(/^\/+/, "")));
+    });
 }
 
 const matches = (text, pattern) =>
-  new RegExp(`^${pattern.replace(/[.+^${}()|\\[\]]/g, "\\$&").replaceAll("*", ".*").replaceAll("?", ".")}$`, "s").test(text);
+  new RegExp(
+    `^${pattern
+      .replace(/[.+^${}()|\\[\]]/g, "\\$&")
+      .replaceAll("*", ".*")
+      .replaceAll("?", ".")}$`,
+    "s",
+  ).test(text);
 
 /**
  * Pack files. They are sorted by path, so that the same files give the same bytes.
@@ -55,7 +79,11 @@ function header(path, length) {
   write("        0", 148); // the checksum counts its own field as blanks; the type 0 is a file
   write("ustar\u000000", 257);
   write(prefix, 345);
-  octal(block.reduce((sum, byte) => sum + byte, 0), 6, 148);
+  octal(
+    block.reduce((sum, byte) => sum + byte, 0),
+    6,
+    148,
+  );
   block[154] = 0;
   return block;
 }
@@ -65,7 +93,8 @@ function splitPath(path) {
   const length = (text) => new TextEncoder().encode(text).length;
   if (length(path) <= 100) return ["", path];
   for (let slash = path.indexOf("/"); slash > 0; slash = path.indexOf("/", slash + 1)) {
-    if (length(path.slice(0, slash)) <= 155 && length(path.slice(slash + 1)) <= 100) return [path.slice(0, slash), path.slice(slash + 1)];
+    if (length(path.slice(0, slash)) <= 155 && length(path.slice(slash + 1)) <= 100)
+      return [path.slice(0, slash), path.slice(slash + 1)];
   }
   throw new Error(`The path ${path} is too long for an upload from the browser: use trainyard submit --code FOLDER.`);
 }

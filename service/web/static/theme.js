@@ -17,7 +17,8 @@
 
   function store(name) {
     try {
-      if (name === "system") localStorage.removeItem(KEY); else localStorage.setItem(KEY, name);
+      if (name === "system") localStorage.removeItem(KEY);
+      else localStorage.setItem(KEY, name);
     } catch {
       // The theme stays until the next page.
     }
@@ -36,9 +37,14 @@
 
   apply(chosen);
   system.addEventListener("change", () => apply(chosen));
-  addEventListener("storage", ({ key }) => { if (key === KEY || key === null) apply(stored()); });
+  addEventListener("storage", ({ key }) => {
+    if (key === KEY || key === null) apply(stored());
+  });
   document.addEventListener("DOMContentLoaded", () => {
     apply(chosen); // a browser may have restored another option after going back
-    document.getElementById("theme").addEventListener("change", ({ target }) => { store(target.value); apply(target.value); });
+    document.getElementById("theme").addEventListener("change", ({ target }) => {
+      store(target.value);
+      apply(target.value);
+    });
   });
 })();

@@ -12,7 +12,10 @@ form.addEventListener("submit", async (event) => {
   clearErrors(form);
   const { name, role, expires_in_days: days, may_run_code: code } = form.elements;
   const body = { name: name.value.trim(), role: role.value, may_run_code: code.checked };
-  if (!body.name) { showError(form, { param: "name", message: "Enter a name: the user, or the purpose." }); return; }
+  if (!body.name) {
+    showError(form, { param: "name", message: "Enter a name: the user, or the purpose." });
+    return;
+  }
   if (days.value) body.expires_in_days = Number(days.value);
   try {
     const token = await call("/v1/tokens", { method: "POST", body });
@@ -33,7 +36,9 @@ byId("tokens").addEventListener("click", async (event) => {
   const button = event.target.closest(".revoke");
   if (!button) return;
   const row = button.closest("tr");
-  const text = row.dataset.own ? "You are signed in with this token and will be signed out." : "Requests with this token will fail at once. This cannot be undone.";
+  const text = row.dataset.own
+    ? "You are signed in with this token and will be signed out."
+    : "Requests with this token will fail at once. This cannot be undone.";
   if (!(await confirmAction(`Revoke this token of ${row.dataset.name}?`, text))) return;
   try {
     await call(`/v1/tokens/${row.dataset.id}`, { method: "DELETE" });

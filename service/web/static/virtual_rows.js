@@ -16,7 +16,11 @@ export class VirtualRows {
     this.range = [-1, -1];
     this.measure();
     for (const one of [window, scroller]) one.addEventListener("scroll", () => this.schedule(), { passive: true });
-    addEventListener("resize", () => { this.measure(); this.range = [-1, -1]; this.schedule(); });
+    addEventListener("resize", () => {
+      this.measure();
+      this.range = [-1, -1];
+      this.schedule();
+    });
   }
 
   /** Show these rows in this order. */
@@ -41,7 +45,10 @@ export class VirtualRows {
   }
 
   schedule() {
-    this.frame ??= requestAnimationFrame(() => { this.frame = undefined; this.draw(); });
+    this.frame ??= requestAnimationFrame(() => {
+      this.frame = undefined;
+      this.draw();
+    });
   }
 
   measure() {
@@ -64,8 +71,11 @@ export class VirtualRows {
     const drawn = new Set(ids);
     // Rows that leave the range are reused for other jobs, except the one with the focus.
     const reusable = {};
-    for (const [id, row] of this.rows) if (!drawn.has(id) && !row.contains(document.activeElement)) (reusable[this.kindOf(id)] ??= []).push(row);
-    const rows = new Map(ids.map((id) => [id, this.rows.get(id) ?? reusable[this.kindOf(id)]?.pop() ?? this.create(id)]));
+    for (const [id, row] of this.rows)
+      if (!drawn.has(id) && !row.contains(document.activeElement)) (reusable[this.kindOf(id)] ??= []).push(row);
+    const rows = new Map(
+      ids.map((id) => [id, this.rows.get(id) ?? reusable[this.kindOf(id)]?.pop() ?? this.create(id)]),
+    );
     for (const [id, row] of rows) this.fill(row, id);
     this.rows = rows;
     setHeight(this.above, before * this.height);
@@ -74,7 +84,9 @@ export class VirtualRows {
     const remaining = new Set(order);
     for (const child of [...this.body.children]) if (!remaining.has(child)) child.remove();
     // A row that is already in position is not moved, so that focus and hover stay.
-    order.forEach((row, i) => { if (this.body.children[i] !== row) this.body.insertBefore(row, this.body.children[i] ?? null); });
+    order.forEach((row, i) => {
+      if (this.body.children[i] !== row) this.body.insertBefore(row, this.body.children[i] ?? null);
+    });
     this.visible(ids);
   }
 }

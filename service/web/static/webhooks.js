@@ -17,7 +17,12 @@ form.addEventListener("submit", async (event) => {
   event.preventDefault();
   clearErrors(form);
   const values = new FormData(form);
-  const body = { url: values.get("url").trim(), jobs: values.get("jobs"), format: values.get("format"), statuses: values.getAll("statuses") };
+  const body = {
+    url: values.get("url").trim(),
+    jobs: values.get("jobs"),
+    format: values.get("format"),
+    statuses: values.getAll("statuses"),
+  };
   try {
     const webhook = await call("/v1/webhooks", { method: "POST", body });
     await showSecret("Webhook signing key", webhook.secret);
@@ -30,9 +35,13 @@ form.addEventListener("submit", async (event) => {
 for (const card of document.querySelectorAll(".webhook")) {
   const root = `/v1/webhooks/${card.dataset.id}`;
   const details = card.querySelector("details");
-  onOpen(details, () => { readDeliveries(card, root).catch(toastError); });
+  onOpen(details, () => {
+    readDeliveries(card, root).catch(toastError);
+  });
   card.querySelector(".test").addEventListener("click", (event) => runAction(event.target, () => sendTest(card, root)));
-  card.querySelector(".delete").addEventListener("click", (event) => runAction(event.target, () => deleteWebhook(card, root)));
+  card
+    .querySelector(".delete")
+    .addEventListener("click", (event) => runAction(event.target, () => deleteWebhook(card, root)));
 }
 
 async function runAction(button, action) {
@@ -54,13 +63,18 @@ async function readDeliveries(card, root) {
 
 function deliveryRow(delivery) {
   const [tone, label] = STATES[delivery.state];
-  const subject = delivery.job_id ? make("a", { href: urlOf(`/jobs/${delivery.job_id}`), class: "mono", text: delivery.job_id }) : null;
-  return make("tr", {},
+  const subject = delivery.job_id
+    ? make("a", { href: urlOf(`/jobs/${delivery.job_id}`), class: "mono", text: delivery.job_id })
+    : null;
+  return make(
+    "tr",
+    {},
     make("td", {}, make("time", { datetime: delivery.created_at })),
     make("td", {}, subject ? "status of " : delivery.type === "test" ? "test" : "excluded node", subject),
     make("td", {}, make("span", { class: `chip ${tone}`, text: label })),
     make("td", { class: "right", text: count(delivery.attempts) }),
-    make("td", { class: "answer", text: [delivery.answer_status, delivery.error].filter(Boolean).join(": ") }));
+    make("td", { class: "answer", text: [delivery.answer_status, delivery.error].filter(Boolean).join(": ") }),
+  );
 }
 
 /** Send a test, and wait until it was delivered or has failed once. */
@@ -80,7 +94,13 @@ async function sendTest(card, root) {
 
 async function deleteWebhook(card, root) {
   const address = card.querySelector(".mono").textContent;
-  if (!(await confirmAction("Delete this webhook?", `${address} receives no more events; pending deliveries are dropped.`))) return;
+  if (
+    !(await confirmAction(
+      "Delete this webhook?",
+      `${address} receives no more events; pending deliveries are dropped.`,
+    ))
+  )
+    return;
   await call(root, { method: "DELETE" });
   card.remove();
   toast("Webhook deleted.");

@@ -7,7 +7,10 @@ export function fieldsOf(text) {
   const lines = text.split("\n");
   const starts = [];
   let offset = 0;
-  for (const line of lines) { starts.push(offset); offset += line.length + 1; }
+  for (const line of lines) {
+    starts.push(offset);
+    offset += line.length + 1;
+  }
   const open = []; // the enclosing sections: indent, path, number of list items so far
 
   for (let n = 0; n < lines.length; n += 1) {
@@ -47,10 +50,13 @@ export function fieldsOf(text) {
 function readFlow(text, start, path, fields) {
   const isMap = text[start] === "{";
   let index = start + 1;
-  for (let item = 0; index < text.length;) {
+  for (let item = 0; index < text.length; ) {
     index = skipSpace(text, index);
     if (text[index] === "}" || text[index] === "]") return index + 1;
-    if (text[index] === ",") { index += 1; continue; }
+    if (text[index] === ",") {
+      index += 1;
+      continue;
+    }
     const begin = index;
     let name = String(item++);
     if (isMap) {
@@ -61,7 +67,8 @@ function readFlow(text, start, path, fields) {
     const own = join(path, name);
     const field = { line: text.slice(0, begin).split("\n").length - 1, from: index };
     fields.set(own, field);
-    index = text[index] === "{" || text[index] === "[" ? readFlow(text, index, own, fields) : scalarEnd(text, index, ",}]");
+    index =
+      text[index] === "{" || text[index] === "[" ? readFlow(text, index, own, fields) : scalarEnd(text, index, ",}]");
     field.to = field.from + text.slice(field.from, index).trimEnd().length;
     if (index === begin) index += 1;
   }
@@ -103,17 +110,23 @@ export function lineOf(fields, param) {
 
 /** The text with a field set; a missing field is inserted in its section. */
 export function setField(text, path, value) {
-  return setYaml(text, path, typeof value === "string" && /^[A-Za-z][\w.-]*$/.test(value) ? value : JSON.stringify(value));
+  return setYaml(
+    text,
+    path,
+    typeof value === "string" && /^[A-Za-z][\w.-]*$/.test(value) ? value : JSON.stringify(value),
+  );
 }
 
 /** The text without a field; the lines or the separator of its value go with it. */
 export function removeField(text, path) {
   const field = fieldsOf(text).get(path);
   if (!field) return text;
-  if (field.indent === undefined) { // between braces
+  if (field.indent === undefined) {
+    // between braces
     const begin = Math.max(text.lastIndexOf("{", field.from - 1), text.lastIndexOf(",", field.from - 1));
     const next = /^\s*,\s*/.exec(text.slice(field.to));
-    if (next) return text.slice(0, begin + 1) + (text[begin] === "," ? " " : "") + text.slice(field.to + next[0].length);
+    if (next)
+      return text.slice(0, begin + 1) + (text[begin] === "," ? " " : "") + text.slice(field.to + next[0].length);
     return text.slice(0, text[begin] === "," ? begin : begin + 1) + text.slice(field.to);
   }
   const lines = text.split("\n");
