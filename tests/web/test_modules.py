@@ -419,3 +419,17 @@ def test_code_in_messages_is_marked(script_tab: Page, message: str, expected: st
       return box.innerHTML;
     }"""
     assert script_tab.evaluate(script, [Assets().url("page.js"), message]) == expected
+
+
+def test_a_missing_element_of_a_page_is_named(script_tab: Page) -> None:
+    script = """async (url) => {
+      const { byId, maybeById } = await import(url);
+      const message = (...request) => { try { byId(...request); } catch (error) { return error.message; } };
+      return [message("nowhere"), message("theme", HTMLInputElement), maybeById("nowhere"), byId("theme").id];
+    }"""
+    assert script_tab.evaluate(script, Assets().url("page.js")) == [
+        "The page has no HTMLElement #nowhere.",
+        "The page has no HTMLInputElement #theme.",
+        None,
+        "theme",
+    ]

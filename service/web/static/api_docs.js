@@ -14,11 +14,19 @@ import { call } from "./api.js";
 import { markdown } from "./markdown.js";
 import { byId, make, setText, toastError } from "./page.js";
 
+/** @type {any} */
 let reference;
 
+/** @param {string} text */
 const heading = (text) => make("h4", { text });
 
-/** A closed `<details>` whose content `body()` is made at the first opening. */
+/**
+ * A closed `<details>` whose content `body()` is made at the first opening.
+ *
+ * @param {Properties} properties
+ * @param {Child} summary
+ * @param {() => (Node | string)[]} body
+ */
 function folded(properties, summary, body) {
   const element = make("details", properties, summary);
   element.addEventListener("toggle", () => {
@@ -27,6 +35,11 @@ function folded(properties, summary, body) {
   return element;
 }
 
+/**
+ * @param {string} label
+ * @param {string[]} heads
+ * @param {Child[][][]} rows
+ */
 function table(label, heads, rows) {
   const head = make("tr", {}, ...heads.map((text) => make("th", { scope: "col", text })));
   const body = rows.map((cells) =>
@@ -36,7 +49,13 @@ function table(label, heads, rows) {
   return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, content);
 }
 
-/** A value's type, limits, default and description, and the schemas that the type names. */
+/**
+ * A value's type, limits, default and description, and the schemas that the type names.
+ *
+ * @param {Schema} schema
+ * @param {string | null | undefined} description
+ * @returns {Child[]}
+ */
 function meaning(schema, description = schema.description) {
   const limits = limitsText(schema);
   const rest = [limits, schema.default === undefined ? "" : `default ${JSON.stringify(schema.default)}`]
@@ -50,10 +69,15 @@ function meaning(schema, description = schema.description) {
   ];
 }
 
+/** @param {string} name */
 function namedSchema(name) {
   return folded({ class: "schema" }, make("summary", {}, make("code", { text: name })), () => schemaBody(name));
 }
 
+/**
+ * @param {string} name
+ * @returns {(Node | string)[]}
+ */
 function schemaBody(name) {
   const [, schema] = resolve(reference, { $ref: `#/components/schemas/${name}` });
   const fields = fieldsOf(schema);
@@ -66,22 +90,22 @@ function schemaBody(name) {
   return [...parts, table(`Fields of ${name}`, ["Field", "Value"], rows)];
 }
 
+/**
+ * @param {any} part
+ * @returns {(Node | string)[]}
+ */
 function contents(part) {
-  return contentsOf(part)
-    .flatMap(({ media, schema, example }) => [
+  return contentsOf(part).flatMap(({ media, schema, example }) => {
+    const text = typeof example === "string" ? example : JSON.stringify(example, null, 2);
+    return [
       make("p", {}, make("code", { text: media }), ": ", make("span", { class: "type", text: typeText(schema) })),
       ...namesIn(schema).map(namedSchema),
-      example === undefined
-        ? null
-        : make("pre", {
-            tabindex: "0",
-            "aria-label": "Example",
-            text: typeof example === "string" ? example : JSON.stringify(example, null, 2),
-          }),
-    ])
-    .filter(Boolean);
+      ...(example === undefined ? [] : [make("pre", { tabindex: "0", "aria-label": "Example", text })]),
+    ];
+  });
 }
 
+/** @param {Operation} operation */
 function operationBody(operation) {
   const parameters = operation.parameters ?? [];
   const rows = parameters.map((one) => [
@@ -109,6 +133,7 @@ function operationBody(operation) {
   ];
 }
 
+/** @param {Operation} operation */
 function operationElement(operation) {
   const summary = make(
     "summary",
@@ -124,7 +149,12 @@ function operationElement(operation) {
   return element;
 }
 
-/** Show the operations that match the filter, and hide groups without any. */
+/**
+ * Show the operations that match the filter, and hide groups without any.
+ *
+ * @param {[string, Operation[]][]} groups
+ * @param {string} filter
+ */
 function filterOperations(groups, filter) {
   let shown = 0;
   for (const [tag, operations] of groups) {
@@ -138,7 +168,7 @@ function filterOperations(groups, filter) {
 
 function openLinked() {
   const element = document.getElementById(location.hash.slice(1));
-  if (!element?.classList.contains("operation")) return;
+  if (!(element instanceof HTMLDetailsElement) || !element.classList.contains("operation")) return;
   element.open = true;
   element.scrollIntoView();
 }
@@ -157,7 +187,7 @@ async function show() {
       ),
     ),
   );
-  const filter = byId("filter");
+  const filter = byId("filter", HTMLInputElement);
   filter.addEventListener("input", () => filterOperations(groups, filter.value.trim()));
   filterOperations(groups, filter.value.trim());
   addEventListener("hashchange", openLinked);

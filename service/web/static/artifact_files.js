@@ -26,11 +26,17 @@ const SEPARATORS = new Map([
 const HISTOGRAMS = /(?:^|\/)histograms\/.+\.jsonl$/; // one line for each step, as the followers of trackers write them
 const TRACE = /(?:^profile\/|trace).*\.json(?:\.gz)?$/i;
 
+/** @param {string} path */
 const nameOf = (path) => path.slice(path.lastIndexOf("/") + 1);
 
+/** @param {string} path */
 const extensionOf = (path) => (/\.(\w+)$/.exec(nameOf(path))?.[1] ?? "").toLowerCase();
 
-/** How a file is shown: "image", "trace", "table", "json", "histograms", "text", or "none". HTML and SVG are only downloaded. */
+/**
+ * How a file is shown: "image", "trace", "table", "json", "histograms", "text", or "none". HTML and SVG are only downloaded.
+ *
+ * @param {string} path
+ */
 export function kindOf(path) {
   const extension = extensionOf(path);
   if (IMAGES.has(extension)) return "image";
@@ -41,9 +47,13 @@ export function kindOf(path) {
   return TEXTS.has(extension) ? "text" : "none";
 }
 
-/** The type of an image by its first bytes, which its name need not be true to; null if it is none of the four. */
+/**
+ * The type of an image by its first bytes, which its name need not be true to; null if it is none of the four.
+ *
+ * @param {Uint8Array} head
+ */
 export function imageType(head) {
-  const starts = (...values) => values.every((value, n) => head[n] === value);
+  const starts = (/** @type {number[]} */ ...values) => values.every((value, n) => head[n] === value);
   if (starts(0x89, 0x50, 0x4e, 0x47)) return "image/png";
   if (starts(0xff, 0xd8, 0xff)) return "image/jpeg";
   if (starts(0x47, 0x49, 0x46, 0x38)) return "image/gif";
@@ -52,10 +62,17 @@ export function imageType(head) {
     : null;
 }
 
-/** The rows of comma- or tab-separated text; a value in quotes may contain separators and line breaks. */
+/**
+ * The rows of comma- or tab-separated text; a value in quotes may contain separators and line breaks.
+ *
+ * @param {string} text
+ * @param {string} path
+ * @param {number} most
+ * @returns {string[][]}
+ */
 export function rowsOf(text, path, most) {
   const separator = SEPARATORS.get(extensionOf(path)) ?? ",";
-  const rows = [[]];
+  const rows = [/** @type {string[]} */ ([])];
   let value = "";
   let quoted = false;
   for (let n = 0; n < text.length; n += 1) {
@@ -82,23 +99,34 @@ export function rowsOf(text, path, most) {
   return rows;
 }
 
+/** @param {any} value */
 const isRecord = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 
-/** The tables in a JSON document: W&B's `{columns, data}`, a list of objects, and such lists in an object's fields. */
+/**
+ * The tables in a JSON document: W&B's `{columns, data}`, a list of objects, and such lists in an object's fields.
+ *
+ * @param {any} document
+ * @returns {{ name: string, columns: string[], rows: any[][] }[]}
+ */
 export function tablesOf(document) {
   if (isRecord(document) && Array.isArray(document.columns) && Array.isArray(document.data)) {
     return [{ name: "", columns: document.columns.map(String), rows: document.data.filter(Array.isArray) }];
   }
+  /** @type {[string, any][]} */
   const lists = Array.isArray(document) ? [["", document]] : isRecord(document) ? Object.entries(document) : [];
   return lists
     .filter(([, list]) => Array.isArray(list) && list.length && list.every(isRecord))
     .map(([name, list]) => {
-      const columns = [...new Set(list.slice(0, 200).flatMap(Object.keys))];
-      return { name, columns, rows: list.map((row) => columns.map((column) => row[column])) };
+      const columns = /** @type {string[]} */ ([...new Set(list.slice(0, 200).flatMap(Object.keys))]);
+      return { name, columns, rows: list.map((/** @type {any} */ row) => columns.map((column) => row[column])) };
     });
 }
 
-/** The tree of listed files. A folder is `{ name, size, count, folders, entries }`; an entry is `{ name, path, size }`. */
+/**
+ * The tree of listed files. A folder is `{ name, size, count, folders, entries }`; an entry is `{ name, path, size }`.
+ *
+ * @param {Api.ArtifactResource[]} files
+ */
 export function treeOf(files) {
   const root = folder("");
   for (const { path, size_bytes: size } of files) {
@@ -106,8 +134,9 @@ export function treeOf(files) {
     let at = root;
     for (const part of [null, ...parts.slice(0, -1)]) {
       if (part !== null) {
-        if (!at.folders.has(part)) at.folders.set(part, folder(part));
-        at = at.folders.get(part);
+        const inner = at.folders.get(part) ?? folder(part);
+        at.folders.set(part, inner);
+        at = inner;
       }
       at.size += size;
       at.count += 1;
@@ -117,4 +146,8 @@ export function treeOf(files) {
   return root;
 }
 
+/**
+ * @param {string} name
+ * @returns {Folder}
+ */
 const folder = (name) => ({ name, size: 0, count: 0, folders: new Map(), entries: [] });

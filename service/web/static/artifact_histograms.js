@@ -6,9 +6,15 @@ import { make, makeSvg, setText } from "./page.js";
 const WIDTH = 640;
 const HEIGHT = 200;
 
+/** @param {unknown} list */
 const areNumbers = (list) => Array.isArray(list) && list.every(Number.isFinite);
 
-/** The histograms in a text by step, `{ step, bins, values }`. Of several of one step the last counts, since a restart repeats steps. */
+/**
+ * The histograms in a text by step, `{ step, bins, values }`. Of several of one step the last counts, since a restart repeats steps.
+ *
+ * @param {string} text
+ * @returns {HistogramLine[]}
+ */
 export function histogramsOf(text) {
   const byStep = new Map();
   for (const line of text.split("\n")) {
@@ -25,6 +31,7 @@ export function histogramsOf(text) {
   return [...byStep.values()].sort((one, other) => one.step - other.step);
 }
 
+/** @param {string} line */
 function parsed(line) {
   try {
     return JSON.parse(line);
@@ -33,8 +40,13 @@ function parsed(line) {
   }
 }
 
-/** The elements that show histograms: a slider over their steps, and the bars of one. */
+/**
+ * The elements that show histograms: a slider over their steps, and the bars of one.
+ *
+ * @param {HistogramLine[]} histograms
+ */
 export function histogramView(histograms) {
+  /** @type {Extent} */
   const widest = [
     Math.min(...histograms.map(({ bins }) => bins[0])),
     Math.max(...histograms.map(({ bins }) => bins.at(-1))),
@@ -65,13 +77,20 @@ export function histogramView(histograms) {
   return [...(histograms.length > 1 ? [make("p", { class: "toolbar" }, range)] : []), caption, chart, edges];
 }
 
+/** @param {HistogramLine} histogram */
 function describe({ step, bins, values }) {
   const total = values.reduce((sum, value) => sum + value, 0);
   const at = step === null || step === undefined ? "" : `Step ${count(step)}: `;
   return `${at}${number(total)} values from ${number(bins[0])} to ${number(bins.at(-1))}, at most ${number(Math.max(...values))} in a bin`;
 }
 
-/** Bars of the density, so that bins of different widths are comparable; all steps have one horizontal axis. */
+/**
+ * Bars of the density, so that bins of different widths are comparable; all steps have one horizontal axis.
+ *
+ * @param {HistogramLine} histogram
+ * @param {Extent} range
+ * @param {string} label
+ */
 function bars({ bins, values }, [least, most], label) {
   const span = most - least || 1;
   const narrowest = span / WIDTH; // a bin without a width has a bar of a pixel

@@ -13,14 +13,26 @@ const MAX_IMAGE = 32 * 1024 * 1024;
 const MAX_ROWS = 200;
 const MAX_COLUMNS = 50;
 
-/** The address of an artifact in the API; `root` is that of its job. */
+/**
+ * The address of an artifact in the API; `root` is that of its job.
+ *
+ * @param {string} root
+ * @param {string} path
+ */
 export const artifactUrl = (root, path) => `${root}/artifacts/${path.split("/").map(encodeURIComponent).join("/")}`;
 
-/** The elements that show a file; `url` is its address in the API. A size of null is unknown. */
-export async function viewOf(url, { path, size, type, alt = path }) {
+/**
+ * The elements that show a file; `url` is its address in the API. A size of null is unknown.
+ *
+ * @param {string} url
+ * @param {{ path: string, size: number | null, type?: string, alt?: string }} file
+ * @returns {Promise<Node[]>}
+ */
+export async function viewOf(url, { path, size: given, type, alt = path }) {
   const kind = kindOf(path);
   if (type === "audio") return soundView(url);
-  if (size === 0) return [hint("Empty file.")];
+  if (given === 0) return [hint("Empty file.")];
+  const size = given ?? 0;
   if (kind === "trace")
     return [
       hint("Trace of the PyTorch profiler: download it, and open the file at ui.perfetto.dev or in chrome://tracing."),
@@ -36,10 +48,17 @@ export async function viewOf(url, { path, size, type, alt = path }) {
   return [...cut, ...(whole ? jsonView(text) : [textBlock(text)])];
 }
 
+/** @param {string} text */
 const hint = (text) => make("p", { class: "hint", text });
+/** @param {number} size */
 const tooLarge = (size) => hint(`Too large for a preview (${bytes(size)}); download it.`);
+/** @param {string} text */
 const textBlock = (text) => make("pre", { tabindex: 0, text });
 
+/**
+ * @param {string} url
+ * @param {number} size
+ */
 async function histograms(url, size) {
   const response = await request(url, size > MAX_JSON ? { headers: { Range: `bytes=-${MAX_JSON}` } } : {});
   const text = await response.text();
@@ -48,11 +67,16 @@ async function histograms(url, size) {
   return [...cut, ...(read.length ? histogramView(read) : [textBlock(text.slice(0, MAX_TEXT))])];
 }
 
+/** @param {string} url */
 async function soundView(url) {
   const data = await (await request(url)).arrayBuffer();
   return [make("audio", { controls: true, src: URL.createObjectURL(new Blob([data], { type: "audio/wav" })) })];
 }
 
+/**
+ * @param {string} url
+ * @param {string} alt
+ */
 async function imageView(url, alt) {
   const data = new Uint8Array(await (await request(url)).arrayBuffer());
   const type = imageType(data);
@@ -67,6 +91,7 @@ async function imageView(url, alt) {
   return [image];
 }
 
+/** @param {string} text */
 function jsonView(text) {
   let document;
   try {
@@ -81,13 +106,26 @@ function jsonView(text) {
   return [...tables, textBlock(pretty.length > MAX_TEXT ? `${pretty.slice(0, MAX_TEXT)}\n…` : pretty)];
 }
 
+/**
+ * @param {string} text
+ * @param {string} path
+ */
 function tableView(text, path) {
   const [columns = [], ...rows] = rowsOf(text, path, MAX_ROWS + 2);
   return grid(columns, rows, rows.length > MAX_ROWS);
 }
 
-/** A table of at most `MAX_ROWS` rows and `MAX_COLUMNS` columns, and what it leaves out. */
+/**
+ * A table of at most `MAX_ROWS` rows and `MAX_COLUMNS` columns, and what it leaves out.
+ *
+ * @param {string[]} columns
+ * @param {any[][]} rows
+ */
 function grid(columns, rows, more = false) {
+  /**
+   * @param {any[]} cells
+   * @param {"td" | "th"} tag
+   */
   const line = (cells, tag) =>
     make("tr", {}, ...cells.slice(0, MAX_COLUMNS).map((cell) => make(tag, { text: cellText(cell) })));
   const shown = rows.slice(0, MAX_ROWS);
@@ -111,5 +149,6 @@ function grid(columns, rows, more = false) {
   ];
 }
 
+/** @param {any} cell */
 const cellText = (cell) =>
   (typeof cell === "string" ? cell : cell === undefined ? "" : JSON.stringify(cell)).slice(0, 500);

@@ -26,7 +26,11 @@ const MAX_ROWS = 12; // of the table beside the pointer
 const DASHES = { checkpoint: [2, 3], resumed: [], interrupted: [6, 4] };
 const MARK_COLOURS = { checkpoint: "soft", resumed: "c2", interrupted: "bad" };
 
-/** How positions of an axis are shown: to readers, and as labels. */
+/**
+ * How positions of an axis are shown: to readers, and as labels.
+ *
+ * @type {Record<Axis, { text: (x: number) => string, labels: ((splits: number[], increment: number) => string[]) | null, distances?: number[] }>}
+ */
 const POSITIONS = {
   step: { text: (x) => `step ${count(Math.round(x))}`, labels: countLabels, distances: WHOLE },
   epoch: { text: (x) => `epoch ${number(x)}`, labels: countLabels },
@@ -40,19 +44,25 @@ export class Chart {
   /**
    * `onZoom` gets the selected range of positions, or null after a double click; `onHover` the position of the pointer, or
    * null when it leaves.
+   *
+   * @param {HTMLElement} frame
+   * @param {{ onZoom: (range: Extent | null) => void, onHover: (position: number | null) => void }} options
    */
   constructor(frame, { onZoom, onHover }) {
-    Object.assign(this, {
-      frame,
-      onZoom,
-      onHover,
-      curves: [],
-      view: null,
-      xRange: [0, 1],
-      yRange: [0, 1],
-      plot: null,
-      isFollowing: false,
-    });
+    this.frame = frame;
+    this.onZoom = onZoom;
+    this.onHover = onHover;
+    /** @type {Curve[]} */
+    this.curves = [];
+    /** @type {DrawnView} */
+    this.view = { axis: "step", range: null };
+    /** @type {Extent} */
+    this.xRange = [0, 1];
+    /** @type {Extent} */
+    this.yRange = [0, 1];
+    /** @type {any} */
+    this.plot = null;
+    this.isFollowing = false;
     this.table = make("div", { class: "chart-values", hidden: true });
     frame.tabIndex = 0;
     frame.addEventListener("keydown", (event) => this.moveByKey(event));
@@ -64,9 +74,13 @@ export class Chart {
   /**
    * Draw curves, each `{ name, x, y, colour, width, opacity, dots, hidden }`, with ascending positions `x`; `hidden` curves
    * have no row in the table of values. `view` is `{ axis, log, logX, clip, range, marks }`.
+   *
+   * @param {Curve[]} curves
+   * @param {DrawnView} view
    */
   show(curves, view) {
-    Object.assign(this, { curves, view });
+    this.curves = curves;
+    this.view = view;
     this.xRange = view.range ?? positionRange(curves, view.logX) ?? positionRange(curves) ?? [0, 1];
     this.isLogX = Boolean(view.logX) && this.xRange[0] > 0;
     this.yRange = valueRange(curves, view);
@@ -84,13 +98,18 @@ export class Chart {
     this.form = null;
   }
 
-  /** Show the values at a position, as when the pointer is there; null hides them. */
+  /**
+   * Show the values at a position, as when the pointer is there; null hides them.
+   *
+   * @param {number | null} position
+   */
   hover(position) {
     if (!this.plot) return;
     const isShown = position !== null && !(this.isLogX && position <= 0);
     this.isFollowing = true;
     this.plot.setCursor({ left: isShown ? this.plot.valToPos(position, "x") : -10, top: isShown ? 0 : -10 }, false);
     this.isFollowing = false;
+    /** @type {number | null | undefined} */
     this.hovered = position;
     if (this.frame.contains(document.activeElement) && position !== null) this.showValues(position);
     else this.table.hidden = true;
@@ -100,6 +119,7 @@ export class Chart {
     return { width: Math.max(80, this.frame.clientWidth), height: Math.max(60, this.frame.clientHeight) };
   }
 
+  /** @param {string} form */
   create(form) {
     this.plot?.destroy();
     this.form = form;
@@ -125,8 +145,11 @@ export class Chart {
             space: 70,
             size: axis === "time" ? 40 : 26,
             ...(distances && { incrs: distances }),
-            ...(labels && { values: (_, splits, index, space, increment) => labels(splits, increment) }),
-            ...(this.isLogX && { splits: () => logTicks(this.xRange), filter: (_, splits) => splits }),
+            ...(labels && { values: (/** @type {any[]} */ ...[, splits, , , increment]) => labels(splits, increment) }),
+            ...(this.isLogX && {
+              splits: () => logTicks(this.xRange),
+              filter: (/** @type {any[]} */ ...[, splits]) => splits,
+            }),
           },
           {
             ...style,
@@ -142,7 +165,7 @@ export class Chart {
           y: false,
           points: { show: false },
           drag: { x: true, y: false, setScale: false },
-          move: (_, left, top) => [this.snapped(left), top],
+          move: (/** @type {any[]} */ ...[, left, top]) => [this.snapped(left), top],
           bind: { dblclick: () => () => this.onZoom(null) },
         },
         hooks: { draw: [() => this.paint()], setCursor: [() => this.follow()], setSelect: [() => this.select()] },
@@ -176,6 +199,12 @@ export class Chart {
     ctx.restore();
   }
 
+  /**
+   * @param {CanvasRenderingContext2D} ctx
+   * @param {number} left
+   * @param {MarkKind} kind
+   * @param {number} ratio
+   */
   paintMark(ctx, left, kind, ratio) {
     const { bbox } = this.plot;
     ctx.strokeStyle = colour(MARK_COLOURS[kind]);
@@ -187,7 +216,13 @@ export class Chart {
     ctx.stroke();
   }
 
-  /** Draw the part of a curve within the range; a value that is not finite interrupts the line. */
+  /**
+   * Draw the part of a curve within the range; a value that is not finite interrupts the line.
+   *
+   * @param {CanvasRenderingContext2D} ctx
+   * @param {Curve} curve
+   * @param {number} ratio
+   */
   paintCurve(ctx, curve, ratio) {
     const { x, y } = curve;
     const first = Math.max(0, firstAfter(x, this.xRange[0]) - 1);
@@ -215,7 +250,12 @@ export class Chart {
     ctx.globalAlpha = 1;
   }
 
-  /** A function from the values of a scale to pixels of the canvas; faster than `valToPos` for each point. */
+  /**
+   * A function from the values of a scale to pixels of the canvas; faster than `valToPos` for each point.
+   *
+   * @param {"x" | "y"} scale
+   * @returns {(value: number) => number}
+   */
   transform(scale) {
     const { bbox } = this.plot;
     const fraction = this.fractions(scale);
@@ -223,10 +263,15 @@ export class Chart {
     return (value) => bbox.top + (1 - fraction(value)) * bbox.height;
   }
 
-  /** A function from the values of a scale to the fraction of its range that is below them. */
+  /**
+   * A function from the values of a scale to the fraction of its range that is below them.
+   *
+   * @param {"x" | "y"} scale
+   * @returns {(value: number) => number}
+   */
   fractions(scale) {
     const isLogarithmic = scale === "x" ? this.isLogX : this.view.log;
-    const map = isLogarithmic ? (value) => (value > 0 ? Math.log10(value) : NaN) : (value) => value;
+    const map = (/** @type {number} */ value) => (!isLogarithmic ? value : value > 0 ? Math.log10(value) : NaN);
     const [low, high] = (scale === "x" ? this.xRange : this.yRange).map(map);
     return (value) => (map(value) - low) / (high - low);
   }
@@ -236,13 +281,18 @@ export class Chart {
   select() {
     const { select } = this.plot;
     if (select.width < 3) return;
-    const range = [select.left, select.left + select.width].map((left) => this.plot.posToVal(left, "x"));
+    const [from, to] = [select.left, select.left + select.width].map((left) => this.plot.posToVal(left, "x"));
     this.plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
-    this.onZoom(range);
+    this.onZoom([from, to]);
   }
 
-  /** The place of the visible point that is nearest to the pointer, where its line is drawn; the pointer's own while a range is selected. */
+  /**
+   * The place of the visible point that is nearest to the pointer, where its line is drawn; the pointer's own while a range is selected.
+   *
+   * @param {number} left
+   */
   snapped(left) {
+    /** @type {number | null} */
     this.snap = null;
     if (this.isFollowing || left < 0 || this.plot.cursor.event?.type !== "mousemove" || this.plot.cursor.event.buttons)
       return left;
@@ -264,6 +314,7 @@ export class Chart {
     this.onHover(position);
   }
 
+  /** @param {KeyboardEvent} event */
   moveByKey(event) {
     const shown = this.curves.filter((curve) => !curve.hidden && curve.x.length);
     if (
@@ -280,13 +331,17 @@ export class Chart {
     }
     const { x } = shown.reduce((one, other) => (other.x.length > one.x.length ? other : one));
     const current = nearestPoint(x, this.hovered ?? this.xRange[1]);
-    const index = { ArrowLeft: current - 1, ArrowRight: current + 1, Home: 0, End: x.length - 1 }[event.key];
+    const index = { ArrowLeft: current - 1, ArrowRight: current + 1, Home: 0 }[event.key] ?? x.length - 1;
     const position = x[Math.max(0, Math.min(x.length - 1, index))];
     this.hover(position);
     this.onHover(position);
   }
 
-  /** The point of each curve nearest to a position: `{ name, colour, x, value }`, those nearest to the pointer first if many. */
+  /**
+   * The point of each curve nearest to a position: `{ name, colour, x, value }`, those nearest to the pointer first if many.
+   *
+   * @param {number} position
+   */
   valuesAt(position) {
     const rows = this.curves
       .filter((curve) => !curve.hidden)
@@ -301,13 +356,14 @@ export class Chart {
     return rows.sort((one, other) => Math.abs(down(one.value) - top) - Math.abs(down(other.value) - top));
   }
 
+  /** @param {number} position */
   showValues(position) {
     const rows = this.valuesAt(position);
     const shown = rows.slice(0, MAX_ROWS);
     this.table.hidden = !shown.length;
     if (!shown.length) return;
     const { text } = POSITIONS[this.view.axis];
-    const at = (x) => (text(x) === text(position) ? null : make("small", { text: text(x) })); // of a curve without a point there
+    const at = (/** @type {number} */ x) => (text(x) === text(position) ? null : make("small", { text: text(x) })); // of a curve without a point there
     this.table.replaceChildren(
       make("strong", { text: text(position) }),
       ...shown.map((row) =>
@@ -329,6 +385,12 @@ export class Chart {
   }
 }
 
+/**
+ * @param {CanvasRenderingContext2D} ctx
+ * @param {number} left
+ * @param {number} top
+ * @param {number} radius
+ */
 function dot(ctx, left, top, radius) {
   ctx.beginPath();
   ctx.arc(left, top, radius, 0, 2 * Math.PI);

@@ -13,6 +13,7 @@ import { make, setText } from "./page.js";
 const DRAW_INTERVAL = 150; // milliseconds from the second drawing on, extended after a slow one
 export const PINNED = "Pinned";
 const MAX_LEGEND = 6; // names below a chart; of more curves, the table beside the pointer has those near it
+/** @type {[string, (chart: Chart, title: string) => void][]} */
 const EXPORTS = [
   ["PNG image", savePng],
   ["SVG image", saveSvg],
@@ -25,20 +26,27 @@ export class ChartGrid {
    * with a `key`, or null if they are not loaded; `marks()`; `subject()`, with which the names of
    * exported files begin; and `newestOf(chart, curves)`, a text. `onRange` is called when
    * the range has changed; `isOpen(name, before)` tells whether a section is open at first, after so many charts of others.
+   *
+   * @param {HTMLElement} root
+   * @param {ChartsView} view
+   * @param {ChartSource} source
+   * @param {ChartGridOptions} options
    */
   constructor(root, view, source, { onRange = () => {}, isOpen = () => true } = {}) {
-    Object.assign(this, {
-      root,
-      view,
-      source,
-      onRange,
-      isOpen,
-      panels: new Map(),
-      sections: new Map(),
-      visible: new Set(),
-      dirty: new Set(),
-      interval: 0,
-    });
+    this.root = root;
+    this.view = view;
+    this.source = source;
+    this.onRange = onRange;
+    this.isOpen = isOpen;
+    /** @type {Map<string, Panel>} */
+    this.panels = new Map();
+    /** @type {Map<string, Section>} */
+    this.sections = new Map();
+    /** @type {Set<string>} */
+    this.visible = new Set();
+    /** @type {Set<string>} */
+    this.dirty = new Set();
+    this.interval = 0;
     this.observer = new IntersectionObserver((entries) => entries.forEach((entry) => this.setVisible(entry)), {
       rootMargin: "300px 0px",
     });
@@ -51,6 +59,8 @@ export class ChartGrid {
       text: "×",
       onclick: () => this.dialog.close(),
     });
+    /** @type {number | undefined} */
+    this.timer = undefined;
     this.none = make("p", { class: "hint", role: "status" });
     root.after(this.none, this.dialog);
     this.dialog.addEventListener("close", () => this.restore());
@@ -63,6 +73,7 @@ export class ChartGrid {
 
   /** Add the charts of metrics that are new, and put all into the sections of the view. */
   refresh() {
+    /** @type {Map<string, HTMLElement>} */
     const last = new Map(); // the last panel of each section
     const definitions = this.source.charts();
     const ids = new Set(definitions.map(({ id }) => id));
@@ -72,6 +83,7 @@ export class ChartGrid {
       const known = this.panels.get(definition.id);
       if (known && String(known.definition.keys) !== String(definition.keys)) this.remove(definition.id); // it was of another metric
       const name = this.view.pins.includes(definition.id) ? PINNED : definition.section;
+      /** @type {Section} */
       const section = this.section(name, before);
       section.definitions.push(definition);
       if (!section.element.open && !this.panels.has(definition.id)) continue;
@@ -86,14 +98,22 @@ export class ChartGrid {
     this.schedule();
   }
 
-  /** Redraw the charts of these metrics, or all charts. */
+  /**
+   * Redraw the charts of these metrics, or all charts.
+   *
+   * @param {string[] | null} keys
+   */
   redraw(keys = null) {
     for (const [id, { definition }] of this.panels)
       if (!keys || keys.some((key) => includes(definition, key))) this.dirty.add(id);
     this.schedule();
   }
 
-  /** Change the view, and store it in the address. */
+  /**
+   * Change the view, and store it in the address.
+   *
+   * @param {Partial<ChartsView>} values
+   */
   change(values) {
     Object.assign(this.view, values);
     storeView(this.view);
@@ -102,7 +122,11 @@ export class ChartGrid {
     this.redraw();
   }
 
-  /** Show a range of positions in all charts; null shows everything. */
+  /**
+   * Show a range of positions in all charts; null shows everything.
+   *
+   * @param {Extent | null} range
+   */
   zoom(range) {
     this.change({ range });
     this.onRange(range);
@@ -110,7 +134,13 @@ export class ChartGrid {
 
   // -- sections and panels ---------------------------------------------------------------------------------------------
 
-  /** The section of a name; a new one has `before` charts of others before it. */
+  /**
+   * The section of a name; a new one has `before` charts of others before it.
+   *
+   * @param {string} name
+   * @param {number} before
+   * @returns {Section}
+   */
   section(name, before) {
     const known = this.sections.get(name);
     if (known) return known;
@@ -138,14 +168,20 @@ export class ChartGrid {
     return section;
   }
 
-  /** Open sections as the reader wants them; during a search, all. */
+  /**
+   * Open sections as the reader wants them; during a search, all.
+   *
+   * @param {Iterable<string>} names
+   */
   openSections(names = this.sections.keys()) {
     for (const name of names) {
-      const { element, isOpen } = this.sections.get(name);
-      element.open = Boolean(this.view.search) || isOpen !== this.view.toggled.includes(name);
+      const section = this.sections.get(name);
+      if (section)
+        section.element.open = Boolean(this.view.search) || section.isOpen !== this.view.toggled.includes(name);
     }
   }
 
+  /** @param {ChartDefinition} definition */
   create(definition) {
     const { id, title, unit, note } = definition;
     const frame = make(
@@ -183,14 +219,28 @@ export class ChartGrid {
     return panel;
   }
 
+  /** @param {string} id */
+  panel(id) {
+    return /** @type {Panel} */ (this.panels.get(id));
+  }
+
+  /** @param {string} id */
   remove(id) {
-    this.observer.unobserve(this.panels.get(id).figure);
-    this.panels.get(id).figure.remove();
+    const { figure } = this.panel(id);
+    this.observer.unobserve(figure);
+    figure.remove();
     this.panels.delete(id);
     for (const set of [this.visible, this.dirty]) set.delete(id);
   }
 
+  /** @param {ChartDefinition} chart */
   tools({ id, keys, section }) {
+    /**
+     * @param {string} label
+     * @param {string} text
+     * @param {() => void} onclick
+     * @param {boolean} [pressed]
+     */
     const button = (label, text, onclick, pressed) =>
       make("button", {
         type: "button",
@@ -201,6 +251,11 @@ export class ChartGrid {
         onclick,
         ...(pressed === undefined ? {} : { "aria-pressed": String(pressed) }),
       });
+    /**
+     * @param {"pins" | "logs"} name
+     * @param {string} label
+     * @param {string} text
+     */
     const toggle = (name, label, text) => {
       const one = button(
         label,
@@ -242,20 +297,25 @@ export class ChartGrid {
     );
   }
 
+  /**
+   * @param {string} id
+   * @param {(chart: Chart, title: string) => void} save
+   */
   export(id, save) {
     const {
       chart,
       definition: { title },
-    } = this.panels.get(id);
+    } = this.panel(id);
     if (chart.plot) save(chart, `${this.source.subject()} ${title}`);
   }
 
+  /** @param {string} id */
   enlarge(id) {
     if (this.dialog.open) {
       this.dialog.close();
       return;
     }
-    const { figure } = this.panels.get(id);
+    const { figure } = this.panel(id);
     this.place = make("span", { hidden: true });
     figure.replaceWith(this.place);
     this.dialog.replaceChildren(figure, this.closer);
@@ -267,14 +327,14 @@ export class ChartGrid {
   restore() {
     const figure = this.dialog.querySelector("figure");
     if (!figure) return;
-    this.place.replaceWith(figure);
+    this.place?.replaceWith(figure);
     this.refresh();
   }
 
   /** Hide the charts that do not match the search, and sections without any. */
   filter() {
     const matches = matcher(this.view.search);
-    const isShown = ({ title, keys, prefix }) => matches(title, prefix, ...keys);
+    const isShown = (/** @type {ChartDefinition} */ { title, keys, prefix }) => matches(title, prefix, ...keys);
     for (const { definition, figure } of this.panels.values()) figure.hidden = !isShown(definition);
     let total = 0;
     for (const { element, size, definitions } of this.sections.values()) {
@@ -288,6 +348,7 @@ export class ChartGrid {
 
   // -- drawing ---------------------------------------------------------------------------------------------------------
 
+  /** @param {IntersectionObserverEntry} entry */
   setVisible(entry) {
     const id = entry.target.id.slice("chart-".length);
     if (entry.isIntersecting) this.visible.add(id);
@@ -300,7 +361,7 @@ export class ChartGrid {
       const start = performance.now();
       for (const id of [...this.dirty].filter((one) => this.visible.has(one))) {
         this.dirty.delete(id);
-        this.draw(this.panels.get(id));
+        this.draw(this.panel(id));
         this.interval = DRAW_INTERVAL;
         await nextTask();
       }
@@ -315,6 +376,7 @@ export class ChartGrid {
     }, this.interval);
   }
 
+  /** @param {Panel} panel */
   draw({ definition, chart, output, scale, legend }) {
     const curves = this.source.curvesOf(definition);
     if (!curves?.some(({ x }) => x.length)) return;
@@ -342,16 +404,29 @@ export class ChartGrid {
     );
   }
 
-  /** Show the position of the pointer in one chart in all others in view. */
+  /**
+   * Show the position of the pointer in one chart in all others in view.
+   *
+   * @param {Chart} origin
+   * @param {number | null} position
+   */
   hover(origin, position) {
     for (const id of this.visible) {
-      const { chart } = this.panels.get(id);
+      const { chart } = this.panel(id);
       if (chart !== origin) chart.hover(position);
     }
   }
 }
 
-/** A curve as it is drawn: smoothed, over the faint original if there are few. */
+/**
+ * A curve as it is drawn: smoothed, over the faint original if there are few.
+ *
+ * @param {Curve} curve
+ * @param {number} weight
+ * @param {boolean} log
+ * @param {number} count
+ * @returns {Curve[]}
+ */
 function lines(curve, weight, log, count) {
   if (!weight || curve.dots) return [curve];
   const smooth = { ...curve, y: smoothed(curve.y, weight, { log }) };

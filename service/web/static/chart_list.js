@@ -19,7 +19,15 @@ export const STEPLESS = ["script", "comm_check"];
 
 const OVERVIEW = "Overview";
 
-/** A chart of some metrics, or of those whose names begin with `prefix`; a value times `scale` is in `unit`; the axis may start `fromZero`. */
+/**
+ * A chart of some metrics, or of those whose names begin with `prefix`; a value times `scale` is in `unit`; the axis may start `fromZero`.
+ *
+ * @param {string} id
+ * @param {string} title
+ * @param {string[]} keys
+ * @param {Partial<ChartDefinition>} [options]
+ * @returns {ChartDefinition}
+ */
 const chart = (
   id,
   title,
@@ -27,7 +35,11 @@ const chart = (
   { prefix = "", unit = "", scale = 1, note = "", section = OVERVIEW, fromZero = false } = {},
 ) => ({ id, title, keys, prefix, unit, scale, note, section, fromZero });
 
-/** The section of a metric that has a chart of its own: its prefix. */
+/**
+ * The section of a metric that has a chart of its own: its prefix.
+ *
+ * @param {string} key
+ */
 const sectionOf = (key) => (key.includes("/") ? key.slice(0, key.indexOf("/")) : "Metrics");
 
 const LOSS = chart("loss", "Loss", LOSSES);
@@ -38,7 +50,12 @@ const TIME_KEYS = ["step", "data", "forward_backward", "optimizer", "evaluation"
   (name) => `perf/${name}_seconds`,
 );
 
-/** The charts of a job: the standard charts of its task, one for each other metric of `keys`, and those of the system. */
+/**
+ * The charts of a job: the standard charts of its task, one for each other metric of `keys`, and those of the system.
+ *
+ * @param {Record<string, any>} spec
+ * @param {string[]} keys
+ */
 export function chartsOf(spec, keys) {
   const charts = STEPLESS.includes(spec.task)
     ? keys.some((key) => LOSSES.includes(key))
@@ -53,9 +70,17 @@ export function chartsOf(spec, keys) {
   return [...charts, ...others.sort().map(chartOf), ...systemCharts(keys, chart)];
 }
 
-/** The chart of one metric. */
+/**
+ * The chart of one metric.
+ *
+ * @param {string} key
+ */
 export const chartOf = (key) => chart(`metric-${key}`, key, [key], { section: sectionOf(key) });
 
+/**
+ * @param {Record<string, any>} spec
+ * @param {string[]} keys
+ */
 function standardCharts(spec, keys) {
   const unit = keys.includes("perf/tokens_per_second") || spec.task === "causal_lm" ? "tokens" : "examples";
   const gpus = spec.gpus ?? 1;
@@ -81,11 +106,21 @@ function standardCharts(spec, keys) {
   ];
 }
 
-/** Whether a chart shows a metric. */
+/**
+ * Whether a chart shows a metric.
+ *
+ * @param {{ keys: string[], prefix: string }} one
+ * @param {string} key
+ */
 export const includes = (one, key) => one.keys.includes(key) || (one.prefix !== "" && key.startsWith(one.prefix));
 
 export const COMBINED = "Combined";
 
-/** The charts of several metrics that the reader chose. */
+/**
+ * The charts of several metrics that the reader chose.
+ *
+ * @param {string[][]} combined
+ * @returns {ChartDefinition[]}
+ */
 export const combinedCharts = (combined) =>
   combined.map((keys) => ({ ...chart(`combined-${joinKeys(keys)}`, keys.join(", "), keys), section: COMBINED }));

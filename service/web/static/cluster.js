@@ -3,7 +3,7 @@
 import { urlOf } from "./address.js";
 import { call, query } from "./api.js";
 import { bytes, count, duration, NOTHING } from "./format.js";
-import { byId, data, formatTimes, make, setText, showConnection, toast, toastError, visitor } from "./page.js";
+import { byId, data, formatTimes, make, setText, showConnection, toast, toastError, visitor, within } from "./page.js";
 
 const REFRESH_INTERVAL = 5000;
 const MAX_PAGES = 5; // pages of 200 jobs; further jobs are not in the usage by user
@@ -22,7 +22,9 @@ async function readAll() {
   showHealth(health, usage);
 }
 
+/** @returns {Promise<Job[]>} */
 async function activeJobs() {
+  /** @type {Job[]} */
   const jobs = [];
   let after = null;
   for (let number = 0; number < MAX_PAGES; number += 1) {
@@ -40,6 +42,7 @@ async function readHealth() {
   return response.json();
 }
 
+/** @param {Api.ClusterResource} cluster */
 function showCluster(cluster) {
   byId("snapshot-time").replaceChildren(
     ...(cluster.taken_at ? ["as of ", make("time", { datetime: cluster.taken_at })] : []),
@@ -47,25 +50,30 @@ function showCluster(cluster) {
   formatTimes(byId("snapshot-time"));
   setText(byId("summary"), summary(cluster));
   byId("error").hidden = !cluster.error;
-  setText(byId("error").querySelector("span"), cluster.error ?? "");
+  setText(within(byId("error"), "span"), cluster.error ?? "");
   const pools = [...(cluster.slots ? [{ type: "Worker processes", ...cluster.slots }] : []), ...cluster.gpus];
   byId("no-pools").hidden = pools.length > 0;
   byId("pools").replaceChildren(...pools.map(poolItem));
   showExcluded(cluster);
   byId("partitions-card").hidden = cluster.partitions.length === 0;
-  byId("partitions").tBodies[0].replaceChildren(...cluster.partitions.map(partitionRow));
+  byId("partitions", HTMLTableElement).tBodies[0].replaceChildren(...cluster.partitions.map(partitionRow));
 }
 
-/** The nodes that new attempts avoid. The card stays while there is a warning about nodes. */
+/**
+ * The nodes that new attempts avoid. The card stays while there is a warning about nodes.
+ *
+ * @param {Api.ClusterResource} cluster
+ */
 function showExcluded(cluster) {
   const nodes = cluster.excluded_nodes ?? [];
   byId("excluded-card").hidden = nodes.length === 0 && !cluster.node_warning;
-  byId("excluded").tBodies[0].replaceChildren(...nodes.map(excludedRow));
+  byId("excluded", HTMLTableElement).tBodies[0].replaceChildren(...nodes.map(excludedRow));
   byId("node-warning").hidden = !cluster.node_warning;
   setText(byId("node-warning"), cluster.node_warning ?? "");
   formatTimes(byId("excluded"));
 }
 
+/** @param {Api.ExcludedNodeResource} one */
 function excludedRow(one) {
   const faults = one.faults.map((fault) =>
     make(
@@ -92,13 +100,18 @@ function excludedRow(one) {
   );
 }
 
+/** @param {string} node */
 async function includeNode(node) {
   await call(`/v1/cluster/excluded-nodes/${node}`, { method: "DELETE" });
   toast(`Jobs use ${node} again. Faults of two further jobs exclude it again.`);
   await readAll();
 }
 
-/** The state of the cluster in one sentence. */
+/**
+ * The state of the cluster in one sentence.
+ *
+ * @param {Api.ClusterResource} cluster
+ */
 function summary(cluster) {
   if (cluster.age_seconds === null) return "Waiting for the first scheduler poll.";
   if (cluster.slots) {
@@ -108,12 +121,17 @@ function summary(cluster) {
   return `Nodes: ${nodeStates(cluster.nodes)}.`;
 }
 
+/** @param {Record<string, number>} nodes */
 const nodeStates = (nodes) =>
   Object.entries(nodes)
     .map(([state, number]) => `${number} ${state}`)
     .join(", ") || "none";
 
-/** GPUs of one type, or worker processes; `free` is null if it is unknown. */
+/**
+ * GPUs of one type, or worker processes; `free` is null if it is unknown.
+ *
+ * @param {{ type: string | null, free: number | null, total: number }} pool
+ */
 function poolItem({ type, free, total }) {
   const inUse = free === null || !total ? 0 : 1 - free / total;
   return make(
@@ -129,6 +147,7 @@ function poolItem({ type, free, total }) {
   );
 }
 
+/** @param {Api.PartitionResource} one */
 function partitionRow(one) {
   const gpus = one.gpus.map((gpu) => `${gpu.free ?? "?"} of ${gpu.total} ${gpu.type ?? ""}`.trimEnd()).join(", ");
   const cells = [
@@ -153,13 +172,18 @@ function partitionRow(one) {
   );
 }
 
-/** The jobs and GPUs (or worker processes) of each user, largest usage first. */
+/**
+ * The jobs and GPUs (or worker processes) of each user, largest usage first.
+ *
+ * @param {Job[]} jobs
+ */
 function usageByUser(jobs) {
+  /** @type {Map<string, Usage>} */
   const users = new Map();
   for (const job of jobs) {
-    if (!users.has(job.created_by))
-      users.set(job.created_by, { name: job.created_by, running: 0, inUse: 0, waiting: 0, requested: 0 });
-    const user = users.get(job.created_by);
+    const name = job.created_by;
+    const user = users.get(name) ?? { name, running: 0, inUse: 0, waiting: 0, requested: 0 };
+    users.set(name, user);
     const gpus = job.spec.gpus ?? 1;
     if (RUNNING.includes(job.status)) {
       user.running += 1;
@@ -174,9 +198,10 @@ function usageByUser(jobs) {
   );
 }
 
+/** @param {Usage[]} users */
 function showUsage(users) {
   byId("idle").hidden = users.length > 0;
-  byId("usage").tBodies[0].replaceChildren(
+  byId("usage", HTMLTableElement).tBodies[0].replaceChildren(
     ...users.map((user) =>
       make(
         "tr",
@@ -194,6 +219,10 @@ function showUsage(users) {
   );
 }
 
+/**
+ * @param {any} health
+ * @param {Api.UsageResource} usage
+ */
 function showHealth(health, usage) {
   const good = health.status === "ok";
   const chip = byId("health");

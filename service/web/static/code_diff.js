@@ -5,9 +5,14 @@ import { make } from "./page.js";
 
 const MAX_LINES = 5000;
 
-/** Show lines of a diff as text, each coloured by its mark. */
+/**
+ * Show lines of a diff as text, each coloured by its mark.
+ *
+ * @param {HTMLElement} element
+ * @param {string[]} lines
+ */
 export function showDiff(element, lines) {
-  const kind = (line) =>
+  const kind = (/** @type {string} */ line) =>
     /^(\+\+\+|---|diff |index |new file|deleted file|rename )/.test(line)
       ? "path"
       : ({ "+": "added", "-": "removed", "@": "hunk" }[line[0]] ?? "");

@@ -2,7 +2,7 @@
 
 import { call } from "./api.js";
 import { bytes } from "./format.js";
-import { byId, data, setText, toast, toastError } from "./page.js";
+import { byId, data, maybeById, setText, toast, toastError } from "./page.js";
 import { isIgnored, tar } from "./tar.js";
 import { fieldsOf } from "./yaml_fields.js";
 
@@ -14,20 +14,25 @@ const REPLACED = new URLSearchParams(location.search).get("replaces"); // the di
 
 let firstText = "";
 
-/** Connect the upload buttons. `text()` is the spec, `setFields(fields)` changes it and removes fields that are null; the
- *  result updates the display. */
+/**
+ * Connect the upload buttons. `text()` is the spec, `setFields(fields)` changes it and removes fields that are null; the
+ *  result updates the display.
+ *
+ * @param {() => string} text
+ * @param {SetFields} setFields
+ */
 export function connectUpload(text, setFields) {
-  byId("code-preset")?.addEventListener("click", () => {
+  maybeById("code-preset")?.addEventListener("click", () => {
     const encoder = new TextEncoder();
-    upload(
-      Object.entries(data.code).map(([name, source]) => [name, encoder.encode(source)]),
-      text,
-      setFields,
-    );
+    /** @type {[string, string][]} */
+    const sources = Object.entries(data.code);
+    const files = sources.map(([name, source]) => /** @type {[string, Uint8Array]} */ ([name, encoder.encode(source)]));
+    upload(files, text, setFields);
   });
-  byId("code-folder")?.addEventListener("change", async (event) => {
-    const files = [...event.target.files];
-    event.target.value = ""; // so that the same folder can be selected again after a change
+  const chooser = maybeById("code-folder", HTMLInputElement);
+  chooser?.addEventListener("change", async () => {
+    const files = [...(chooser.files ?? [])];
+    chooser.value = ""; // so that the same folder can be selected again after a change
     await readFolder(files)
       .then((read) => upload(read, text, setFields))
       .catch(toastError);
@@ -37,16 +42,28 @@ export function connectUpload(text, setFields) {
   return () => show(text());
 }
 
-/** Whether a spec still has the code with which a job failed. */
+/**
+ * Whether a spec still has the code with which a job failed.
+ *
+ * @param {string} text
+ */
 const isReplaced = (text) => REPLACED !== null && codeOf(text).digest === REPLACED;
 
-/** Whether a spec that was opened for a correction has none. */
+/**
+ * Whether a spec that was opened for a correction has none.
+ *
+ * @param {string} text
+ */
 export const isUncorrected = (text) => isReplaced(text) && text === firstText;
 
-/** The code that a spec runs: its file, "" if none is named, and its digest, "" if it is not uploaded. */
+/**
+ * The code that a spec runs: its file, "" if none is named, and its digest, "" if it is not uploaded.
+ *
+ * @param {string} text
+ */
 function codeOf(text) {
   const fields = fieldsOf(text);
-  const valueOf = (path) => {
+  const valueOf = (/** @type {string} */ path) => {
     const field = fields.get(path);
     return field ? text.slice(field.from, field.to).replace(/^["']|["']$/g, "") : "";
   };
@@ -62,18 +79,27 @@ function codeOf(text) {
   };
 }
 
-/** The file that a spec runs and that is not uploaded, or "". Absolute paths are on the workers. */
+/**
+ * The file that a spec runs and that is not uploaded, or "". Absolute paths are on the workers.
+ *
+ * @param {string} text
+ */
 export function missingFile(text) {
   const { runsCode, file, digest } = codeOf(text);
   return runsCode && !digest && !file.startsWith("/") ? file : "";
 }
 
-/** Show whether the spec's code is uploaded. */
+/**
+ * Show whether the spec's code is uploaded.
+ *
+ * @param {string} text
+ */
 function show(text) {
   const { runsCode, file, digest } = codeOf(text);
   byId("code").hidden = !runsCode;
-  if (byId("code-preset")) byId("code-preset").hidden = !(file in data.code);
-  byId("code-folder")?.parentElement.classList.toggle("primary", isReplaced(text));
+  const preset = maybeById("code-preset");
+  if (preset) preset.hidden = !(file in data.code);
+  maybeById("code-folder")?.parentElement?.classList.toggle("primary", isReplaced(text));
   if (isReplaced(text))
     setText(byId("code-status"), "The job failed with this code. Upload the folder with the corrected code.");
   else
@@ -85,9 +111,14 @@ function show(text) {
     );
 }
 
-/** The files of a folder, as pairs of a path and bytes, without those that are not code. */
+/**
+ * The files of a folder, as pairs of a path and bytes, without those that are not code.
+ *
+ * @param {File[]} files
+ * @returns {Promise<[string, Uint8Array][]>}
+ */
 async function readFolder(files) {
-  const pathOf = (file) => file.webkitRelativePath.split("/").slice(1).join("/");
+  const pathOf = (/** @type {File} */ file) => file.webkitRelativePath.split("/").slice(1).join("/");
   const ignoreFile = files.find((file) => pathOf(file) === IGNORE_FILE);
   const patterns = ignoreFile ? (await ignoreFile.text()).split("\n") : [];
   const included = files.filter((file) => !isIgnored(pathOf(file), patterns));
@@ -99,6 +130,14 @@ async function readFolder(files) {
   return Promise.all(included.map(async (file) => [pathOf(file), new Uint8Array(await file.arrayBuffer())]));
 }
 
+/**
+ * @param {[string, Uint8Array][]} files
+ * @param {() => string} text
+ * @param {SetFields} setFields
+ * @param {[string, Uint8Array][]} files
+ * @param {() => string} text
+ * @param {SetFields} setFields
+ */
 async function upload(files, text, setFields) {
   if (!files.length) {
     toast("The folder contains no code.", { bad: true });

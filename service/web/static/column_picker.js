@@ -13,16 +13,30 @@ const KINDS = [
   ["tag", "Tags"],
 ];
 const STATISTICS = ["last", "min", "max", "best", "best_step"];
+/** @type {Record<string, string>} */
 const PREFIXES = { metric: "metric.", parameter: "parameter.", spec: "spec.", tag: "tags." };
 const MAX_SHOWN = 150; // of each kind
 
-/** The key of a column; one that is named as a column of the table has its kind before it. */
+/**
+ * The key of a column; one that is named as a column of the table has its kind before it.
+ *
+ * @param {JobKey} key
+ */
 const columnKey = ({ kind, key }) => (BUILT_IN_NAMES.includes(key) ? `${PREFIXES[kind]}${key}` : key);
 
-/** The key of a column for a statistic of a metric. */
+/**
+ * The key of a column for a statistic of a metric.
+ *
+ * @param {string} metric
+ * @param {string} name
+ */
 const statistic = (metric, name) => (name === "last" ? metric : `${name}(${nameInQuery(metric)})`);
 
-/** Let the user choose; the new names of columns in their order, and those that were added, or null if nothing was changed. */
+/**
+ * Let the user choose; the new names of columns in their order, and those that were added, or null if nothing was changed.
+ *
+ * @param {string[]} columns
+ */
 export async function chooseColumns(columns) {
   forgetKeys();
   const keys = await jobKeys().catch((error) => {
@@ -30,12 +44,12 @@ export async function chooseColumns(columns) {
     return [];
   });
   const chosen = new Set(columns);
-  const search = byId("columns-search");
+  const search = byId("columns-search", HTMLInputElement);
   const show = () => fill(keys, chosen, search.value.trim().toLowerCase());
   search.value = "";
   search.oninput = show;
   show();
-  if ((await openDialog(byId("columns-dialog"))) !== "yes") return null;
+  if ((await openDialog(byId("columns-dialog", HTMLDialogElement))) !== "yes") return null;
   const added = [...chosen].filter((name) => !columns.includes(name));
   return {
     columns: withAdded(
@@ -46,7 +60,13 @@ export async function chooseColumns(columns) {
   };
 }
 
+/**
+ * @param {JobKey[]} keys
+ * @param {Set<string>} chosen
+ * @param {string} part
+ */
 function fill(keys, chosen, part) {
+  /** @type {ColumnBox} */
   const box = (name, label, title) =>
     make(
       "label",
@@ -61,7 +81,8 @@ function fill(keys, chosen, part) {
       }),
       label,
     );
-  const matches = (text) => text.toLowerCase().includes(part);
+  const matches = (/** @type {string} */ text) => text.toLowerCase().includes(part);
+  /** @type {[string, HTMLElement[]][]} */
   const sections = [
     [
       "Of the table",
@@ -85,6 +106,10 @@ function fill(keys, chosen, part) {
   );
 }
 
+/**
+ * @param {string} key
+ * @param {ColumnBox} box
+ */
 const metricRow = (key, box) =>
   make(
     "div",

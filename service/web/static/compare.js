@@ -11,7 +11,7 @@ import { connectCodes } from "./compare_code.js";
 import { asNumber, number, specValue } from "./format.js";
 import { memberChanges, withDistinctNames } from "./job_rows.js";
 import { chipOf, TERMINAL } from "./job_status.js";
-import { afterPaint, byId, confirmAction, data, make, setText, toast, toastError } from "./page.js";
+import { afterPaint, byId, confirmAction, data, make, maybeById, setText, toast, toastError, within } from "./page.js";
 import { hasRatios, ParallelCoordinates } from "./parallel_coordinates.js";
 import { inParts } from "./parts.js";
 import { AXES, RunCurves, SELECTED, TOKENS } from "./run_curves.js";
@@ -22,12 +22,17 @@ import { SweepRanking } from "./sweep_ranking.js";
 const REFRESH_INTERVAL = 5000; // milliseconds between two reads of runs that are not finished
 
 const DIGEST = /^sha256:[0-9a-f]{64}$/;
-const { runs } = data;
+/** @type {string[]} */
+const fieldNames = data.fields;
+const { runs } = /** @type {{ runs: Run[] }} */ (data);
 const runOf = new Map(runs.map((run) => [run.id, run]));
+/** @type {Api.SweepMember[]} */
 let members = data.detail?.members ?? [];
 let memberOf = byJob(members);
 const isOpenedEmpty = members.length === 0;
+/** @type {ChartGrid} */
 let grid;
+/** @type {() => void} */
 let showAxes;
 
 const parameters = new URLSearchParams(location.search);
@@ -36,6 +41,7 @@ const curves = new RunCurves(runs, view, { loaded: show, failed: restoreAxis });
 
 // -- reading -----------------------------------------------------------------------------------------------------------
 
+/** @type {Promise<void> | null} */
 let refreshing = null; // one at a time: reading many runs may take longer than the interval
 
 function refresh() {
@@ -46,8 +52,8 @@ function refresh() {
 }
 
 async function readChanges() {
-  const active = runs.filter((run) => !TERMINAL.has(run.status));
-  if (data.sweep && (active.length || ranking.sweep.state === "running")) await refreshSweep();
+  const active = runs.filter(({ status }) => !TERMINAL.has(status));
+  if (data.sweep && (active.length || ranking?.sweep.state === "running")) await refreshSweep();
   if (!active.length) return;
   for (const run of active) {
     const { status, metrics } = memberOf.get(run.id) ?? (await call(`/v1/jobs/${run.id}`));
@@ -60,17 +66,19 @@ async function readChanges() {
   if (await curves.reload()) grid.redraw();
 }
 
+/** @param {Api.SweepMember[]} list */
 function byJob(list) {
   return new Map(list.map((member) => [member.job_id, member]));
 }
 
+/** @param {{ size: number }} options */
 const sweepSize = ({ size }) => `${size} ${size === 1 ? "job" : "jobs"}`;
 
 async function refreshSweep() {
   const sweep = await call(`/v1/sweeps/${data.sweep}`);
   ({ members } = sweep);
   memberOf = byJob(members);
-  ranking.show(sweep);
+  ranking?.show(sweep);
   setText(byId("sweep-size"), sweepSize(sweep));
   if (runs.length) parallel?.show(coordinates());
   const added = members.filter((member) => member.status && !runOf.has(member.job_id)).length;
@@ -82,15 +90,19 @@ async function refreshSweep() {
   setText(byId("show-new"), `Show the curves of ${added} new ${added === 1 ? "run" : "runs"}`);
 }
 
-/** Add metrics to the lists and the charts; the first ones that the runs have are selected. */
+/**
+ * Add metrics to the lists and the charts; the first ones that the runs have are selected.
+ *
+ * @param {string[]} keys
+ */
 function addMetrics(keys) {
   if (!view.key && keys.length) {
     view.key = [data.detail?.metric, "train/loss"].find((key) => keys.includes(key)) ?? keys[0];
     view.outcome ||= view.key;
   }
   for (const [select, selected, none] of [
-    [byId("key"), view.key, "none yet"],
-    [byId("outcome"), view.outcome, "no metric yet"],
+    [maybeById("key", HTMLSelectElement), view.key, "none yet"],
+    [maybeById("outcome", HTMLSelectElement), view.outcome, "no metric yet"],
   ]) {
     if (!select) continue;
     const known = Array.from(select.options, (option) => option.value);
@@ -109,7 +121,11 @@ function addMetrics(keys) {
 // -- showing -----------------------------------------------------------------------------------------------------------
 
 const jobNames = new Map(runs.map(({ id, name }) => [id, name]));
-/** The name of a member of the sweep with its number, since all have the same name. */
+/**
+ * The name of a member of the sweep with its number, since all have the same name.
+ *
+ * @param {Api.SweepMember} member
+ */
 const memberName = (member) =>
   `${jobNames.get(member.job_id) ?? [...jobNames.values(), data.detail.name][0]} #${member.number}`;
 for (const member of members) {
@@ -119,17 +135,24 @@ for (const member of members) {
 withDistinctNames(runs).forEach(({ name }, n) => {
   runs[n].name = name;
 });
+/** @type {Map<string, HTMLElement>} */
 const rows = new Map(); // of the table, by run; made in parts
 const order = new RowOrder(orderRows);
+/** @type {Set<string> | null} */
 let passing = null; // the ids of the runs that pass the filters of the coordinates; null: all
 
-/** A value of a spec; of a digest the beginning, which is enough to tell two apart. */
+/**
+ * A value of a spec; of a digest the beginning, which is enough to tell two apart.
+ *
+ * @param {any} value
+ */
 function valueCell(value) {
   return DIGEST.test(value)
     ? make("td", { class: "mono", text: `${value.slice(0, 19)}…`, title: value })
     : make("td", { text: specValue(value) });
 }
 
+/** @param {Run} run */
 function tableRow(run) {
   const others = data.sweep ? [] : runs.filter((other) => other !== run).map((other) => other.id);
   return make(
@@ -160,22 +183,24 @@ function tableRow(run) {
 }
 
 function showTable() {
-  byId("runs").tHead.append(
-    make(
-      "tr",
-      {},
-      order.head("name", {}, "Run"),
-      order.head("status", {}, "Status"),
-      ...data.fields.map((text, n) => order.head(n, { class: "mono" }, text)),
-      ...["Last", "Min", "Max"].map((text) =>
-        order.head(text.toLowerCase(), { class: "right" }, `${text} `, make("span", { class: "mono metric" })),
+  byId("runs", HTMLTableElement)
+    .createTHead()
+    .append(
+      make(
+        "tr",
+        {},
+        order.head("name", {}, "Run"),
+        order.head("status", {}, "Status"),
+        ...fieldNames.map((text, n) => order.head(n, { class: "mono" }, text)),
+        ...["Last", "Min", "Max"].map((text) =>
+          order.head(text.toLowerCase(), { class: "right" }, `${text} `, make("span", { class: "mono metric" })),
+        ),
+        make("th", {}, make("span", { class: "visually-hidden", text: "Remove" })),
       ),
-      make("th", {}, make("span", { class: "visually-hidden", text: "Remove" })),
-    ),
-  );
+    );
   if (runs.length > 1)
     setText(
-      byId("runs-title").querySelector("small"),
+      within(byId("runs-title"), "small"),
       data.fields.length ? "and the fields in which their specs differ" : "their specs are the same",
     );
   showTableValues();
@@ -184,7 +209,13 @@ function showTable() {
     .then(orderRows); // it is below the charts
 }
 
-/** What a column sorts a run by. */
+/**
+ * What a column sorts a run by.
+ *
+ * @param {Run} run
+ * @param {string | number} column
+ * @returns {any}
+ */
 function keyOf(run, column) {
   if (typeof column === "number") return run.values[column];
   return { name: run.name, status: statusOf(run).text, ...lastAndEnds(run) }[column];
@@ -193,10 +224,18 @@ function keyOf(run, column) {
 /** Put the rows in the chosen order. */
 function orderRows() {
   if (rows.size === runs.length)
-    order.sorted(runs, keyOf).forEach((run, n) => place(byId("runs").tBodies[0], rows.get(run.id), n));
+    order.sorted(runs, keyOf).forEach((run, n) => {
+      const row = rows.get(run.id);
+      if (row) place(byId("runs", HTMLTableElement).tBodies[0], row, n);
+    });
 }
 
-/** Add a run to the table as it is now. */
+/**
+ * Add a run to the table as it is now.
+ *
+ * @param {Run} run
+ * @param {number} n
+ */
 function addRow(run, n) {
   const row = tableRow(run);
   rows.set(run.id, row);
@@ -206,18 +245,24 @@ function addRow(run, n) {
   row.addEventListener("pointerleave", () => highlight(null));
   showStatus(run);
   showValues(run, n);
-  byId("runs").tBodies[0].append(row);
+  byId("runs", HTMLTableElement).tBodies[0].append(row);
 }
 
 function showTableValues() {
-  for (const element of byId("runs").tHead.querySelectorAll(".metric")) setText(element, view.key);
+  for (const element of byId("runs", HTMLTableElement).createTHead().querySelectorAll(".metric"))
+    setText(element, view.key);
   runs.forEach(showValues);
   if (order.column !== null) orderRows();
 }
 
-/** The status of a run; that of a sweep's member is what the sweep has decided. */
+/**
+ * The status of a run; that of a sweep's member is what the sweep has decided.
+ *
+ * @param {Run} run
+ */
 const statusOf = (run) => chipOf({ state: memberOf.get(run.id)?.state, status: run.status });
 
+/** @param {Run} run */
 function showStatus(run) {
   const chip = rows.get(run.id)?.querySelector(".chip");
   if (!chip) return;
@@ -226,7 +271,11 @@ function showStatus(run) {
   chip.className = `chip ${tone}`;
 }
 
-/** The last, smallest and largest value of a run's selected curve; null without one. */
+/**
+ * The last, smallest and largest value of a run's selected curve; null without one.
+ *
+ * @param {Run} run
+ */
 function lastAndEnds(run) {
   const values = curves.curveOf(run, view.key)?.y ?? [];
   const finite = values.filter(Number.isFinite);
@@ -234,15 +283,24 @@ function lastAndEnds(run) {
   return { last: values.at(-1), min: finite.length ? low : null, max: finite.length ? high : null };
 }
 
-/** Show the colour of a run and the last, smallest and largest value of its selected curve. */
+/**
+ * Show the colour of a run and the last, smallest and largest value of its selected curve.
+ *
+ * @param {Run} run
+ * @param {number} n
+ */
 function showValues(run, n) {
   const row = rows.get(run.id);
   if (!row) return;
-  row.querySelector(".swatch").style.background = swatchColour(n, runs.length);
-  for (const [name, value] of Object.entries(lastAndEnds(run))) setText(row.querySelector(`.${name}`), number(value));
+  within(row, ".swatch").style.background = swatchColour(n, runs.length);
+  for (const [name, value] of Object.entries(lastAndEnds(run))) setText(within(row, `.${name}`), number(value));
 }
 
-/** Show curves that were loaded. */
+/**
+ * Show curves that were loaded.
+ *
+ * @param {string[]} keys
+ */
 function show(keys) {
   grid.redraw(keys);
   if (!keys.includes(view.key)) return;
@@ -266,13 +324,16 @@ function show(keys) {
 function coordinates() {
   const fields = [...new Set(members.flatMap((member) => Object.keys(member.values)))];
   return {
-    logarithmic: [...fields.map((field) => ranking.logarithmic(field)), hasRatios(view.outcome) ? null : false],
+    logarithmic: [
+      ...fields.map((field) => ranking?.logarithmic(field) ?? null),
+      hasRatios(view.outcome) ? null : false,
+    ],
     axes: [...fields, view.outcome || "no metric yet"],
     lines: members
       .filter((member) => runOf.has(member.job_id))
       .map((member) => ({
         id: member.job_id,
-        name: runOf.get(member.job_id).name,
+        name: runOf.get(member.job_id)?.name ?? "",
         values: [
           ...fields.map((field) => member.values[field] ?? null),
           asNumber(member.metrics[view.outcome] ?? null),
@@ -283,20 +344,24 @@ function coordinates() {
 
 // -- actions of the user -----------------------------------------------------------------------------------------------
 
-/** Highlight one run in the curves, the coordinates and the table; null: none. */
+/**
+ * Highlight one run in the curves, the coordinates and the table; null: none.
+ *
+ * @param {string | null} id
+ */
 function highlight(id) {
   if (curves.highlighted === id) return;
-  rows.get(curves.highlighted)?.classList.remove("highlighted");
+  rows.get(curves.highlighted ?? "")?.classList.remove("highlighted");
   curves.highlighted = id;
-  rows.get(id)?.classList.add("highlighted");
+  rows.get(id ?? "")?.classList.add("highlighted");
   parallel?.highlight(id);
   grid.redraw();
 }
 
 /** Show the button that cancels a sweep while any member is not finished. */
 function showCancelButton() {
-  if (byId("cancel"))
-    byId("cancel").hidden = runs.every((run) => TERMINAL.has(run.status)) && ranking.sweep.state !== "running";
+  const button = maybeById("cancel");
+  if (button) button.hidden = runs.every((run) => TERMINAL.has(run.status)) && ranking?.sweep.state !== "running";
 }
 
 async function cancelSweep() {
@@ -315,7 +380,11 @@ async function cancelSweep() {
   await refresh().catch(() => {});
 }
 
-/** Return to the axis of the loaded curves if the service refuses the chosen one. */
+/**
+ * Return to the axis of the loaded curves if the service refuses the chosen one.
+ *
+ * @param {Error} error
+ */
 function restoreAxis(error) {
   toastError(error);
   if (!(error instanceof ApiError) || view.axis === curves.loadedAxis) return;
@@ -323,13 +392,21 @@ function restoreAxis(error) {
   showAxes();
 }
 
-/** Change the view of the charts. */
+/**
+ * Change the view of the charts.
+ *
+ * @param {Partial<ChartsView>} values
+ */
 function changeView(values) {
   grid.change("axis" in values ? { ...values, range: null } : values);
   byId("reset-zoom").hidden = view.range === null;
 }
 
-/** Select a metric for the table and the large chart, or for the coordinates. */
+/**
+ * Select a metric for the table and the large chart, or for the coordinates.
+ *
+ * @param {{ key?: string, outcome?: string }} values
+ */
 function select(values) {
   Object.assign(view, values);
   const address = new URLSearchParams(location.search);
@@ -342,8 +419,9 @@ function select(values) {
   show([view.key]);
 }
 
-const parallel = byId("parallel")
-  ? new ParallelCoordinates(byId("parallel"), {
+const coordinatesBox = maybeById("parallel");
+const parallel = coordinatesBox
+  ? new ParallelCoordinates(coordinatesBox, {
       highlight,
       filtered: (ids) => {
         passing = ids;
@@ -355,8 +433,9 @@ const parallel = byId("parallel")
 function start() {
   parallel?.show(coordinates());
   addMetrics(data.keys);
-  byId("key").addEventListener("change", () => select({ key: byId("key").value }));
-  byId("outcome")?.addEventListener("change", () => select({ outcome: byId("outcome").value }));
+  const [key, outcome] = [byId("key", HTMLSelectElement), maybeById("outcome", HTMLSelectElement)];
+  key.addEventListener("change", () => select({ key: key.value }));
+  outcome?.addEventListener("change", () => select({ outcome: outcome.value }));
   grid = new ChartGrid(byId("charts"), view, curves, {
     onRange: (range) => {
       byId("reset-zoom").hidden = range === null;
@@ -367,7 +446,7 @@ function start() {
   showAxes = connectChartTools(view, changeView, () => curves.axes());
   connectCombination(view, changeView, () => curves.keys);
   showCancelButton();
-  byId("cancel")?.addEventListener("click", cancelSweep);
+  maybeById("cancel")?.addEventListener("click", cancelSweep);
   showTable();
   setInterval(() => {
     if (!document.hidden) refresh().catch(() => {});
@@ -379,7 +458,7 @@ const ranking = data.detail
       if (runs.length) highlight(id);
     })
   : null;
-byId("show-new")?.addEventListener("click", () => location.reload());
+maybeById("show-new")?.addEventListener("click", () => location.reload());
 if (runs.length) {
   start();
   connectCodes(runs);
@@ -388,7 +467,7 @@ if (runs.length) {
     if (!document.hidden) refreshSweep().catch(() => {});
   }, REFRESH_INTERVAL);
 connectPicker(
-  byId("search"),
+  byId("search", HTMLInputElement),
   byId("search-results"),
   runs.map((run) => run.id),
 );

@@ -1,15 +1,19 @@
 // A text area with line numbers, indentation with Tab, and notes at lines with problems.
 
-import { make, parts } from "./page.js";
+import { make, parts, within } from "./page.js";
 
 const INDENT = "  ";
 
 export class Editor {
-  /** `root` has a gutter, a text area and a layer for notes; `changed()` is called on every change of the text. */
+  /**
+   * @param {HTMLElement} root has a gutter, a text area and a layer for notes.
+   * @param {() => void} changed is called on every change of the text.
+   */
   constructor(root, changed) {
-    this.area = root.querySelector("textarea");
-    this.gutter = root.querySelector(".gutter");
-    this.notes = root.querySelector(".notes");
+    this.area = within(root, "textarea", HTMLTextAreaElement);
+    this.gutter = within(root, ".gutter");
+    this.notes = within(root, ".notes");
+    /** @type {Map<number, string[]>} */
     this.notesByLine = new Map();
     this.tabLeaves = false; // after Escape, Tab moves the focus
     this.area.addEventListener("input", () => {
@@ -27,7 +31,11 @@ export class Editor {
     return this.area.value;
   }
 
-  /** Replace the text in a way that can be undone. */
+  /**
+   * Replace the text in a way that can be undone.
+   *
+   * @param {string} text
+   */
   replace(text) {
     this.area.focus({ preventScroll: true });
     this.area.select();
@@ -35,7 +43,11 @@ export class Editor {
     this.area.setSelectionRange(0, 0);
   }
 
-  /** Insert text at the selection. `execCommand` keeps the undo history, which setting the value would clear. */
+  /**
+   * Insert text at the selection. `execCommand` keeps the undo history, which setting the value would clear.
+   *
+   * @param {string} text
+   */
   type(text) {
     const done = text ? document.execCommand("insertText", false, text) : document.execCommand("delete");
     if (!done) {
@@ -44,7 +56,11 @@ export class Editor {
     }
   }
 
-  /** Show notes: pairs of a line, from 0, and a message. */
+  /**
+   * Show notes: pairs of a line, from 0, and a message.
+   *
+   * @param {[number, string][]} notes
+   */
   setNotes(notes) {
     this.notesByLine = new Map();
     for (const [line, message] of notes) this.notesByLine.set(line, [...(this.notesByLine.get(line) ?? []), message]);
@@ -52,7 +68,11 @@ export class Editor {
     this.drawLines();
   }
 
-  /** Move the cursor to the end of a line. */
+  /**
+   * Move the cursor to the end of a line.
+   *
+   * @param {number} line
+   */
   goTo(line) {
     const end = this.text
       .split("\n")
@@ -85,6 +105,7 @@ export class Editor {
     );
   }
 
+  /** @param {KeyboardEvent} event */
   onKey(event) {
     if (event.key === "Escape") {
       this.tabLeaves = true;
@@ -106,9 +127,10 @@ export class Editor {
   /** The indentation of the cursor's line, one level deeper after the name of a section. */
   nextIndentation() {
     const line = this.text.slice(0, this.area.selectionStart).split("\n").at(-1);
-    return /^\s*/.exec(line)[0] + (/:\s*$/.test(line) ? INDENT : "");
+    return line.slice(0, line.search(/\S|$/)) + (/:\s*$/.test(line) ? INDENT : "");
   }
 
+  /** @param {boolean} outdent */
   indent(outdent) {
     const { selectionStart: from, selectionEnd: to } = this.area;
     if (from === to && !outdent) {

@@ -4,18 +4,29 @@
 import { count } from "./format.js";
 import { formatTimes, make, parts } from "./page.js";
 
-/** What an event states; null if it is an entry of its own. */
+/**
+ * What an event states; null if it is an entry of its own.
+ *
+ * @param {Api.EventResource} event
+ */
 const kindOf = ({ type, message, data }) =>
   type === "status"
     ? JSON.stringify([data.status, data.reason, message.replace(/ Ahead: .*/, "").replaceAll(/\d+/g, "0")])
     : null;
 
 export class EventList {
+  /** @param {HTMLElement} root */
   constructor(root) {
-    Object.assign(this, { root, entries: [] });
+    this.root = root;
+    /** @type {Entry[]} */
+    this.entries = [];
   }
 
-  /** Show a new event, or with `isOlder` one before those that are shown. */
+  /**
+   * Show a new event, or with `isOlder` one before those that are shown.
+   *
+   * @param {Api.EventResource} event
+   */
   add(event, { isOlder = false } = {}) {
     const kind = kindOf(event);
     const neighbour = this.entries.at(isOlder ? -1 : 0);
@@ -35,6 +46,7 @@ export class EventList {
     }
   }
 
+  /** @param {Entry} entry */
   fill({ size, newest, oldest, item }) {
     const repeated =
       size > 1

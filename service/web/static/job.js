@@ -26,6 +26,7 @@ import { isSystem } from "./system_charts.js";
 const TEXT_TASKS = new Set(["causal_lm", "sequence_classification", "text_embedding"]); // whose data has accounts
 const REFRESH_INTERVAL = 5000; // milliseconds; refreshes clocks, and a finished job, which may have been retried
 
+/** @type {Job} */
 let job = data.job;
 const root = `/v1/jobs/${job.id}`;
 const store = new CurveStore(job.id, job.attempt?.execution ?? null, job.attempt?.resumed_from_step);
@@ -35,8 +36,10 @@ const samples = new JobSamples(job.id);
 const accounts = new JobData(job.id);
 const media = new JobMedia(job.id);
 const logs = new LogView(job, () => listen());
+/** @type {{ close: () => void, last: () => string | null } | undefined} */
 let stream;
 
+/** @param {Partial<Job>} change */
 function update(change) {
   const wasTerminal = TERMINAL.has(job.status);
   job = { ...job, ...change };
@@ -49,13 +52,14 @@ function update(change) {
   showScript();
 }
 
+/** @type {number | null} */
 let attemptOfScript = null;
 
 /** Show the batch script of the current attempt where its section is open. */
 async function showScript() {
   const { number, submitted_at: submittedAt } = job.attempt ?? {};
-  if (!byId("script").open || !submittedAt || number === attemptOfScript) return;
-  attemptOfScript = number;
+  if (!byId("script", HTMLDetailsElement).open || !submittedAt || number === attemptOfScript) return;
+  attemptOfScript = number ?? null;
   const response = await call(`${root}/script`).catch(toastError);
   if (response) byId("script-text").textContent = response.script;
   else attemptOfScript = null;
@@ -63,8 +67,13 @@ async function showScript() {
 
 // -- reads of the API, at most one of each kind in a second ------------------------------------------------------------
 
-/** A function that runs `work` at once, and once more after a second if it is called meanwhile. */
+/**
+ * A function that runs `work` at once, and once more after a second if it is called meanwhile.
+ *
+ * @param {() => Promise<void>} work
+ */
 function throttled(work) {
+  /** @type {Promise<void> | null} */
   let running = null;
   let requested = false;
   return function run() {
@@ -82,6 +91,7 @@ function throttled(work) {
 
 const readJob = throttled(async () => update(await call(root)));
 
+/** @type {Api.AttemptResource[]} */
 let attempts = [];
 
 const readAttempts = throttled(async () => {
@@ -142,6 +152,7 @@ function listen() {
   stream = follow(`${root}/stream?rank=${encodeURIComponent(logs.rank)}`, { after, onState, on: handlers });
 }
 
+/** @param {"live" | "lost" | ""} state */
 function onState(state) {
   showConnection(state);
   if (state === "live" && wasLost) {
@@ -156,6 +167,7 @@ function onState(state) {
   wasLost = state === "lost";
 }
 
+/** @type {Handlers} */
 const handlers = {
   status(change) {
     update({ ...change, progress: change.progress ?? job.progress });
@@ -178,7 +190,7 @@ const handlers = {
       readCurves();
     } // points were deleted
   },
-  metrics(report) {
+  metrics(/** @type {MetricsReport} */ report) {
     const { hasNewMetric, unknownCut, resumedFrom } = store.add(report);
     charts.addPoints(report);
     if (resumedFrom !== null) readAttempts(); // the attempt has its new resumed_from_step now
@@ -217,7 +229,7 @@ connectActions(
   },
 );
 
-onOpen(byId("script"), showScript);
+onOpen(byId("script", HTMLDetailsElement), showScript);
 connectArtifacts(job.id, () => TERMINAL.has(job.status));
 connectLineage(job);
 connectCode(job);

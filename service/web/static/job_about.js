@@ -3,19 +3,24 @@
 import { urlOf } from "./address.js";
 import { call } from "./api.js";
 import { markdown } from "./markdown.js";
-import { byId, make, setText, submitDialog, toast } from "./page.js";
+import { byId, make, maybeById, setText, submitDialog, toast, within } from "./page.js";
 
 const MAX_LABEL = 24;
 const FORKED_FROM = "forked_from"; // trainyard.contract.wire.lineage
 
+/** @type {string | undefined} */
 let shown;
 
-/** Show the name, tags, notes and metadata of a job. */
+/**
+ * Show the name, tags, notes and metadata of a job.
+ *
+ * @param {Job} job
+ */
 export function showAbout(job) {
   const state = JSON.stringify([job.name, job.tags, job.notes, job.metadata, job.archived]);
   if (state === shown) return; // an update must not end a selection of text
   shown = state;
-  setText(document.querySelector("h1"), job.name);
+  setText(within(document, "h1"), job.name);
   const labels = Object.entries(job.metadata ?? {}).map(([name, value]) => label(name, value));
   const tags = Object.entries(job.tags ?? {}).map(([name, value]) =>
     make("span", { class: "tag", text: value ? `${name}=${value}` : name }),
@@ -29,7 +34,12 @@ export function showAbout(job) {
   byId("notes").hidden = !job.notes;
 }
 
-/** An entry of a job's metadata. A long value is shortened; the job from which this one was forked is a link. */
+/**
+ * An entry of a job's metadata. A long value is shortened; the job from which this one was forked is a link.
+ *
+ * @param {string} name
+ * @param {string} value
+ */
 function label(name, value) {
   const text = value.length > MAX_LABEL ? `${value.slice(0, MAX_LABEL)}…` : value;
   const isJob = name === FORKED_FROM && /^job_\w+$/.test(value);
@@ -41,11 +51,17 @@ function label(name, value) {
   );
 }
 
-/** Connect the button that changes them; `changed(job)` gets the job afterwards. */
+/**
+ * Connect the button that changes them; `changed(job)` gets the job afterwards.
+ *
+ * @param {() => Job} current
+ * @param {(job: Job) => void} changed
+ */
 export function connectAbout(current, changed) {
-  byId("edit")?.addEventListener("click", async () => {
+  maybeById("edit")?.addEventListener("click", async () => {
     const job = current();
-    const [name, tags, notes] = ["edit-name", "edit-tags", "edit-notes"].map(byId);
+    const [name, tags] = [byId("edit-name", HTMLInputElement), byId("edit-tags", HTMLInputElement)];
+    const notes = byId("edit-notes", HTMLTextAreaElement);
     name.value = job.name;
     tags.value = Object.entries(job.tags ?? {})
       .map(([tag, value]) => (value ? `${tag}=${value}` : tag))
@@ -58,10 +74,16 @@ export function connectAbout(current, changed) {
           body: changesOf(job, name.value, tags.value, notes.value),
         }),
       );
-    if (await submitDialog(byId("edit-dialog"), send)) toast("Saved.");
+    if (await submitDialog(byId("edit-dialog", HTMLDialogElement), send)) toast("Saved.");
   });
 }
 
+/**
+ * @param {Job} job
+ * @param {string} name
+ * @param {string} tags
+ * @param {string} notes
+ */
 function changesOf(job, name, tags, notes) {
   const wanted = Object.fromEntries(
     tags

@@ -6,9 +6,13 @@ import { showDiff } from "./code_diff.js";
 import { count } from "./format.js";
 import { byId, make, setText } from "./page.js";
 
-/** Connect the section of a job's code; it is hidden if the job has none. */
+/**
+ * Connect the section of a job's code; it is hidden if the job has none.
+ *
+ * @param {Job} job
+ */
 export function connectCode(job) {
-  const section = byId("code");
+  const section = byId("code", HTMLDetailsElement);
   const digest = job.spec.code;
   const { git_commit: commit, git_branch: branch, git_dirty: dirty } = job.metadata;
   section.hidden = !digest && !commit;
@@ -31,9 +35,11 @@ export function connectCode(job) {
   if (digest) section.addEventListener("toggle", () => showChanges(digest), { once: true });
 }
 
+/** @param {string} digest */
 const archiveLink = (digest) =>
   make("a", { href: urlOf(`/v1/code/${encodeURIComponent(digest)}`), download: true, text: digest });
 
+/** @param {string} digest */
 async function showChanges(digest) {
   setText(byId("code-state"), "Reading…");
   try {

@@ -6,9 +6,13 @@ import { count } from "./format.js";
 import { tone } from "./job_status.js";
 import { byId, make, onOpen, toastError } from "./page.js";
 
-/** Connect the section of a job's lineage. */
+/**
+ * Connect the section of a job's lineage.
+ *
+ * @param {Job} job
+ */
 export function connectLineage(job) {
-  onOpen(byId("lineage"), () => {
+  onOpen(byId("lineage", HTMLDetailsElement), () => {
     call(`/v1/jobs/${job.id}/lineage`).then(
       (lineage) => byId("lineage-list").replaceChildren(treeOf(job, lineage)),
       toastError,
@@ -16,7 +20,12 @@ export function connectLineage(job) {
   });
 }
 
-/** The tree: the oldest ancestor is its root, and the job is below the youngest one. */
+/**
+ * The tree: the oldest ancestor is its root, and the job is below the youngest one.
+ *
+ * @param {Job} job
+ * @param {Api.JobLineage} lineage
+ */
 function treeOf(job, lineage) {
   const made = lineage.versions.map((version) => item("model", versionLink(version)));
   const forks = lineage.forks.map((fork) => item("fork", ...related(fork)));
@@ -45,13 +54,20 @@ function treeOf(job, lineage) {
   return tree;
 }
 
+/** @param {string} text */
 const hint = (text) => make("li", { class: "hint", text });
 
+/**
+ * @param {string} kind
+ * @param {...Child} content
+ */
 const item = (kind, ...content) => make("li", {}, make("span", { class: "kind", text: kind }), " ", ...content);
 
+/** @param {{ model: string, version: number, step: number | null }} options */
 const versionLink = ({ model, version, step }) =>
   make("a", { href: urlOf("/models"), text: `${model}@${version}${step === null ? "" : `, step ${count(step)}`}` });
 
+/** @param {Api.UsedData} used */
 function dataName({ text, file_id: fileId, file_name: name, digest }) {
   const shown = make("span", {
     class: "mono",
@@ -61,19 +77,35 @@ function dataName({ text, file_id: fileId, file_name: name, digest }) {
   return fileId && name ? make("a", { href: urlOf("/files") }, shown) : shown;
 }
 
-/** What the later of two jobs took: the checkpoint of a step, or only the spec. */
+/**
+ * What the later of two jobs took: the checkpoint of a step, or only the spec.
+ *
+ * @param {number | null} step
+ */
 const taken = (step) => (step === null ? "without its checkpoint" : `checkpoint of step ${count(step)}`);
 
-/** A job that waits for the other one, or for which it waits: its name, when the later one starts, and its status. */
+/**
+ * A job that waits for the other one, or for which it waits: its name, when the later one starts, and its status.
+ *
+ * @param {Api.RelatedDependency} related
+ */
 function dependency({ job_id: id, name, status, any_end: anyEnd }) {
   const end = anyEnd ? "any end" : "success";
   if (name === null) return [make("span", { class: "mono", text: id }), ` deleted or not visible; ${end}`];
   return [jobLink(id, name), ` ${end} `, make("span", { class: `chip ${tone(status)}`, text: status })];
 }
 
+/**
+ * @param {string} id
+ * @param {string} name
+ */
 const jobLink = (id, name) => make("a", { href: urlOf(`/jobs/${encodeURIComponent(id)}`), text: name });
 
-/** A job by its name, the step of the checkpoint between the two, and its status. */
+/**
+ * A job by its name, the step of the checkpoint between the two, and its status.
+ *
+ * @param {Api.RelatedJob} related
+ */
 function related({ job_id: id, name, status, step, continues }) {
   if (name === null) return [make("span", { class: "mono", text: id }), ` deleted or not visible; ${taken(step)}`];
   return [

@@ -13,8 +13,10 @@ const SHOWN = 16; // items of one step
 
 /** The panels of a job's media; the section is hidden until there are some. */
 export class JobMedia {
+  /** @param {string} jobId */
   constructor(jobId) {
     this.root = `/v1/jobs/${jobId}`;
+    /** @type {Map<string, Panel>} */
     this.panels = new Map(); // by key
     this.limit = PANELS;
     this.seen = new IntersectionObserver(
@@ -22,7 +24,7 @@ export class JobMedia {
         for (const { isIntersecting, target } of entries)
           if (isIntersecting) {
             this.seen.unobserve(target);
-            this.panels.get(target.dataset.key).read();
+            if (target instanceof HTMLElement) this.panels.get(target.dataset.key ?? "")?.read();
           }
       },
       { rootMargin: "200px" },
@@ -35,6 +37,7 @@ export class JobMedia {
 
   /** Read which keys there are, and the items of those that have more. */
   async load() {
+    /** @type {Api.MediaKeyResource[]} */
     this.keys = (await call(`${this.root}/media/keys`)).data;
     byId("media").hidden = !this.keys.length;
     this.add();
@@ -57,9 +60,14 @@ export class JobMedia {
 }
 
 class Panel {
+  /**
+   * @param {string} root
+   * @param {Api.MediaKeyResource} known
+   */
   constructor(root, known) {
     this.root = root;
     this.known = known;
+    /** @type {[number, Api.MediaResource[]][]} */
     this.steps = [];
     this.range = make("input", {
       type: "range",
@@ -83,10 +91,12 @@ class Panel {
     this.range.addEventListener("input", () => {
       this.label();
       clearTimeout(this.timer);
+      /** @type {number | undefined} */
       this.timer = setTimeout(() => this.show(), 80); // one read for a drag over many steps
     });
   }
 
+  /** @param {Api.MediaKeyResource} known */
   update(known) {
     const changed = known.count !== this.known.count || known.last_step !== this.known.last_step;
     this.known = known;
@@ -105,7 +115,7 @@ class Panel {
       return;
     }
     if (!this.steps.length) return;
-    this.range.max = this.steps.length - 1;
+    this.range.max = String(this.steps.length - 1);
     if (follows) this.range.value = this.range.max;
     this.range.hidden = this.steps.length === 1;
     this.label();
@@ -127,14 +137,20 @@ class Panel {
     this.content.replaceChildren(...views, ...left);
   }
 
+  /** @param {Api.MediaResource} item */
   async view(item) {
     const caption = item.caption ? [make("figcaption", { text: item.caption })] : [];
     if (item.histogram)
-      return make("figure", {}, ...histogramView([{ step: item.step, ...item.histogram }]), ...caption);
-    const url = artifactUrl(this.root, item.path);
+      return make(
+        "figure",
+        {},
+        ...histogramView([{ bins: [], values: [], ...item.histogram, step: item.step }]),
+        ...caption,
+      );
+    const url = artifactUrl(this.root, item.path ?? "");
     const file = make("a", { href: urlOf(url), download: true, text: "Download" });
     const parts = await viewOf(url, {
-      path: item.path,
+      path: item.path ?? "",
       size: null,
       type: item.type,
       alt: item.caption ?? `${item.key}, step ${item.step}`,
@@ -143,7 +159,9 @@ class Panel {
   }
 }
 
+/** @param {Api.MediaResource[]} items */
 function grouped(items) {
+  /** @type {Map<number, Api.MediaResource[]>} */
   const groups = new Map();
   for (const item of items) groups.set(item.step, [...(groups.get(item.step) ?? []), item]);
   return groups;

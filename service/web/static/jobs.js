@@ -12,7 +12,7 @@ import { JobList } from "./job_list.js";
 import { evaluationOf, LOSS, mayEvaluate, METRIC, metricsChange, rowFields, withDistinctNames } from "./job_rows.js";
 import { TERMINAL } from "./job_status.js";
 import { rememberTable } from "./last_table.js";
-import { byId, data, formatTimes, setText, showConnection, toastError, visitor } from "./page.js";
+import { around, byId, data, formatTimes, setText, showConnection, toastError, visitor, within } from "./page.js";
 import { queryBox } from "./query_box.js";
 import { RowSelection } from "./row_selection.js";
 import { SavedViews } from "./saved_views.js";
@@ -39,9 +39,12 @@ const SAMPLED = 50; // first jobs that decide what columns are like
 const VALUES_INTERVAL = 5000; // milliseconds between two reads of columns whose values change
 
 const parameters = () => new URLSearchParams(location.search);
+/** @type {TableView} */
 const view = readTableView(parameters(), evaluationOf(data.jobs));
 const selected = new Set(view.selected);
+/** @type {Set<string>} */
 const closed = new Set();
+/** @type {Map<string, Group>} */
 let groups = new Map();
 
 const jobs = new JobList(data, requested, (isNew) => {
@@ -54,11 +57,11 @@ const members = new SweepMembers(() => {
   table.refresh();
   showCharts(selectedJobs());
 });
-const charts = new SelectionCharts(byId("charts-panel"));
+const charts = new SelectionCharts();
 const rows = new TableRows({
   selected,
   job: (id) => jobs.get(id),
-  group: (id) => ({ ...groups.get(id), columns: groupColumns(), closed: closed.has(id) }),
+  group: (id) => shownGroup(groups.get(id)),
   sweep: (id) => members.nameOf(id),
   note: (id) => members.changesOf(id),
   curve: (id) => sparklines.valuesOf(id),
@@ -70,7 +73,7 @@ const table = new VirtualRows(byId("rows"), {
   fill: (row, id) => rows.fill(row, id),
   kindOf: (id) => rows.kindOf(id),
   visible(ids) {
-    const visible = ids.map((id) => jobs.get(id) ?? groups.get(id)?.jobs[0]).filter(Boolean);
+    const visible = ids.flatMap((id) => jobs.get(id) ?? groups.get(id)?.jobs[0] ?? []);
     if (view.columns.includes("loss"))
       sparklines.request(visible.filter((job) => job.metrics[LOSS] !== null && job.metrics[LOSS] !== undefined));
     members.request(visible);
@@ -88,7 +91,10 @@ const selection = new RowSelection(byId("rows"), heads.all, {
 });
 const box = queryBox({ apply: (where) => changeView({ where }), edited: showEdited });
 
+const searchField = within(byId("filters"), '[name="search"]', HTMLInputElement);
 const groupColumns = () => groupKeys(view.group).map(columnOf);
+/** @param {Group | undefined} group */
+const shownGroup = (group) => group && { ...group, columns: groupColumns(), closed: closed.has(group.id) };
 
 // -- reading -----------------------------------------------------------------------------------------------------------
 
@@ -118,7 +124,11 @@ async function reload() {
   }
 }
 
-/** Say what is wrong with the query, and show no jobs: those of the former one need not match. */
+/**
+ * Say what is wrong with the query, and show no jobs: those of the former one need not match.
+ *
+ * @param {string} message
+ */
 function refuse(message) {
   isRefused = true;
   box.showError(message);
@@ -164,13 +174,13 @@ function show() {
 function alignHeads() {
   const first = jobs.all().slice(0, SAMPLED);
   for (const column of orderedColumns()) {
-    const head = document.querySelector(`th[data-column="${CSS.escape(column.name)}"]`);
+    const head = within(document, `th[data-column="${CSS.escape(column.name)}"]`);
     if (column.isValue)
       head.classList.toggle(
         "right",
         first.some((job) => typeof column.valueOf(job) === "number"),
       );
-    head.querySelector(".statistic").hidden = ![...groups.values()].some((group) =>
+    within(head, ".statistic").hidden = ![...groups.values()].some((group) =>
       isAveraged(group.jobs.map((job) => column.valueOf(job))),
     );
   }
@@ -239,6 +249,7 @@ const orderedColumns = () =>
 
 // -- the view is stored in the address ---------------------------------------------------------------------------------
 
+/** @param {(address: URLSearchParams) => void} change */
 function storeAddress(change = () => {}) {
   const changed = writeTableView(view, parameters());
   change(changed);
@@ -253,20 +264,24 @@ function showAddress() {
   rememberTable(address);
   address.delete("job");
   byId("reset").hidden = address.size === 0;
-  byId("show-all").href = urlOf(`/jobs?${withoutFilters(address)}`);
+  byId("show-all", HTMLAnchorElement).href = urlOf(`/jobs?${withoutFilters(address)}`);
 }
 
 function showGrouping() {
   byId("grouped").hidden = !view.group;
   setText(
-    byId("grouped").querySelector("b"),
+    within(byId("grouped"), "b"),
     groupColumns()
       .map(({ label }) => label)
       .join(", "),
   );
 }
 
-/** Change fields of the view, and show what follows from them. */
+/**
+ * Change fields of the view, and show what follows from them.
+ *
+ * @param {Partial<TableView>} values
+ */
 function changeView(values, { isResize = false } = {}) {
   const before = requested().toString();
   Object.assign(view, values);
@@ -288,16 +303,21 @@ function changeView(values, { isResize = false } = {}) {
   }
 }
 
-/** Show a saved view. */
+/**
+ * Show a saved view.
+ *
+ * @param {URLSearchParams} saved
+ */
 function open(saved) {
   history.replaceState(null, "", urlOf(`/jobs${saved.size ? `?${saved}` : ""}`));
   location.reload();
 }
 
+/** @type {number | undefined} */
 let inputTimer;
 byId("filters").addEventListener("submit", (event) => event.preventDefault());
 byId("filters").addEventListener("input", (event) => {
-  if (event.target.id === "where") return;
+  if (event.target === byId("where")) return;
   clearTimeout(inputTimer);
   inputTimer = setTimeout(applyFilters, 200);
 });
@@ -308,11 +328,11 @@ function applyFilters() {
   storeAddress((address) => {
     for (const name of ["status", "search", "archived"]) address.delete(name); // always in the same order
     for (const one of document.querySelectorAll("[data-statuses]:checked")) {
-      for (const status of one.dataset.statuses.split(" ")) address.append("status", status);
+      for (const status of one.dataset.statuses?.split(" ") ?? []) address.append("status", status);
     }
-    address.set("search", byId("filters").elements.search.value.trim());
-    if (byId("archived").checked) address.set("archived", "only");
-    if (byId("mine").checked) address.set("created_by", visitor.name);
+    address.set("search", searchField.value.trim());
+    if (byId("archived", HTMLInputElement).checked) address.set("archived", "only");
+    if (byId("mine", HTMLInputElement).checked) address.set("created_by", visitor.name);
     else if (address.get("created_by") === visitor.name) address.delete("created_by");
   });
   if (requested().toString() !== before) reload();
@@ -326,20 +346,17 @@ async function showSweepFilter() {
   if (!sweep) return;
   const element = byId("sweep-filter");
   element.hidden = false;
-  element.querySelector("a").href = urlOf(`/compare${query({ sweep: id })}`);
-  setText(element.querySelector("a"), sweep.name);
+  const link = within(element, "a", HTMLAnchorElement);
+  `/compare${query({ sweep: id })}`;
+  setText(link, sweep.name);
 }
 
-byId("sweep-filter")
-  .querySelector("button")
-  .addEventListener("click", () => {
-    byId("sweep-filter").hidden = true;
-    storeAddress((address) => address.delete("sweep"));
-    reload();
-  });
-byId("grouped")
-  .querySelector("button")
-  .addEventListener("click", () => changeView({ group: "" }));
+within(byId("sweep-filter"), "button").addEventListener("click", () => {
+  byId("sweep-filter").hidden = true;
+  storeAddress((address) => address.delete("sweep"));
+  reload();
+});
+within(byId("grouped"), "button").addEventListener("click", () => changeView({ group: "" }));
 byId("choose-columns").addEventListener("click", async () => {
   const chosen = await chooseColumns(view.columns);
   if (!chosen) return;
@@ -356,7 +373,7 @@ byId("more").addEventListener("click", () => {
 
 // -- the selection -----------------------------------------------------------------------------------------------------
 
-const selectedJobs = () => [...selected].map((id) => jobs.get(id)).filter(Boolean);
+const selectedJobs = () => [...selected].flatMap((id) => jobs.get(id) ?? []);
 
 function showSelection() {
   const chosen = selectedJobs();
@@ -365,6 +382,7 @@ function showSelection() {
   showCharts(chosen);
 }
 
+/** @param {Row[]} chosen */
 function showCharts(chosen) {
   const isOpen = view.charts && chosen.length > 0;
   byId("toggle-charts").hidden = chosen.length === 0;
@@ -377,6 +395,10 @@ function showCharts(chosen) {
       .then(() => table.refresh(), toastError);
 }
 
+/**
+ * @param {string[]} ids
+ * @param {boolean} isSelected
+ */
 function select(ids, isSelected) {
   for (const id of ids)
     if (isSelected) selected.add(id);
@@ -388,7 +410,7 @@ function select(ids, isSelected) {
 }
 
 byId("rows").addEventListener("click", (event) => {
-  const id = event.target.closest(".toggle-group")?.closest("tr").dataset.id;
+  const id = around(event, ".toggle-group")?.closest("tr")?.dataset.id;
   if (!id) return;
   if (closed.has(id)) closed.delete(id);
   else closed.add(id);
@@ -422,6 +444,7 @@ byId("rows").addEventListener("auxclick", openJob);
 
 // -- live updates ------------------------------------------------------------------------------------------------------
 
+/** @type {number | undefined} */
 let newestTimer;
 function scheduleNewest() {
   newestTimer ??= setTimeout(() => {
@@ -439,7 +462,8 @@ follow("/v1/stream", {
   },
   on: {
     status({ job_id: id, status, status_message, progress }) {
-      if (!jobs.get(id)) {
+      const job = jobs.get(id);
+      if (!job) {
         scheduleNewest();
         return;
       }
@@ -447,7 +471,7 @@ follow("/v1/stream", {
         sparklines.reload(id);
         scheduleNewest();
       }
-      jobs.update(id, { status, status_message, progress: progress ?? jobs.get(id).progress });
+      jobs.update(id, { status, status_message, progress: progress ?? job.progress });
       table.refresh(id);
       if (statusFilter().length && !statusFilter().includes(status)) removeRowLater(id);
     },
@@ -465,7 +489,11 @@ follow("/v1/stream", {
   },
 });
 
-/** Remove a job that no longer matches the filter, after a delay in which its new status is visible. */
+/**
+ * Remove a job that no longer matches the filter, after a delay in which its new status is visible.
+ *
+ * @param {string} id
+ */
 function removeRowLater(id) {
   setTimeout(() => {
     const job = jobs.get(id);
@@ -494,4 +522,4 @@ showGrouping();
 if (view.group) loadForGroups().catch(toastError);
 showSweepFilter().catch(() => {}); // the name is optional
 formatTimes();
-if (byId("filters").elements.search.value.trim() !== (parameters().get("search") ?? "")) applyFilters(); // typed before the script ran
+if (searchField.value.trim() !== (parameters().get("search") ?? "")) applyFilters(); // typed before the script ran

@@ -15,50 +15,69 @@ const TYPING = 250; // milliseconds
 const REPEAT = 1000; // milliseconds between searches of new lines
 
 export class LogView {
-  /** `changed()` is called when another rank is selected, since the stream sends the log of one rank. */
+  /**
+   * `changed()` is called when another rank is selected, since the stream sends the log of one rank.
+   *
+   * @param {Job} job
+   * @param {() => void} changed
+   */
   constructor(job, changed) {
     this.job = job;
     this.box = byId("log");
+    this.ranks = byId("rank", HTMLSelectElement);
+    this.attempts = byId("log-attempt", HTMLSelectElement);
+    this.pattern = byId("log-search", HTMLInputElement);
+    this.level = byId("log-level", HTMLSelectElement);
+    this.following = byId("follow", HTMLInputElement);
+    /** @type {number | null} */
     this.attempt = null;
     this.newest = job.attempt?.number ?? null;
     this.end = 0; // offset behind what is shown
+    this.isAtEnd = false;
+    this.scrolling = false;
+    /** @type {number | undefined} */
+    this.typing = undefined;
+    /** @type {number | undefined} */
+    this.repeat = undefined;
+    /** @type {number | undefined} */
+    this.timer = undefined;
     this.window = new LogWindow(this.box, {
       link: (offset) => this.address(offset),
       near: (edge) => this.extend(edge),
       open: (offset) => this.openLine(offset),
     });
     this.readAddress();
-    byId("rank").addEventListener("change", () => {
+    this.ranks.addEventListener("change", () => {
       this.load();
       this.storeAddress(null);
       changed();
     });
-    byId("log-attempt").addEventListener("change", () => {
-      this.attempt = Number(byId("log-attempt").value);
+    this.attempts.addEventListener("change", () => {
+      this.attempt = Number(this.attempts.value);
       this.load();
       this.storeAddress(null);
     });
-    byId("log-search").addEventListener("input", () => {
+    this.pattern.addEventListener("input", () => {
       clearTimeout(this.typing);
       this.typing = setTimeout(() => this.startSearch(), TYPING);
     });
-    byId("log-level").addEventListener("change", () => this.startSearch());
+    this.level.addEventListener("change", () => this.startSearch());
     byId("log-error").addEventListener("click", () => this.showPreviousError());
     byId("log-goto").addEventListener("submit", (event) => {
       event.preventDefault();
-      this.goTo(byId("log-place").value);
+      this.goTo(byId("log-place", HTMLInputElement).value);
     });
-    byId("follow").addEventListener("change", () => {
-      if (byId("follow").checked) this.follow();
+    this.following.addEventListener("change", () => {
+      if (this.following.checked) this.follow();
     });
     this.box.addEventListener("scroll", () => {
-      if (!this.scrolling) byId("follow").checked = this.isAtEnd && this.window.isScrolledToEnd && !this.search;
+      if (!this.scrolling) this.following.checked = this.isAtEnd && this.window.isScrolledToEnd && !this.search;
       this.scrolling = false;
     });
   }
 
   get rank() {
-    return byId("rank").value;
+    return this.ranks.value;
   }
   get shownAttempt() {
     return this.attempt ?? this.newest;
@@ -67,9 +86,13 @@ export class LogView {
     return { rank: this.rank, attempt: this.shownAttempt };
   }
 
-  /** Set the numbers of the attempts. The newest one is shown until the user selects another. */
+  /**
+   * Set the numbers of the attempts. The newest one is shown until the user selects another.
+   *
+   * @param {number[]} numbers
+   */
   setAttempts(numbers) {
-    const select = byId("log-attempt");
+    const select = this.attempts;
     if (select.options.length !== numbers.length) {
       select.replaceChildren(...numbers.map((number) => make("option", { value: number, text: `attempt ${number}` })));
       byId("log-attempt-label").hidden = numbers.length < 2;
@@ -88,21 +111,23 @@ export class LogView {
   readAddress() {
     const parameters = new URLSearchParams(location.search);
     const rank = parameters.get("rank");
-    if ([...byId("rank").options].some((option) => option.value === rank)) byId("rank").value = rank;
+    if (rank !== null && [...this.ranks.options].some((option) => option.value === rank)) this.ranks.value = rank;
     this.attempt = Number(parameters.get("attempt")) || null;
+    /** @type {number | null} */
     this.line = parameters.has("line") ? Number(parameters.get("line")) || 0 : null;
-    byId("log-search").value = parameters.get("grep") ?? "";
-    byId("log-level").value = parameters.get("level") ?? "";
+    this.pattern.value = parameters.get("grep") ?? "";
+    this.level.value = parameters.get("level") ?? "";
   }
 
+  /** @param {number | null} line */
   address(line, searched = false) {
     const parameters = new URLSearchParams(location.search);
     const values = {
       rank: this.rank === "0" ? null : this.rank,
       attempt: this.attempt ?? (line === null ? null : this.shownAttempt),
       line,
-      grep: searched ? byId("log-search").value : null,
-      level: searched ? byId("log-level").value : null,
+      grep: searched ? this.pattern.value : null,
+      level: searched ? this.level.value : null,
     };
     for (const [name, value] of Object.entries(values)) {
       if (value === null || value === "") parameters.delete(name);
@@ -112,6 +137,7 @@ export class LogView {
     return `${location.pathname}${text ? `?${text}` : ""}`;
   }
 
+  /** @param {number | null} line */
   storeAddress(line) {
     history.replaceState(null, "", this.address(line, Boolean(this.search)));
   }
@@ -120,15 +146,16 @@ export class LogView {
 
   /** Show what the address asks for at first, and the end of the log afterwards. */
   async load() {
-    byId("log-file").href = urlOf(`/v1/jobs/${this.job.id}/logs${query(this.selection)}`);
-    byId("log-file").download = `${this.job.id}-rank-${this.rank}.log`;
+    const file = byId("log-file", HTMLAnchorElement);
+    file.href = urlOf(`/v1/jobs/${this.job.id}/logs${query(this.selection)}`);
+    file.download = `${this.job.id}-rank-${this.rank}.log`;
     const { line } = this;
     this.line = null;
     if (line !== null) {
       await this.openLine(line, { scroll: true });
       return;
     }
-    if (byId("log-search").value || byId("log-level").value) {
+    if (this.pattern.value || this.level.value) {
       this.startSearch();
       return;
     }
@@ -138,6 +165,7 @@ export class LogView {
   /** Show the end of the log. */
   async loadEnd() {
     this.endSearch();
+    /** @type {LogEntry[] | null | undefined} */
     this.pending = [];
     const shown = await this.read({ tail: FIRST_LINES });
     if (!shown) return;
@@ -151,7 +179,11 @@ export class LogView {
     this.finish();
   }
 
-  /** Bytes of the log as lines; null if another log was selected meanwhile, or if the service refused. */
+  /**
+   * Bytes of the log as lines; null if another log was selected meanwhile, or if the service refused.
+   *
+   * @param {QueryParameters} range
+   */
   async read(range) {
     const { selection } = this;
     try {
@@ -172,7 +204,11 @@ export class LogView {
     }
   }
 
-  /** Read more lines at an edge of what is shown. */
+  /**
+   * Read more lines at an edge of what is shown.
+   *
+   * @param {Edge} edge
+   */
   async extend(edge) {
     if (this.extending || this.pending) return;
     if (this.search) {
@@ -198,7 +234,11 @@ export class LogView {
     }
   }
 
-  /** Append what was read behind the last line; a page of bytes may end within a line. */
+  /**
+   * Append what was read behind the last line; a page of bytes may end within a line.
+   *
+   * @param {{ offset: number, end: number, lines: LogLine[], size: number }} part
+   */
   joinAtEnd({ offset, end, lines, size }) {
     const { last } = this.window;
     if (last && !last.raw.endsWith("\n") && lines.length) {
@@ -214,16 +254,20 @@ export class LogView {
 
   setEndAfterTrim() {
     // The last line is read again with what follows.
-    this.end = this.window.last.offset;
+    this.end = this.window.last?.offset ?? 0;
     this.window.removeLast();
     this.isAtEnd = false;
-    byId("follow").checked = false;
+    this.following.checked = false;
   }
 
-  /** Show the log around a byte, and mark its line. */
+  /**
+   * Show the log around a byte, and mark its line.
+   *
+   * @param {number} offset
+   */
   async openLine(offset, { scroll = false } = {}) {
     this.endSearch();
-    byId("follow").checked = false;
+    this.following.checked = false;
     const start = Math.max(0, offset - BEFORE_BYTES);
     const shown = await this.read({ offset: start, limit: BYTES });
     if (!shown) return;
@@ -243,7 +287,11 @@ export class LogView {
 
   // -- live lines ------------------------------------------------------------------------------------------------------
 
-  /** Add a `log` event of the stream. */
+  /**
+   * Add a `log` event of the stream.
+   *
+   * @param {LogEntry} entry
+   */
   add(entry) {
     if (entry.rank !== this.rank || entry.attempt !== this.shownAttempt) return;
     if (this.pending) {
@@ -266,6 +314,7 @@ export class LogView {
     }, 200);
   }
 
+  /** @param {LogEntry} entry */
   append({ offset, text }) {
     if (offset < this.end || !text) return; // the response of the API includes it
     const { replaces, lines } = continuedLines(this.window.last, offset, text);
@@ -281,7 +330,7 @@ export class LogView {
       this.showText("No output yet.");
       return;
     }
-    if (byId("follow").checked && !this.search) {
+    if (this.following.checked && !this.search) {
       if (this.window.trim("top")) this.hasOlder = true;
       this.scrollToEnd();
     } else if (this.window.trim("bottom")) {
@@ -290,8 +339,8 @@ export class LogView {
   }
 
   follow() {
-    byId("log-search").value = "";
-    byId("log-level").value = "";
+    this.pattern.value = "";
+    this.level.value = "";
     if (this.search || !this.isAtEnd) this.loadEnd();
     else {
       this.window.unmark();
@@ -305,6 +354,7 @@ export class LogView {
     this.window.scrollToEnd();
   }
 
+  /** @param {string} text */
   showText(text) {
     this.window.clear();
     setText(this.box, text);
@@ -313,16 +363,17 @@ export class LogView {
   // -- search and jumps ------------------------------------------------------------------------------------------------
 
   startSearch() {
-    const search = wanted(byId("log-search").value.trim(), byId("log-level").value);
+    const search = wanted(this.pattern.value.trim(), this.level.value);
     if (!search.text && !search.level) {
-      byId("follow").checked = true;
+      this.following.checked = true;
       this.loadEnd().then(() => this.storeAddress(null));
       return;
     }
     this.endSearch();
-    byId("follow").checked = false;
+    this.following.checked = false;
     setText(byId("log-matches"), "searching…");
     let empty = true;
+    /** @type {LogSearch | null | undefined} */
     this.search = new LogSearch(this.job.id, this.selection, search, {
       changed: (lines) => {
         if (empty) this.window.clear();
@@ -363,7 +414,11 @@ export class LogView {
     }
   }
 
-  /** Show the log at a step, or at a time in the user's time zone. */
+  /**
+   * Show the log at a step, or at a time in the user's time zone.
+   *
+   * @param {string} place
+   */
   async goTo(place) {
     const step = /^\s*(?:step\s*)?(\d[\d\s\u202f]*)$/i.exec(place);
     const time = step ? null : timeIn(place, new Date(this.job.finished_at ?? Date.now()));
@@ -371,7 +426,7 @@ export class LogView {
       toast("Enter a step such as 400, or a time such as 14:05.", { bad: true });
       return;
     }
-    const wantedPlace = step ? { step: step[1].replace(/\D/g, "") } : { time: time.toISOString() };
+    const wantedPlace = { step: step?.[1].replace(/\D/g, ""), time: time?.toISOString() };
     try {
       // The newest attempt that did a step is found by the service.
       const attempt = step && this.attempt === null ? undefined : this.shownAttempt;
@@ -380,7 +435,7 @@ export class LogView {
       );
       if (position.attempt !== this.shownAttempt) {
         this.attempt = position.attempt;
-        byId("log-attempt").value = String(position.attempt);
+        this.attempts.value = String(position.attempt);
       }
       await this.openLine(position.offset);
     } catch (error) {

@@ -12,14 +12,26 @@ const TASKS = [
   "custom",
 ];
 
-/** A text as one word of a shell. */
+/**
+ * A text as one word of a shell.
+ *
+ * @param {string} text
+ */
 const word = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
-/** Whether a job has exported a model: a task whose loop trains one, at its end. */
+/**
+ * Whether a job has exported a model: a task whose loop trains one, at its end.
+ *
+ * @param {Job} job
+ */
 export const isExported = ({ status, spec }) =>
   status === "succeeded" && TASKS.includes(spec.task) && Boolean(spec.checkpoint?.export);
 
-/** The lines for a job's export, or for its newest checkpoint if it has ended without an export: title and code of each. */
+/**
+ * The lines for a job's export, or for its newest checkpoint if it has ended without an export: title and code of each.
+ *
+ * @param {Job} job
+ */
 export function usesOf(job) {
   const { spec } = job;
   const exported = isExported(job);
@@ -44,10 +56,16 @@ export function usesOf(job) {
   return uses;
 }
 
+/**
+ * @param {string} id
+ * @param {boolean} readsText
+ * @param {boolean} exported
+ */
 const pythonCode = (id, readsText, exported) => `import trainyard
 
 model, ${readsText ? "tokenizer" : "transform"} = trainyard.load("${id}"${exported ? "" : ', checkpoint="latest"'})`;
 
+/** @param {string} id */
 const sentenceTransformers = (id) => ({
   title: "sentence-transformers",
   code: `# trainyard download ${id} --to ./export
@@ -57,7 +75,11 @@ model = SentenceTransformer("./export")
 vectors = model.encode(["…", "…"])`,
 });
 
-/** The lines for the downloaded export of a language model. */
+/**
+ * The lines for the downloaded export of a language model.
+ *
+ * @param {Job} job
+ */
 function folderUses({ id, name, spec }) {
   const download = `trainyard download ${id} --to ./export`;
   const base = spec.model.source === "hf" ? spec.model.path : null;
@@ -92,7 +114,11 @@ tokenizer = AutoTokenizer.from_pretrained("./export")`,
   return base ? [whole, { title: "vLLM", code: `${download}\nvllm serve ./export` }] : [whole];
 }
 
-/** Show the lines with buttons that copy them. An update must not end a selection of text. */
+/**
+ * Show the lines with buttons that copy them. An update must not end a selection of text.
+ *
+ * @param {Job} job
+ */
 export function showUses(job) {
   const uses = usesOf(job);
   byId("use-model").hidden = uses.length === 0;

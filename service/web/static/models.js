@@ -6,9 +6,12 @@ import { count, NOTHING, number } from "./format.js";
 import { dataText, shownMetrics } from "./model_versions.js";
 import { byId, data, formatTimes, make } from "./page.js";
 
+/** @param {string | null} text */
 const cell = (text) => make("td", { text: text || NOTHING });
+/** @param {string} iso */
 const time = (iso) => make("td", {}, make("time", { datetime: iso, "data-format": "short" }));
 
+/** @param {Api.ModelResource} model */
 function modelRow(model) {
   const aliases = Object.entries(model.aliases)
     .map(([alias, version]) => `${alias} ${version}`)
@@ -25,12 +28,20 @@ function modelRow(model) {
   );
 }
 
+/**
+ * @param {Record<string, MetricValue>} metrics
+ * @param {string[]} names
+ */
 const metricsText = (metrics, names) =>
   names
     .filter((name) => metrics[name] !== undefined)
     .map((name) => `${name} ${number(metrics[name])}`)
     .join(", ");
 
+/**
+ * @param {Api.ModelVersionResource} version
+ * @param {string[]} metrics
+ */
 function versionRow(version, metrics) {
   const { parent } = version;
   return make(
@@ -63,10 +74,12 @@ function versionRow(version, metrics) {
 if (data.model) {
   const metrics = shownMetrics(data.model.versions);
   byId("empty").hidden = data.model.versions.length > 0;
-  byId("versions").tBodies[0].replaceChildren(...data.model.versions.map((version) => versionRow(version, metrics)));
+  byId("versions", HTMLTableElement).tBodies[0].replaceChildren(
+    ...data.model.versions.map((/** @type {Api.ModelVersionResource} */ version) => versionRow(version, metrics)),
+  );
 } else {
   byId("empty").hidden = data.models.length > 0;
   byId("models-card").hidden = data.models.length === 0;
-  byId("models").tBodies[0].replaceChildren(...data.models.map(modelRow));
+  byId("models", HTMLTableElement).tBodies[0].replaceChildren(...data.models.map(modelRow));
 }
 formatTimes();

@@ -13,10 +13,14 @@ const MAX_SHOWN = 12;
 /**
  * The completions at a position: `{ start, options }`, where each option replaces the text from `start` on. `keys` are those
  * of the service: `{ key, kind, description }`.
+ *
+ * @param {string} text
+ * @param {number} position
+ * @param {JobKey[]} keys
  */
 export function completions(text, position, keys) {
   const before = text.slice(0, position);
-  const word = WORD.exec(before.replace(IN_BACKTICKS, (name) => ")".repeat(name.length)))[0];
+  const word = WORD.exec(before.replace(IN_BACKTICKS, (name) => ")".repeat(name.length)))?.[0] ?? "";
   const start = position - word.length;
   const head = before.slice(0, start).trimEnd();
   const part = word.replace("`", "").replaceAll("``", "`").toLowerCase();
@@ -26,6 +30,12 @@ export function completions(text, position, keys) {
   return { start, options: options.slice(0, MAX_SHOWN) };
 }
 
+/**
+ * @param {string} head
+ * @param {string} part
+ * @param {JobKey[]} keys
+ * @returns {Completion[]}
+ */
 function optionsAfter(head, part, keys) {
   const compared = COMPARED.exec(head);
   if (compared) return valuesOf(compared[1], keys).filter((one) => one.text.toLowerCase().includes(part));
@@ -35,8 +45,16 @@ function optionsAfter(head, part, keys) {
   return part ? [] : OPERATORS.map((text) => ({ text: `${text} `.replace("( ", "("), note: "" }));
 }
 
+/**
+ * @param {string[]} list
+ * @param {string} part
+ */
 const words = (list, part) => list.filter((one) => one.startsWith(part)).map((one) => ({ text: `${one} `, note: "" }));
 
+/**
+ * @param {string} key
+ * @param {JobKey[]} keys
+ */
 function valuesOf(key, keys) {
   if (key === "status") return STATUSES.map((text) => ({ text: `${text} `, note: "" }));
   if (key === "tag")
@@ -47,12 +65,19 @@ function valuesOf(key, keys) {
   return [];
 }
 
+/** @param {string} text */
 const quoted = (text) => (/^[A-Za-z_][\w./@%-]*$/.test(text) ? text : JSON.stringify(text));
 
-/** Keys that contain the part: those that begin with it first, then those with a part of their path that does. */
+/**
+ * Keys that contain the part: those that begin with it first, then those with a part of their path that does.
+ *
+ * @param {string} part
+ * @param {JobKey[]} keys
+ * @param {string} head
+ */
 function keyOptions(part, keys, head) {
   const inside = /(?:min|max|last|best|best_step|min_step|max_step)\($/i.test(head);
-  const rank = ({ key }) => {
+  const rank = (/** @type {JobKey} */ { key }) => {
     const name = key.toLowerCase();
     if (!part || name.startsWith(part)) return 0;
     return name.split(/[./]/).some((one) => one.startsWith(part)) ? 1 : name.includes(part) ? 2 : 3;
@@ -70,23 +95,36 @@ function keyOptions(part, keys, head) {
   return [...functions, ...options];
 }
 
-/** A key as a query has it: in backticks if it has other characters than names. */
+/**
+ * A key as a query has it: in backticks if it has other characters than names.
+ *
+ * @param {string} key
+ */
 export const nameInQuery = (key) =>
   /^[A-Za-z_][\w./@%:-]*$/.test(key) && !/[.:-]$/.test(key) && !RESERVED.includes(key.toLowerCase())
     ? key
     : `\`${key.replaceAll("`", "``")}\``;
 
-/** The column that the message of an error names, from 0; null if it names none. */
+/**
+ * The column that the message of an error names, from 0; null if it names none.
+ *
+ * @param {string} message
+ */
 export function columnOf(message) {
   const match = /\(column (\d+)\)$/.exec(message);
   return match ? Number(match[1]) - 1 : null;
 }
 
-/** The queries that the message of an error proposes: `{ name, text }`, with the name in place of the unknown one. */
+/**
+ * The queries that the message of an error proposes: `{ name, text }`, with the name in place of the unknown one.
+ *
+ * @param {string} message
+ * @param {string} text
+ */
 export function corrections(message, text) {
   const [, unknown, proposed] = /`((?:[^`]|``)+)`; did you mean (.+)\? \(column \d+\)$/.exec(message) ?? [];
   if (!unknown) return [];
-  const from = columnOf(message);
+  const from = columnOf(message) ?? 0;
   const name = new RegExp(`(?<![\\w./@%:-])\`?${unknown.replace(/[^\w\s]/g, "\\$&")}\`?(?![\\w/@%-])`).exec(
     text.slice(from),
   );

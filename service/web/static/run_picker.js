@@ -8,16 +8,22 @@ import { make, toastError } from "./page.js";
 const PAUSE = 200; // milliseconds after the last key before the API is searched
 const MAX_RESULTS = 8;
 
-/** Connect the search field `input` to `list`, which shows the results; `compared` are the ids of the compared runs. */
+/**
+ * Connect the search field `input` to `list`, which shows the results; `compared` are the ids of the compared runs.
+ *
+ * @param {HTMLInputElement} input
+ * @param {HTMLElement} list
+ * @param {string[]} compared
+ */
 export function connectPicker(input, list, compared) {
-  let timer;
+  let timer = 0;
   let newest = 0;
 
   async function search() {
     const own = ++newest;
     const page = await call(`/v1/jobs${query({ search: input.value.trim(), limit: MAX_RESULTS + compared.length })}`);
     if (own !== newest) return;
-    const results = page.data.filter((job) => !compared.includes(job.id)).slice(0, MAX_RESULTS);
+    const results = page.data.filter((/** @type {Job} */ job) => !compared.includes(job.id)).slice(0, MAX_RESULTS);
     list.replaceChildren(
       ...(results.length
         ? results.map(resultItem)
@@ -26,6 +32,7 @@ export function connectPicker(input, list, compared) {
     list.hidden = false;
   }
 
+  /** @param {Job} job */
   function resultItem(job) {
     const address = new URLSearchParams(location.search);
     address.append("job", job.id);
@@ -41,13 +48,15 @@ export function connectPicker(input, list, compared) {
     );
   }
 
+  /** @param {number} pause */
   const schedule = (pause) => {
     clearTimeout(timer);
     timer = setTimeout(() => search().catch(toastError), pause);
   };
   input.addEventListener("input", () => schedule(PAUSE));
   input.addEventListener("focus", () => schedule(0));
-  input.parentElement.addEventListener("keydown", (event) => {
+  const root = /** @type {HTMLElement} */ (input.parentElement);
+  root.addEventListener("keydown", (event) => {
     if (event.key === "Escape") {
       list.hidden = true;
       input.focus();
@@ -57,9 +66,10 @@ export function connectPicker(input, list, compared) {
     if (!offset || list.hidden) return;
     event.preventDefault();
     const stops = [input, ...list.querySelectorAll("a")];
-    stops[(stops.indexOf(document.activeElement) + offset + stops.length) % stops.length].focus();
+    const current = stops.findIndex((stop) => stop === document.activeElement);
+    stops[(current + offset + stops.length) % stops.length].focus();
   });
   document.addEventListener("click", (event) => {
-    if (!input.parentElement.contains(event.target)) list.hidden = true;
+    if (!root.contains(/** @type {Node} */ (event.target))) list.hidden = true;
   });
 }

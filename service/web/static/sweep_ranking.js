@@ -6,7 +6,7 @@ import { apart } from "./chart_axes.js";
 import { asNumber, duration, NOTHING, number, specValue, stepText } from "./format.js";
 import { shownName } from "./job_rows.js";
 import { chipOf, MEMBER_STATES } from "./job_status.js";
-import { byId, data, make, makeSvg, setText } from "./page.js";
+import { byId, data, make, makeSvg, maybeById, setText, within } from "./page.js";
 import { hasRatios, scale } from "./parallel_coordinates.js";
 import { inParts, onSize } from "./parts.js";
 import { place, RowOrder } from "./row_order.js";
@@ -14,9 +14,23 @@ import { place, RowOrder } from "./row_order.js";
 const SIDE = 56;
 
 export class SweepRanking {
-  /** `nameOf(member)` is the name of a member with its number. */
+  /**
+   * @param {Api.SweepDetail} sweep
+   * @param {(member: Api.SweepMember) => string} nameOf is the name of a member with its number.
+   * @param {(id: string | null) => void} highlight
+   */
   constructor(sweep, nameOf, highlight) {
-    Object.assign(this, { sweep, nameOf, highlight, size: null, drawn: null, rows: new Map(), fields: null });
+    this.sweep = sweep;
+    this.nameOf = nameOf;
+    this.highlight = highlight;
+    /** @type {Extent | null} */
+    this.size = null;
+    /** @type {string | null} */
+    this.drawn = null;
+    /** @type {Map<number, HTMLElement>} */
+    this.rows = new Map();
+    /** @type {string[]} */
+    this.fields = [];
     this.order = new RowOrder(() => this.showRows(), "rank");
     for (const id of ["scatter-x", "scatter-y"]) byId(id).addEventListener("change", () => this.drawScatter());
     onSize(byId("scatter"), (size) => {
@@ -26,49 +40,58 @@ export class SweepRanking {
     this.show(sweep);
   }
 
+  /** @param {Api.SweepDetail} sweep */
   show(sweep) {
     this.sweep = sweep;
     setText(byId("sweep-state"), this.summary());
     this.showHead();
     this.showRows();
     byId("ranking-empty").hidden = sweep.members.length > 0;
-    if (byId("longer"))
-      Object.assign(byId("longer"), {
-        hidden: !sweep.best,
-        href: urlOf(`/submit${query({ from: sweep.best, longer: true })}`),
-      });
+    const longer = maybeById("longer", HTMLAnchorElement);
+    if (longer) {
+      longer.hidden = !sweep.best;
+      longer.href = urlOf(`/submit${query({ from: sweep.best, longer: true })}`);
+    }
     this.showImportance();
     this.fillScatter();
   }
 
   showHead() {
     const { fields } = this.sweep;
-    const {
-      tHead,
-      tBodies: [body],
-    } = byId("ranking");
-    if (String(fields) !== String(this.fields)) {
+    const table = byId("ranking", HTMLTableElement);
+    const [head, body] = [table.createTHead(), table.tBodies[0]];
+    if (!head.firstElementChild || String(fields) !== String(this.fields)) {
       this.rows.clear();
       body.replaceChildren();
-      const head = (column, text, kind = "", title = "") => this.order.head(column, { class: kind, title }, text);
-      tHead.replaceChildren(
+      /**
+       * @param {string} column
+       * @param {Child} text
+       */
+      const cell = (column, text, kind = "", title = "") => this.order.head(column, { class: kind, title }, text);
+      head.replaceChildren(
         make(
           "tr",
           {},
-          head("rank", "Rank", "right"),
-          head("number", "Run"),
-          head("value", make("span", { class: "metric" }), "right mono", "The last value of each run"),
-          head("state", "State"),
-          ...fields.map((text) => head(`field ${text}`, text, "mono")),
-          head("step", "Step", "right"),
+          cell("rank", "Rank", "right"),
+          cell("number", "Run"),
+          cell("value", make("span", { class: "metric" }), "right mono", "The last value of each run"),
+          cell("state", "State"),
+          ...fields.map((text) => cell(`field ${text}`, text, "mono")),
+          cell("step", "Step", "right"),
         ),
       );
       this.fields = fields;
     }
-    setText(tHead.querySelector(".metric"), this.metricName());
+    setText(within(head, ".metric"), this.metricName());
   }
 
-  /** What a column sorts a member by. */
+  /**
+   * What a column sorts a member by.
+   *
+   * @param {Api.SweepMember} member
+   * @param {string} column
+   * @returns {any}
+   */
   keyOf(member, column) {
     if (column.startsWith("field ")) return member.values[column.slice(6)];
     return {
@@ -83,9 +106,10 @@ export class SweepRanking {
   /** Show the rows in their order, in parts; those of an earlier state are not completed. */
   async showRows() {
     this.showing?.abort();
+    /** @type {AbortController | undefined} */
     this.showing = new AbortController();
     const { signal } = this.showing;
-    const body = byId("ranking").tBodies[0];
+    const body = byId("ranking", HTMLTableElement).tBodies[0];
     const ordered = [...this.sweep.members].sort(
       (one, other) => (one.rank ?? Infinity) - (other.rank ?? Infinity) || one.number - other.number,
     );
@@ -94,7 +118,7 @@ export class SweepRanking {
       (member, n) => this.showRow(body, member, n),
       signal,
     );
-    while (done && body.children.length > ordered.length) body.lastElementChild.remove();
+    while (done && body.children.length > ordered.length) body.lastElementChild?.remove();
   }
 
   metricName() {
@@ -108,7 +132,7 @@ export class SweepRanking {
         ? `${sweep.algorithm}: ${sweep.size} of at most ${sweep.search.max_trials ?? (sweep.algorithm === "grid" ? sweep.size : 30)} trials`
         : `${sweep.size} members`,
     ];
-    const count = (state) => sweep.members.filter((member) => member.state === state).length;
+    const count = (/** @type {string} */ state) => sweep.members.filter((member) => member.state === state).length;
     for (const state of ["running", "completed", "stopped_early", "failed"])
       if (count(state)) parts.push(`${count(state)} ${MEMBER_STATES[state] ?? state}`);
     if (sweep.gpu_seconds)
@@ -120,7 +144,13 @@ export class SweepRanking {
     return `${parts.join(", ")}. ${sweep.message}${ranked}`;
   }
 
-  /** Fill the row of a member, and put it in its place; what is as it was is not touched, so that focus and selections stay. */
+  /**
+   * Fill the row of a member, and put it in its place; what is as it was is not touched, so that focus and selections stay.
+   *
+   * @param {HTMLElement} body
+   * @param {Api.SweepMember} member
+   * @param {number} n
+   */
   showRow(body, member, n) {
     const row = this.rows.get(member.number) ?? this.newRow(member);
     this.rows.set(member.number, row);
@@ -128,6 +158,7 @@ export class SweepRanking {
     place(body, row, n);
   }
 
+  /** @param {Api.SweepMember} member */
   newRow(member) {
     const row = make(
       "tr",
@@ -144,8 +175,12 @@ export class SweepRanking {
     return row;
   }
 
+  /**
+   * @param {HTMLElement} row
+   * @param {Api.SweepMember} member
+   */
   fillRow(row, member) {
-    const [rank, name, value, { firstElementChild: chip }, ...others] = row.children;
+    const [rank, name, value, last, ...others] = row.children;
     const isBest = member.rank === 1;
     row.className = isBest ? "best" : "";
     if (!isBest) setText(rank, String(member.rank ?? NOTHING));
@@ -154,6 +189,7 @@ export class SweepRanking {
       name.replaceChildren(make("a", { href: urlOf(`/jobs/${member.job_id}`) }));
     setText(name.firstElementChild ?? name, this.nameOf(member));
     const { text: state, tone } = chipOf(member);
+    const chip = within(last, "span");
     chip.className = `chip ${tone}`;
     setText(chip, state);
     chip.title = member.status_message ?? "";
@@ -168,19 +204,17 @@ export class SweepRanking {
   showImportance() {
     const shares = Object.entries(this.sweep.importance).sort(([, one], [, other]) => other - one);
     byId("importance").hidden = !shares.length;
-    byId("importance")
-      .querySelector("ul")
-      .replaceChildren(
-        ...shares.map(([field, share]) =>
-          make(
-            "li",
-            {},
-            make("span", { class: "mono", text: field }),
-            make("meter", { min: 0, max: 1, value: share, "aria-label": `Importance of ${field}` }),
-            make("span", { text: `${Math.round(share * 100)} %` }),
-          ),
+    within(byId("importance"), "ul").replaceChildren(
+      ...shares.map(([field, share]) =>
+        make(
+          "li",
+          {},
+          make("span", { class: "mono", text: field }),
+          make("meter", { min: 0, max: 1, value: share, "aria-label": `Importance of ${field}` }),
+          make("span", { text: `${Math.round(share * 100)} %` }),
         ),
-      );
+      ),
+    );
   }
 
   // -- the scatter of two quantities -------------------------------------------------------------------------------------
@@ -193,7 +227,7 @@ export class SweepRanking {
       ["scatter-x", names[0]],
       ["scatter-y", metric],
     ].forEach(([id, chosen]) => {
-      const select = byId(id);
+      const select = byId(id, HTMLSelectElement);
       if (String(names) === String(Array.from(select.options, (option) => option.value))) return;
       const before = select.value;
       select.replaceChildren(
@@ -206,8 +240,8 @@ export class SweepRanking {
 
   drawScatter() {
     const root = byId("scatter");
-    const names = [byId("scatter-x").value, byId("scatter-y").value];
-    const value = (member, name) =>
+    const names = ["scatter-x", "scatter-y"].map((id) => byId(id, HTMLSelectElement).value);
+    const value = (/** @type {Api.SweepMember} */ member, /** @type {string} */ name) =>
       asNumber(name === this.sweep.metric ? member.value : (member.values[name] ?? member.metrics[name] ?? null));
     const points = this.sweep.members
       .map((member) => ({ member, at: names.map((name) => value(member, name)) }))
@@ -235,8 +269,12 @@ export class SweepRanking {
       ({ isLogarithmic }, n) =>
         `${names[n] === this.sweep.metric ? this.metricName() : names[n]}${isLogarithmic ? " (log)" : ""}`,
     );
-    const left = (position) => SIDE + position * (width - SIDE - 24);
-    const top = (position) => 24 + (1 - position) * (height - 68);
+    const left = (/** @type {number} */ position) => SIDE + position * (width - SIDE - 24);
+    const top = (/** @type {number} */ position) => 24 + (1 - position) * (height - 68);
+    /**
+     * @param {string} content
+     * @param {Record<string, string | number>} attributes
+     */
     const text = (content, attributes) => makeSvg("text", attributes, content);
     const dots = points.map(({ member, at }) =>
       makeSvg(
@@ -276,9 +314,14 @@ export class SweepRanking {
     );
   }
 
-  /** Whether a quantity has a logarithmic axis; null leaves it to the values. */
+  /**
+   * Whether a quantity has a logarithmic axis; null leaves it to the values.
+   *
+   * @param {string} name
+   */
   logarithmic(name) {
     if (!this.sweep.fields.includes(name)) return hasRatios(name) ? null : false;
-    return this.sweep.search?.space[name]?.log ?? null;
+    const range = this.sweep.search?.space[name];
+    return range && "log" in range ? range.log : null;
   }
 }

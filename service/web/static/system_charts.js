@@ -7,6 +7,7 @@ export const SYSTEM = "System";
 const PREFIX = /^system\/(?:node|rank)-/;
 const NAME = /^system\/(?:(node-\d+)\/(gpu-\d+)|(node-\d+)|(rank-\d+))\/([a-z_]+)$/;
 // By quantity: its title, and its unit; in the order of the charts.
+/** @type {Map<string, [string, Partial<ChartDefinition>]>} */
 const QUANTITIES = new Map(
   Object.entries({
     utilization_percent: ["GPU utilisation", { unit: "%" }],
@@ -33,20 +34,29 @@ const QUANTITIES = new Map(
 );
 const NOT_CHARTED = ["memory_total_bytes", "idle_gpus"];
 
-/** Whether a metric is of the system. Its steps only count readings, so that it is drawn by its times. */
+/**
+ * Whether a metric is of the system. Its steps only count readings, so that it is drawn by its times.
+ *
+ * @param {string} key
+ */
 export const isSystem = (key) => PREFIX.test(key);
 
-/** The charts of the system's metrics among `keys`, made by `chart` of chart_list.js. */
+/**
+ * The charts of the system's metrics among `keys`, made by `chart` of chart_list.js.
+ *
+ * @param {string[]} keys
+ * @param {ChartMaker} chart
+ */
 export function systemCharts(keys, chart) {
+  /** @type {Map<string, string[]>} */
   const groups = new Map([...QUANTITIES.keys()].map((name) => [name, []]));
   for (const key of keys.filter(isSystem)) {
     const [, , gpu, node, , quantity = null] = NAME.exec(key) ?? [];
-    if (NOT_CHARTED.includes(quantity)) continue;
+    if (quantity && NOT_CHARTED.includes(quantity)) continue;
     const kind = gpu ? "gpu" : node ? "node" : "rank";
     const name =
       quantity === null ? key : ([`${kind} ${quantity}`, quantity].find((one) => QUANTITIES.has(one)) ?? key);
-    if (!groups.has(name)) groups.set(name, []);
-    groups.get(name).push(key);
+    groups.set(name, [...(groups.get(name) ?? []), key]);
   }
   return [...groups]
     .filter(([, members]) => members.length)
@@ -56,7 +66,11 @@ export function systemCharts(keys, chart) {
     });
 }
 
-/** The name of a curve: `node 0`, `rank 3`, `node 0, GPU 1`. */
+/**
+ * The name of a curve: `node 0`, `rank 3`, `node 0, GPU 1`.
+ *
+ * @param {string} key
+ */
 export function systemName(key) {
   const match = NAME.exec(key);
   if (!match) return key;
@@ -64,9 +78,14 @@ export function systemName(key) {
   return gpu ? `${ofGpu}, ${gpu.replace("gpu", "GPU")}`.replaceAll("-", " ") : (node ?? rank).replace("-", " ");
 }
 
+/** @type {WeakMap<Points, number[]>} */
 const knownTimes = new WeakMap();
 
-/** The times of a series in milliseconds; parsed once. */
+/**
+ * The times of a series in milliseconds; parsed once.
+ *
+ * @param {Points} series
+ */
 function timesOf(series) {
   const known = knownTimes.get(series);
   if (known?.length === series.times.length) return known;
@@ -75,7 +94,13 @@ function timesOf(series) {
   return times;
 }
 
-/** The series at the steps that the training had reached at its times, by another series; itself if there is none. */
+/**
+ * The series at the steps that the training had reached at its times, by another series; itself if there is none.
+ *
+ * @param {Points} series
+ * @param {Points | undefined} reference
+ * @returns {Points}
+ */
 export function atSteps(series, reference) {
   if (!reference?.steps.length) return series;
   const known = timesOf(reference);

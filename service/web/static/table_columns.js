@@ -5,12 +5,21 @@ import { sparklinePath } from "./curve_preview.js";
 import { age, dateTime, duration, number, stepText, strategyLabel } from "./format.js";
 import { etaOf, fractionDone, LOSS, runtimeOf, TRAIN_LOSS } from "./job_rows.js";
 import { tone } from "./job_status.js";
-import { data, make, makeSvg, setText } from "./page.js";
+import { data, make, makeSvg, setText, within } from "./page.js";
 
 const MAX_TAGS = 3; // beside a name
 
-/** A column whose cells are a text that changes with the job. */
-const text = (label, sort, width, show, more = {}) => ({
+/**
+ * A column whose cells are a text that changes with the job.
+ *
+ * @param {string} label
+ * @param {string | null} sort
+ * @param {number} width
+ * @param {(job: Row) => string} show
+ * @param {Partial<Column> & Pick<Column, "valueOf">} more
+ * @returns {BuiltIn}
+ */
+const text = (label, sort, width, show, more) => ({
   label,
   sort,
   width,
@@ -22,6 +31,7 @@ const text = (label, sort, width, show, more = {}) => ({
   ...more,
 });
 
+/** @type {Record<string, BuiltIn>} */
 const BUILT_IN = {
   status: {
     label: "Status",
@@ -31,7 +41,7 @@ const BUILT_IN = {
     valueOf: (job) => job.status,
     cell: () => make("td", {}, make("span", { class: "chip" })),
     fill(cell, job) {
-      const chip = cell.firstElementChild;
+      const chip = within(cell, ".chip");
       chip.className = `chip ${tone(job.status)}`;
       chip.title = job.status_message;
       setText(chip, job.status);
@@ -52,11 +62,15 @@ const BUILT_IN = {
         make("span", { class: "message" }, make("a"), " ", make("small")),
       ),
     fill(cell, job, { note, sweep, shown }) {
-      const [link, tags, message] = cell.children;
+      const [link, tags, message] = [
+        within(cell, "a", HTMLAnchorElement),
+        within(cell, ".tags"),
+        within(cell, ".message"),
+      ];
       link.href = urlOf(`/jobs/${encodeURIComponent(job.id)}`);
       setText(link, job.name);
-      fillSweep(message.firstElementChild, job, sweep);
-      setText(message.lastElementChild, note);
+      fillSweep(within(message, "a", HTMLAnchorElement), job, sweep);
+      setText(within(message, "small"), note);
       message.hidden = !job.sweep_id && !note;
       const names = [...(job.archived ? ["archived"] : []), ...Object.entries(job.tags).map(tagText)];
       fillTags(tags, shown.has("tags") ? [] : names.slice(0, MAX_TAGS));
@@ -81,7 +95,7 @@ const BUILT_IN = {
         make("span", { class: "eta" }),
       ),
     fill(cell, job) {
-      const [message, bar, steps, eta] = cell.children;
+      const [message, bar, steps, eta] = /** @type {HTMLElement[]} */ ([...cell.children]);
       const { progress } = job;
       const problem = problemOf(job);
       setText(message, problem ?? (progress ? "" : job.status_message));
@@ -89,7 +103,7 @@ const BUILT_IN = {
       message.hidden = !message.textContent;
       cell.classList.toggle("failed", problem !== null);
       bar.hidden = problem !== null || !progress?.total_steps;
-      bar.firstElementChild.style.width = `${(fractionDone(job) * 100).toFixed(1)}%`;
+      within(bar, "span").style.width = `${(fractionDone(job) * 100).toFixed(1)}%`;
       setText(steps, progress ? stepText(progress) : "");
       setText(eta, etaOf(progress) === null ? "" : `${duration(etaOf(progress))} left`);
     },
@@ -110,9 +124,9 @@ const BUILT_IN = {
     },
     fill(cell, job, { curve }) {
       const loss = job.metrics?.[LOSS] ?? null;
-      setText(cell.lastElementChild, loss === null ? "" : number(loss));
+      setText(within(cell, ".value"), loss === null ? "" : number(loss));
       cell.title = loss === null ? "" : String(loss);
-      cell.querySelector("path").setAttribute("d", curve ? sparklinePath(curve) : "");
+      within(cell, "path", SVGElement).setAttribute("d", curve ? sparklinePath(curve) : "");
     },
   },
   gpus: text(
@@ -135,7 +149,7 @@ const BUILT_IN = {
     valueOf: () => null,
     cell: () => make("td", {}, make("time", { "data-format": "age" })),
     fill(cell, job) {
-      const time = cell.firstElementChild;
+      const time = within(cell, "time");
       if (time.getAttribute("datetime") === job.created_at) return;
       time.setAttribute("datetime", job.created_at);
       time.title = dateTime(job.created_at, "long");
@@ -149,7 +163,7 @@ const BUILT_IN = {
     cell: () => make("td", {}, make("span", { class: "tags" })),
     fill(cell, job) {
       const names = Object.entries(job.tags).map(tagText);
-      fillTags(cell.firstElementChild, names);
+      fillTags(within(cell, ".tags"), names);
       cell.title = names.join(", ");
     },
   },
@@ -167,13 +181,23 @@ const BUILT_IN = {
 };
 export const BUILT_IN_NAMES = Object.keys(BUILT_IN);
 
-/** Why a job failed or its state is unknown, the cause first; null for other jobs. */
+/**
+ * Why a job failed or its state is unknown, the cause first; null for other jobs.
+ *
+ * @param {Row} job
+ */
 function problemOf({ status, status_message: message, cause }) {
   if (status === "failed") return cause ?? message;
   return status === "lost" ? message : null;
 }
 
-/** Fill the link to the sweep of a job; `name` is that of the sweep, as far as it is known. */
+/**
+ * Fill the link to the sweep of a job; `name` is that of the sweep, as far as it is known.
+ *
+ * @param {HTMLAnchorElement} link
+ * @param {Row} job
+ * @param {string | undefined} name
+ */
 function fillSweep(link, job, name) {
   link.hidden = !job.sweep_id;
   if (!job.sweep_id) return;
@@ -182,15 +206,25 @@ function fillSweep(link, job, name) {
   setText(link, name && name !== job.name ? `sweep ${name}` : "sweep");
 }
 
+/** @param {[string, string]} tag */
 const tagText = ([name, value]) => (value ? `${name}=${value}` : name);
 
+/**
+ * @param {HTMLElement} element
+ * @param {string[]} names
+ */
 function fillTags(element, names) {
   if (element.dataset.names === names.join("\n")) return;
   element.dataset.names = names.join("\n");
   element.replaceChildren(...names.map((name) => make("span", { class: "tag", text: name })));
 }
 
-/** The column of a name: a built-in one, or the value of a key. */
+/**
+ * The column of a name: a built-in one, or the value of a key.
+ *
+ * @param {string} name
+ * @returns {Column}
+ */
 export function columnOf(name) {
   if (BUILT_IN[name]) return { name, className: name, ...BUILT_IN[name] };
   return {
@@ -211,7 +245,11 @@ export function columnOf(name) {
   };
 }
 
-/** A value of a column as text. */
+/**
+ * A value of a column as text.
+ *
+ * @param {any} value
+ */
 export function valueText(value) {
   if (value === null) return "";
   if (typeof value === "number")
@@ -219,5 +257,9 @@ export function valueText(value) {
   return String(value);
 }
 
-/** The keys whose values the API must return for these columns. */
+/**
+ * The keys whose values the API must return for these columns.
+ *
+ * @param {string[]} names
+ */
 export const keysOfColumns = (names) => names.filter((name) => !BUILT_IN[name]);
