@@ -421,6 +421,16 @@ def test_code_in_messages_is_marked(script_tab: Page, message: str, expected: st
     assert script_tab.evaluate(script, [Assets().url("page.js"), message]) == expected
 
 
+def test_a_run_of_unknown_length_has_no_positions_in_epochs(script_tab: Page) -> None:
+    script = """async (url) => {
+      const { Charts } = await import(url);
+      const position = (total_steps) =>
+        Charts.prototype.epochOf.call({ job: { progress: { total_steps }, spec: { epochs: 4 } } });
+      return [position(100)(50), position(null) === null];
+    }"""
+    assert script_tab.evaluate(script, Assets().url("charts.js")) == [2, True]
+
+
 def test_a_missing_element_of_a_page_is_named(script_tab: Page) -> None:
     script = """async (url) => {
       const { byId, maybeById } = await import(url);

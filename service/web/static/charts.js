@@ -214,8 +214,10 @@ export class Charts {
   }
 
   epochOf() {
-    const steps = Number(this.job.progress?.total_steps) / this.job.spec.epochs;
-    return Number.isFinite(steps) ? (/** @type {number} */ step) => step / steps : null;
+    const { progress, spec } = this.job;
+    if (!progress?.total_steps || !spec.epochs) return null;
+    const steps = progress.total_steps / spec.epochs;
+    return (/** @type {number} */ step) => step / steps;
   }
 
   /** A function from steps to tokens, which interpolates between the reported numbers. */
