@@ -431,6 +431,36 @@ def test_a_run_of_unknown_length_has_no_positions_in_epochs(script_tab: Page) ->
     assert script_tab.evaluate(script, Assets().url("charts.js")) == [2, True]
 
 
+def test_charts_are_drawn_on_after_the_next_one_to_draw_is_removed(script_tab: Page) -> None:
+    script = """async (url) => {
+      const { ChartGrid } = await import(url);
+      const chart = (id) => ({ id, title: id, keys: [id], prefix: "", unit: "", note: "", section: "A" });
+      let charts = [chart("a"), chart("b")];
+      const frame = document.createElement("div");
+      const root = document.createElement("div");
+      frame.append(root);
+      document.body.append(frame);
+      const view = { search: "", pins: [], logs: [], toggled: [], combined: [] };
+      const grid = new ChartGrid(root, view, { charts: () => charts });
+      const drawn = [];
+      grid.setVisible = () => {};
+      grid.visible = new Set(["a", "b"]);
+      await new Promise((resolve) => {
+        grid.draw = ({ definition }) => {
+          drawn.push(definition.id);
+          charts = [chart("a")];
+          grid.refresh();
+          if (drawn.length === 1) grid.redraw();
+          else resolve();
+        };
+        setTimeout(resolve, 5000);
+      });
+      frame.remove();
+      return drawn;
+    }"""
+    assert script_tab.evaluate(script, Assets().url("chart_grid.js")) == ["a", "a"]
+
+
 def test_a_missing_element_of_a_page_is_named(script_tab: Page) -> None:
     script = """async (url) => {
       const { byId, maybeById } = await import(url);

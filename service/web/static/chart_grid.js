@@ -361,7 +361,9 @@ export class ChartGrid {
       const start = performance.now();
       for (const id of [...this.dirty].filter((one) => this.visible.has(one))) {
         this.dirty.delete(id);
-        this.draw(this.panel(id));
+        const panel = this.panels.get(id);
+        if (!panel) continue; // removed while another one was drawn
+        this.draw(panel);
         this.interval = DRAW_INTERVAL;
         await nextTask();
       }
