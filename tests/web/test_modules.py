@@ -461,6 +461,14 @@ def test_charts_are_drawn_on_after_the_next_one_to_draw_is_removed(script_tab: P
     assert script_tab.evaluate(script, Assets().url("chart_grid.js")) == ["a", "a"]
 
 
+def test_a_column_may_be_named_as_a_property_of_objects(script_tab: Page) -> None:
+    script = """async (url) => {
+      const { columnOf, keysOfColumns } = await import(url);
+      return [columnOf("constructor").label, keysOfColumns(["constructor", "status"])];
+    }"""
+    assert script_tab.evaluate(script, Assets().url("table_columns.js")) == ["constructor", ["constructor"]]
+
+
 def test_a_missing_element_of_a_page_is_named(script_tab: Page) -> None:
     script = """async (url) => {
       const { byId, maybeById } = await import(url);

@@ -180,6 +180,7 @@ const BUILT_IN = {
   ),
 };
 export const BUILT_IN_NAMES = Object.keys(BUILT_IN);
+const isBuiltIn = (/** @type {string} */ name) => Object.hasOwn(BUILT_IN, name); // a metric may be named `constructor`
 
 /**
  * Why a job failed or its state is unknown, the cause first; null for other jobs.
@@ -226,7 +227,7 @@ function fillTags(element, names) {
  * @returns {Column}
  */
 export function columnOf(name) {
-  if (BUILT_IN[name]) return { name, className: name, ...BUILT_IN[name] };
+  if (isBuiltIn(name)) return { name, className: name, ...BUILT_IN[name] };
   return {
     name,
     label: name,
@@ -262,4 +263,4 @@ export function valueText(value) {
  *
  * @param {string[]} names
  */
-export const keysOfColumns = (names) => names.filter((name) => !BUILT_IN[name]);
+export const keysOfColumns = (names) => names.filter((name) => !isBuiltIn(name));
