@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # `make test PARALLEL=` runs the tests in one process.
 PARALLEL ?= -n 3
 
-.PHONY: bench check clean client-lines demo dev docs gpu gpu-wheels lab older-clients runtime screenshots serve sync-client wheel wheelhouse
+.PHONY: bench check clean client-lines demo dev docs format-web gpu gpu-wheels lab older-clients runtime screenshots serve sync-client wheel wheelhouse
 .PHONY: test test-all test-compose test-compose-smoke test-gpu test-heavy test-quick test-slow test-slurm test-slurm-smoke test-web
 
 # What is installed belongs to the folder of the clone: a copied .venv would start the programs of the other folder.
@@ -35,7 +35,7 @@ sync-client:
 	@$(PYTHON) -m trainyard.installation.sync_client
 
 $(DEV): $(INSTALLED_FROM)
-	@$(INSTALL) dev "about 180 packages, 2.5 GiB on disk, 2 to 6 minutes"
+	@$(INSTALL) dev "about 180 packages, 2.7 GiB on disk, 2 to 6 minutes"
 	@touch $(RUNTIME) $@
 
 # Older clients of trackers and of OpenAI's API, whose programs some tests run.
@@ -126,7 +126,12 @@ check: dev
 	$(BIN)/python -m tests.support.size_report
 	$(BIN)/python -m tests.support.name_lint
 	$(BIN)/python -m tests.support.phrase_lint
+	$(BIN)/python -m tests.support.web_check
 	$(BIN)/python -m tests.support.advisories
+
+# The scripts of the dashboard, as `make check` expects them.
+format-web: dev
+	$(BIN)/python -m tests.support.web_check --format
 
 docs: dev
 	$(BIN)/python -m trainyard.contract.spec.reference > docs/spec.md

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 _STATIC = Path(__file__).parent / "static"
 _MEDIA_TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
-_IMPORT = re.compile(rb'^import (?:.* from )?"\./([a-z_]+\.js)";$', re.MULTILINE)
+_IMPORT = re.compile(rb'^import (?:[^";]* from )?"\./([a-z_]+\.js)";$', re.MULTILINE)
 LIBRARIES = MappingProxyType({"uplot": "1.6.32"})
 """The version of the package uplot from npm. Its files are in `static/vendor`, with its licence
 and without source maps."""

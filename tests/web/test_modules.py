@@ -419,3 +419,65 @@ def test_code_in_messages_is_marked(script_tab: Page, message: str, expected: st
       return box.innerHTML;
     }"""
     assert script_tab.evaluate(script, [Assets().url("page.js"), message]) == expected
+
+
+def test_a_run_of_unknown_length_has_no_positions_in_epochs(script_tab: Page) -> None:
+    script = """async (url) => {
+      const { Charts } = await import(url);
+      const position = (total_steps) =>
+        Charts.prototype.epochOf.call({ job: { progress: { total_steps }, spec: { epochs: 4 } } });
+      return [position(100)(50), position(null) === null];
+    }"""
+    assert script_tab.evaluate(script, Assets().url("charts.js")) == [2, True]
+
+
+def test_charts_are_drawn_on_after_the_next_one_to_draw_is_removed(script_tab: Page) -> None:
+    script = """async (url) => {
+      const { ChartGrid } = await import(url);
+      const chart = (id) => ({ id, title: id, keys: [id], prefix: "", unit: "", note: "", section: "A" });
+      let charts = [chart("a"), chart("b")];
+      const frame = document.createElement("div");
+      const root = document.createElement("div");
+      frame.append(root);
+      document.body.append(frame);
+      const view = { search: "", pins: [], logs: [], toggled: [], combined: [] };
+      const grid = new ChartGrid(root, view, { charts: () => charts });
+      const drawn = [];
+      grid.setVisible = () => {};
+      grid.visible = new Set(["a", "b"]);
+      await new Promise((resolve) => {
+        grid.draw = ({ definition }) => {
+          drawn.push(definition.id);
+          charts = [chart("a")];
+          grid.refresh();
+          if (drawn.length === 1) grid.redraw();
+          else resolve();
+        };
+        setTimeout(resolve, 5000);
+      });
+      frame.remove();
+      return drawn;
+    }"""
+    assert script_tab.evaluate(script, Assets().url("chart_grid.js")) == ["a", "a"]
+
+
+def test_a_column_may_be_named_as_a_property_of_objects(script_tab: Page) -> None:
+    script = """async (url) => {
+      const { columnOf, keysOfColumns } = await import(url);
+      return [columnOf("constructor").label, keysOfColumns(["constructor", "status"])];
+    }"""
+    assert script_tab.evaluate(script, Assets().url("table_columns.js")) == ["constructor", ["constructor"]]
+
+
+def test_a_missing_element_of_a_page_is_named(script_tab: Page) -> None:
+    script = """async (url) => {
+      const { byId, maybeById } = await import(url);
+      const message = (...request) => { try { byId(...request); } catch (error) { return error.message; } };
+      return [message("nowhere"), message("theme", HTMLInputElement), maybeById("nowhere"), byId("theme").id];
+    }"""
+    assert script_tab.evaluate(script, Assets().url("page.js")) == [
+        "The page has no HTMLElement #nowhere.",
+        "The page has no HTMLInputElement #theme.",
+        None,
+        "theme",
+    ]

@@ -2,7 +2,11 @@
 
 const base = document.documentElement.dataset.base ?? "";
 
-/** The address of a path of the service, such as `/jobs`. */
+/**
+ * The address of a path of the service, such as `/jobs`.
+ *
+ * @param {string} path
+ */
 export const urlOf = (path) => base + path;
 
 /** The path and the query of this page. */

@@ -1,6 +1,10 @@
 // What the pages keep in this browser. A browser may refuse to store anything, which is no error.
 
-/** A stored text; null if there is none. */
+/**
+ * A stored text; null if there is none.
+ *
+ * @param {string} key
+ */
 export function stored(key) {
   try {
     return localStorage.getItem(key);
@@ -9,10 +13,16 @@ export function stored(key) {
   }
 }
 
-/** Store a text; null removes it. */
+/**
+ * Store a text; null removes it.
+ *
+ * @param {string} key
+ * @param {string | null} text
+ */
 export function store(key, text) {
   try {
-    if (text === null) localStorage.removeItem(key); else localStorage.setItem(key, text);
+    if (text === null) localStorage.removeItem(key);
+    else localStorage.setItem(key, text);
   } catch {
     // It is forgotten when the page is closed.
   }

@@ -1,7 +1,20 @@
 // One chart. uPlot draws the axes, follows the pointer and selects ranges; the curves are drawn on its canvas, so that
 // each can have positions of its own.
 
-import { countLabels, firstAfter, linearTicks, logTicks, nearestPoint, nearestPosition, positionRange, secondLabels, SECONDS, valueLabels, valueRange, WHOLE } from "./chart_axes.js";
+import {
+  countLabels,
+  firstAfter,
+  linearTicks,
+  logTicks,
+  nearestPoint,
+  nearestPosition,
+  positionRange,
+  secondLabels,
+  SECONDS,
+  valueLabels,
+  valueRange,
+  WHOLE,
+} from "./chart_axes.js";
 import { colour } from "./colours.js";
 import { count, dateTime, duration, number } from "./format.js";
 import { make } from "./page.js";
@@ -13,7 +26,11 @@ const MAX_ROWS = 12; // of the table beside the pointer
 const DASHES = { checkpoint: [2, 3], resumed: [], interrupted: [6, 4] };
 const MARK_COLOURS = { checkpoint: "soft", resumed: "c2", interrupted: "bad" };
 
-/** How positions of an axis are shown: to readers, and as labels. */
+/**
+ * How positions of an axis are shown: to readers, and as labels.
+ *
+ * @type {Record<Axis, { text: (x: number) => string, labels: ((splits: number[], increment: number) => string[]) | null, distances?: number[] }>}
+ */
 const POSITIONS = {
   step: { text: (x) => `step ${count(Math.round(x))}`, labels: countLabels, distances: WHOLE },
   epoch: { text: (x) => `epoch ${number(x)}`, labels: countLabels },
@@ -27,9 +44,25 @@ export class Chart {
   /**
    * `onZoom` gets the selected range of positions, or null after a double click; `onHover` the position of the pointer, or
    * null when it leaves.
+   *
+   * @param {HTMLElement} frame
+   * @param {{ onZoom: (range: Extent | null) => void, onHover: (position: number | null) => void }} options
    */
   constructor(frame, { onZoom, onHover }) {
-    Object.assign(this, { frame, onZoom, onHover, curves: [], view: null, xRange: [0, 1], yRange: [0, 1], plot: null, isFollowing: false });
+    this.frame = frame;
+    this.onZoom = onZoom;
+    this.onHover = onHover;
+    /** @type {Curve[]} */
+    this.curves = [];
+    /** @type {DrawnView} */
+    this.view = { axis: "step", range: null };
+    /** @type {Extent} */
+    this.xRange = [0, 1];
+    /** @type {Extent} */
+    this.yRange = [0, 1];
+    /** @type {any} */
+    this.plot = null;
+    this.isFollowing = false;
     this.table = make("div", { class: "chart-values", hidden: true });
     frame.tabIndex = 0;
     frame.addEventListener("keydown", (event) => this.moveByKey(event));
@@ -41,9 +74,13 @@ export class Chart {
   /**
    * Draw curves, each `{ name, x, y, colour, width, opacity, dots, hidden }`, with ascending positions `x`; `hidden` curves
    * have no row in the table of values. `view` is `{ axis, log, logX, clip, range, marks }`.
+   *
+   * @param {Curve[]} curves
+   * @param {DrawnView} view
    */
   show(curves, view) {
-    Object.assign(this, { curves, view });
+    this.curves = curves;
+    this.view = view;
     this.xRange = view.range ?? positionRange(curves, view.logX) ?? positionRange(curves) ?? [0, 1];
     this.isLogX = Boolean(view.logX) && this.xRange[0] > 0;
     this.yRange = valueRange(curves, view);
@@ -61,50 +98,89 @@ export class Chart {
     this.form = null;
   }
 
-  /** Show the values at a position, as when the pointer is there; null hides them. */
+  /**
+   * Show the values at a position, as when the pointer is there; null hides them.
+   *
+   * @param {number | null} position
+   */
   hover(position) {
     if (!this.plot) return;
     const isShown = position !== null && !(this.isLogX && position <= 0);
     this.isFollowing = true;
     this.plot.setCursor({ left: isShown ? this.plot.valToPos(position, "x") : -10, top: isShown ? 0 : -10 }, false);
     this.isFollowing = false;
+    /** @type {number | null | undefined} */
     this.hovered = position;
-    if (this.frame.contains(document.activeElement) && position !== null) this.showValues(position); else this.table.hidden = true;
+    if (this.frame.contains(document.activeElement) && position !== null) this.showValues(position);
+    else this.table.hidden = true;
   }
 
   size() {
     return { width: Math.max(80, this.frame.clientWidth), height: Math.max(60, this.frame.clientHeight) };
   }
 
+  /** @param {string} form */
   create(form) {
     this.plot?.destroy();
     this.form = form;
     const { axis } = this.view;
-    const style = { stroke: colour("soft"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line"), width: 1, size: 4 }, font: "11px system-ui, sans-serif" };
+    const style = {
+      stroke: colour("soft"),
+      grid: { stroke: colour("line"), width: 1 },
+      ticks: { stroke: colour("line"), width: 1, size: 4 },
+      font: "11px system-ui, sans-serif",
+    };
     const { labels, distances } = POSITIONS[axis];
     this.frame.replaceChildren(this.table);
-    this.plot = new window.uPlot({
-      ...this.size(),
-      scales: {
-        x: { time: axis === "time", distr: this.isLogX ? 3 : 1, range: () => this.xRange },
-        y: { range: () => [0, 1] }, // a fraction of the range: uPlot has no labels for values from 1e17 on
+    this.plot = new window.uPlot(
+      {
+        ...this.size(),
+        scales: {
+          x: { time: axis === "time", distr: this.isLogX ? 3 : 1, range: () => this.xRange },
+          y: { range: () => [0, 1] }, // a fraction of the range: uPlot has no labels for values from 1e17 on
+        },
+        axes: [
+          {
+            ...style,
+            space: 70,
+            size: axis === "time" ? 40 : 26,
+            ...(distances && { incrs: distances }),
+            ...(labels && { values: (/** @type {any[]} */ ...[, splits, , , increment]) => labels(splits, increment) }),
+            ...(this.isLogX && {
+              splits: () => logTicks(this.xRange),
+              filter: (/** @type {any[]} */ ...[, splits]) => splits,
+            }),
+          },
+          {
+            ...style,
+            size: VALUE_AXIS_WIDTH,
+            splits: () => this.valueTicks().map(this.fractions("y")),
+            values: () => valueLabels(this.valueTicks()),
+          },
+        ],
+        series: [{}],
+        legend: { show: false },
+        padding: [8, SIDE, 0, 0],
+        cursor: {
+          y: false,
+          points: { show: false },
+          drag: { x: true, y: false, setScale: false },
+          move: (/** @type {any[]} */ ...[, left, top]) => [this.snapped(left), top],
+          bind: { dblclick: () => () => this.onZoom(null) },
+        },
+        hooks: { draw: [() => this.paint()], setCursor: [() => this.follow()], setSelect: [() => this.select()] },
       },
-      axes: [
-        { ...style, space: 70, size: axis === "time" ? 40 : 26, ...(distances && { incrs: distances }), ...(labels && { values: (_, splits, index, space, increment) => labels(splits, increment) }), ...(this.isLogX && { splits: () => logTicks(this.xRange), filter: (_, splits) => splits }) },
-        { ...style, size: VALUE_AXIS_WIDTH, splits: () => this.valueTicks().map(this.fractions("y")), values: () => valueLabels(this.valueTicks()) },
-      ],
-      series: [{}],
-      legend: { show: false },
-      padding: [8, SIDE, 0, 0],
-      cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false }, move: (_, left, top) => [this.snapped(left), top], bind: { dblclick: () => () => this.onZoom(null) } },
-      hooks: { draw: [() => this.paint()], setCursor: [() => this.follow()], setSelect: [() => this.select()] },
-    }, [[]], this.frame);
+      [[]],
+      this.frame,
+    );
     this.frame.append(this.table);
   }
 
   /** The values that have a label. */
   valueTicks() {
-    return this.view.log ? logTicks(this.yRange) : linearTicks(this.yRange, Math.max(2, Math.floor((this.plot.height - 40) / VALUE_SPACE)));
+    return this.view.log
+      ? logTicks(this.yRange)
+      : linearTicks(this.yRange, Math.max(2, Math.floor((this.plot.height - 40) / VALUE_SPACE)));
   }
 
   // -- drawing ---------------------------------------------------------------------------------------------------------
@@ -123,6 +199,12 @@ export class Chart {
     ctx.restore();
   }
 
+  /**
+   * @param {CanvasRenderingContext2D} ctx
+   * @param {number} left
+   * @param {MarkKind} kind
+   * @param {number} ratio
+   */
   paintMark(ctx, left, kind, ratio) {
     const { bbox } = this.plot;
     ctx.strokeStyle = colour(MARK_COLOURS[kind]);
@@ -134,7 +216,13 @@ export class Chart {
     ctx.stroke();
   }
 
-  /** Draw the part of a curve within the range; a value that is not finite interrupts the line. */
+  /**
+   * Draw the part of a curve within the range; a value that is not finite interrupts the line.
+   *
+   * @param {CanvasRenderingContext2D} ctx
+   * @param {Curve} curve
+   * @param {number} ratio
+   */
   paintCurve(ctx, curve, ratio) {
     const { x, y } = curve;
     const first = Math.max(0, firstAfter(x, this.xRange[0]) - 1);
@@ -147,16 +235,27 @@ export class Chart {
     let isDown = false;
     for (let i = first; i < end; i += 1) {
       const top = down(y[i]);
-      if (!Number.isFinite(top)) { isDown = false; continue; }
-      if (isDown) ctx.lineTo(across(x[i]), top); else ctx.moveTo(across(x[i]), top);
+      if (!Number.isFinite(top)) {
+        isDown = false;
+        continue;
+      }
+      if (isDown) ctx.lineTo(across(x[i]), top);
+      else ctx.moveTo(across(x[i]), top);
       isDown = true;
     }
     ctx.stroke();
-    if (curve.dots) for (let i = first; i < end; i += 1) if (Number.isFinite(down(y[i]))) dot(ctx, across(x[i]), down(y[i]), 2.6 * ratio);
+    if (curve.dots)
+      for (let i = first; i < end; i += 1)
+        if (Number.isFinite(down(y[i]))) dot(ctx, across(x[i]), down(y[i]), 2.6 * ratio);
     ctx.globalAlpha = 1;
   }
 
-  /** A function from the values of a scale to pixels of the canvas; faster than `valToPos` for each point. */
+  /**
+   * A function from the values of a scale to pixels of the canvas; faster than `valToPos` for each point.
+   *
+   * @param {"x" | "y"} scale
+   * @returns {(value: number) => number}
+   */
   transform(scale) {
     const { bbox } = this.plot;
     const fraction = this.fractions(scale);
@@ -164,10 +263,15 @@ export class Chart {
     return (value) => bbox.top + (1 - fraction(value)) * bbox.height;
   }
 
-  /** A function from the values of a scale to the fraction of its range that is below them. */
+  /**
+   * A function from the values of a scale to the fraction of its range that is below them.
+   *
+   * @param {"x" | "y"} scale
+   * @returns {(value: number) => number}
+   */
   fractions(scale) {
     const isLogarithmic = scale === "x" ? this.isLogX : this.view.log;
-    const map = isLogarithmic ? (value) => (value > 0 ? Math.log10(value) : NaN) : (value) => value;
+    const map = (/** @type {number} */ value) => (!isLogarithmic ? value : value > 0 ? Math.log10(value) : NaN);
     const [low, high] = (scale === "x" ? this.xRange : this.yRange).map(map);
     return (value) => (map(value) - low) / (high - low);
   }
@@ -177,64 +281,103 @@ export class Chart {
   select() {
     const { select } = this.plot;
     if (select.width < 3) return;
-    const range = [select.left, select.left + select.width].map((left) => this.plot.posToVal(left, "x"));
+    const [from, to] = [select.left, select.left + select.width].map((left) => this.plot.posToVal(left, "x"));
     this.plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
-    this.onZoom(range);
+    this.onZoom([from, to]);
   }
 
-  /** The place of the visible point that is nearest to the pointer, where its line is drawn; the pointer's own while a range is selected. */
+  /**
+   * The place of the visible point that is nearest to the pointer, where its line is drawn; the pointer's own while a range is selected.
+   *
+   * @param {number} left
+   */
   snapped(left) {
+    /** @type {number | null} */
     this.snap = null;
-    if (this.isFollowing || left < 0 || this.plot.cursor.event?.type !== "mousemove" || this.plot.cursor.event.buttons) return left;
-    this.snap = nearestPosition(this.curves.filter((curve) => !curve.hidden), this.plot.posToVal(left, "x"), this.xRange);
+    if (this.isFollowing || left < 0 || this.plot.cursor.event?.type !== "mousemove" || this.plot.cursor.event.buttons)
+      return left;
+    this.snap = nearestPosition(
+      this.curves.filter((curve) => !curve.hidden),
+      this.plot.posToVal(left, "x"),
+      this.xRange,
+    );
     return this.snap === null ? left : this.plot.valToPos(this.snap, "x");
   }
 
   follow() {
     if (this.isFollowing) return;
     const { left } = this.plot.cursor;
-    const position = left < 0 ? null : this.snap ?? this.plot.posToVal(left, "x");
+    const position = left < 0 ? null : (this.snap ?? this.plot.posToVal(left, "x"));
     this.hovered = position;
-    if (position === null) this.table.hidden = true; else this.showValues(position);
+    if (position === null) this.table.hidden = true;
+    else this.showValues(position);
     this.onHover(position);
   }
 
+  /** @param {KeyboardEvent} event */
   moveByKey(event) {
     const shown = this.curves.filter((curve) => !curve.hidden && curve.x.length);
-    if (!shown.length || event.target !== this.frame || !["ArrowLeft", "ArrowRight", "Home", "End", "Escape"].includes(event.key)) return;
+    if (
+      !shown.length ||
+      event.target !== this.frame ||
+      !["ArrowLeft", "ArrowRight", "Home", "End", "Escape"].includes(event.key)
+    )
+      return;
     event.preventDefault();
-    if (event.key === "Escape") { this.hover(null); this.onHover(null); return; }
+    if (event.key === "Escape") {
+      this.hover(null);
+      this.onHover(null);
+      return;
+    }
     const { x } = shown.reduce((one, other) => (other.x.length > one.x.length ? other : one));
     const current = nearestPoint(x, this.hovered ?? this.xRange[1]);
-    const index = { ArrowLeft: current - 1, ArrowRight: current + 1, Home: 0, End: x.length - 1 }[event.key];
+    const index = { ArrowLeft: current - 1, ArrowRight: current + 1, Home: 0 }[event.key] ?? x.length - 1;
     const position = x[Math.max(0, Math.min(x.length - 1, index))];
     this.hover(position);
     this.onHover(position);
   }
 
-  /** The point of each curve nearest to a position: `{ name, colour, x, value }`, those nearest to the pointer first if many. */
+  /**
+   * The point of each curve nearest to a position: `{ name, colour, x, value }`, those nearest to the pointer first if many.
+   *
+   * @param {number} position
+   */
   valuesAt(position) {
-    const rows = this.curves.filter((curve) => !curve.hidden).map(({ name, colour: shade, x, y }) => {
-      const index = nearestPoint(x, position);
-      return { name, colour: shade, x: x[index], value: y[index] };
-    }).filter(({ value }) => value !== undefined);
+    const rows = this.curves
+      .filter((curve) => !curve.hidden)
+      .map(({ name, colour: shade, x, y }) => {
+        const index = nearestPoint(x, position);
+        return { name, colour: shade, x: x[index], value: y[index] };
+      })
+      .filter(({ value }) => value !== undefined);
     if (rows.length <= MAX_ROWS) return rows;
     const down = this.transform("y");
     const top = (this.plot.cursor.top ?? 0) * (devicePixelRatio || 1) + this.plot.bbox.top;
     return rows.sort((one, other) => Math.abs(down(one.value) - top) - Math.abs(down(other.value) - top));
   }
 
+  /** @param {number} position */
   showValues(position) {
     const rows = this.valuesAt(position);
     const shown = rows.slice(0, MAX_ROWS);
     this.table.hidden = !shown.length;
     if (!shown.length) return;
     const { text } = POSITIONS[this.view.axis];
-    const at = (x) => (text(x) === text(position) ? null : make("small", { text: text(x) })); // of a curve without a point there
+    const at = (/** @type {number} */ x) => (text(x) === text(position) ? null : make("small", { text: text(x) })); // of a curve without a point there
     this.table.replaceChildren(
       make("strong", { text: text(position) }),
-      ...shown.map((row) => make("div", {}, make("i", { class: "swatch", style: `background:${row.colour}` }), make("span", { text: row.name }), at(row.x), make("b", { text: number(row.value) }))),
-      rows.length > shown.length ? make("small", { text: `and ${rows.length - shown.length} more` }) : "");
+      ...shown.map((row) =>
+        make(
+          "div",
+          {},
+          make("i", { class: "swatch", style: `background:${row.colour}` }),
+          make("span", { text: row.name }),
+          at(row.x),
+          make("b", { text: number(row.value) }),
+        ),
+      ),
+      rows.length > shown.length ? make("small", { text: `and ${rows.length - shown.length} more` }) : "",
+    );
     const left = this.plot.valToPos(position, "x") + VALUE_AXIS_WIDTH;
     const isRight = left > this.frame.clientWidth / 2;
     this.table.style.left = isRight ? "" : `${left + 12}px`;
@@ -242,6 +385,12 @@ export class Chart {
   }
 }
 
+/**
+ * @param {CanvasRenderingContext2D} ctx
+ * @param {number} left
+ * @param {number} top
+ * @param {number} radius
+ */
 function dot(ctx, left, top, radius) {
   ctx.beginPath();
   ctx.arc(left, top, radius, 0, 2 * Math.PI);

@@ -13,7 +13,12 @@ import { make, setText } from "./page.js";
 const DRAW_INTERVAL = 150; // milliseconds from the second drawing on, extended after a slow one
 export const PINNED = "Pinned";
 const MAX_LEGEND = 6; // names below a chart; of more curves, the table beside the pointer has those near it
-const EXPORTS = [["PNG image", savePng], ["SVG image", saveSvg], ["CSV table", saveCsv]];
+/** @type {[string, (chart: Chart, title: string) => void][]} */
+const EXPORTS = [
+  ["PNG image", savePng],
+  ["SVG image", saveSvg],
+  ["CSV table", saveCsv],
+];
 
 export class ChartGrid {
   /**
@@ -21,21 +26,54 @@ export class ChartGrid {
    * with a `key`, or null if they are not loaded; `marks()`; `subject()`, with which the names of
    * exported files begin; and `newestOf(chart, curves)`, a text. `onRange` is called when
    * the range has changed; `isOpen(name, before)` tells whether a section is open at first, after so many charts of others.
+   *
+   * @param {HTMLElement} root
+   * @param {ChartsView} view
+   * @param {ChartSource} source
+   * @param {ChartGridOptions} options
    */
   constructor(root, view, source, { onRange = () => {}, isOpen = () => true } = {}) {
-    Object.assign(this, { root, view, source, onRange, isOpen, panels: new Map(), sections: new Map(), visible: new Set(), dirty: new Set(), interval: 0 });
-    this.observer = new IntersectionObserver((entries) => entries.forEach((entry) => this.setVisible(entry)), { rootMargin: "300px 0px" });
+    this.root = root;
+    this.view = view;
+    this.source = source;
+    this.onRange = onRange;
+    this.isOpen = isOpen;
+    /** @type {Map<string, Panel>} */
+    this.panels = new Map();
+    /** @type {Map<string, Section>} */
+    this.sections = new Map();
+    /** @type {Set<string>} */
+    this.visible = new Set();
+    /** @type {Set<string>} */
+    this.dirty = new Set();
+    this.interval = 0;
+    this.observer = new IntersectionObserver((entries) => entries.forEach((entry) => this.setVisible(entry)), {
+      rootMargin: "300px 0px",
+    });
     this.dialog = make("dialog", { class: "enlarged", "aria-label": "Chart" });
-    this.closer = make("button", { type: "button", class: "quiet close", "aria-label": "Close", title: "Close", text: "×", onclick: () => this.dialog.close() });
+    this.closer = make("button", {
+      type: "button",
+      class: "quiet close",
+      "aria-label": "Close",
+      title: "Close",
+      text: "×",
+      onclick: () => this.dialog.close(),
+    });
+    /** @type {number | undefined} */
+    this.timer = undefined;
     this.none = make("p", { class: "hint", role: "status" });
     root.after(this.none, this.dialog);
     this.dialog.addEventListener("close", () => this.restore());
-    onThemeChange(() => { for (const { chart } of this.panels.values()) chart.restyle(); this.redraw(); });
+    onThemeChange(() => {
+      for (const { chart } of this.panels.values()) chart.restyle();
+      this.redraw();
+    });
     this.refresh();
   }
 
   /** Add the charts of metrics that are new, and put all into the sections of the view. */
   refresh() {
+    /** @type {Map<string, HTMLElement>} */
     const last = new Map(); // the last panel of each section
     const definitions = this.source.charts();
     const ids = new Set(definitions.map(({ id }) => id));
@@ -45,26 +83,37 @@ export class ChartGrid {
       const known = this.panels.get(definition.id);
       if (known && String(known.definition.keys) !== String(definition.keys)) this.remove(definition.id); // it was of another metric
       const name = this.view.pins.includes(definition.id) ? PINNED : definition.section;
+      /** @type {Section} */
       const section = this.section(name, before);
       section.definitions.push(definition);
       if (!section.element.open && !this.panels.has(definition.id)) continue;
       const panel = this.panels.get(definition.id) ?? this.create(definition);
       panel.definition = definition;
       const next = last.get(name)?.nextElementSibling ?? (last.has(name) ? null : section.grid.firstElementChild);
-      if (next !== panel.figure && panel.figure.parentElement !== this.dialog) section.grid.insertBefore(panel.figure, next);
+      if (next !== panel.figure && panel.figure.parentElement !== this.dialog)
+        section.grid.insertBefore(panel.figure, next);
       last.set(name, panel.figure);
     }
     this.filter();
     this.schedule();
   }
 
-  /** Redraw the charts of these metrics, or all charts. */
+  /**
+   * Redraw the charts of these metrics, or all charts.
+   *
+   * @param {string[] | null} keys
+   */
   redraw(keys = null) {
-    for (const [id, { definition }] of this.panels) if (!keys || keys.some((key) => includes(definition, key))) this.dirty.add(id);
+    for (const [id, { definition }] of this.panels)
+      if (!keys || keys.some((key) => includes(definition, key))) this.dirty.add(id);
     this.schedule();
   }
 
-  /** Change the view, and store it in the address. */
+  /**
+   * Change the view, and store it in the address.
+   *
+   * @param {Partial<ChartsView>} values
+   */
   change(values) {
     Object.assign(this.view, values);
     storeView(this.view);
@@ -73,7 +122,11 @@ export class ChartGrid {
     this.redraw();
   }
 
-  /** Show a range of positions in all charts; null shows everything. */
+  /**
+   * Show a range of positions in all charts; null shows everything.
+   *
+   * @param {Extent | null} range
+   */
   zoom(range) {
     this.change({ range });
     this.onRange(range);
@@ -81,14 +134,25 @@ export class ChartGrid {
 
   // -- sections and panels ---------------------------------------------------------------------------------------------
 
-  /** The section of a name; a new one has `before` charts of others before it. */
+  /**
+   * The section of a name; a new one has `before` charts of others before it.
+   *
+   * @param {string} name
+   * @param {number} before
+   * @returns {Section}
+   */
   section(name, before) {
     const known = this.sections.get(name);
     if (known) return known;
     const grid = make("div", { class: "charts" });
     const size = make("small");
     const isOpen = this.isOpen(name, before);
-    const element = make("details", { class: "chart-section" }, make("summary", {}, make("h3", { text: name }), " ", size), grid);
+    const element = make(
+      "details",
+      { class: "chart-section" },
+      make("summary", {}, make("h3", { text: name }), " ", size),
+      grid,
+    );
     const section = { element, grid, size, isOpen, definitions: [] };
     element.addEventListener("toggle", () => {
       if (element.open && section.definitions.some(({ id }) => !this.panels.has(id))) this.refresh();
@@ -97,30 +161,57 @@ export class ChartGrid {
       const toggled = element.open === isOpen ? others : [...others, name];
       if (toggled.length !== this.view.toggled.length) this.change({ toggled });
     });
-    if (name === PINNED) this.root.prepend(element); else this.root.append(element);
+    if (name === PINNED) this.root.prepend(element);
+    else this.root.append(element);
     this.sections.set(name, section);
     this.openSections([name]);
     return section;
   }
 
-  /** Open sections as the reader wants them; during a search, all. */
+  /**
+   * Open sections as the reader wants them; during a search, all.
+   *
+   * @param {Iterable<string>} names
+   */
   openSections(names = this.sections.keys()) {
     for (const name of names) {
-      const { element, isOpen } = this.sections.get(name);
-      element.open = Boolean(this.view.search) || isOpen !== this.view.toggled.includes(name);
+      const section = this.sections.get(name);
+      if (section)
+        section.element.open = Boolean(this.view.search) || section.isOpen !== this.view.toggled.includes(name);
     }
   }
 
+  /** @param {ChartDefinition} definition */
   create(definition) {
     const { id, title, unit, note } = definition;
-    const frame = make("div", { class: "frame", role: "img", "aria-label": title }, make("span", { class: "placeholder", text: "No points yet" }));
+    const frame = make(
+      "div",
+      { class: "frame", role: "img", "aria-label": title },
+      make("span", { class: "placeholder", text: "No points yet" }),
+    );
     const output = make("output");
     const scale = make("small");
     const legend = make("p", { class: "legend" });
-    const figure = make("figure", { class: "card chart", id: `chart-${id}` },
-      make("figcaption", {}, make("span", { class: "chart-title", text: title, title }), unit ? make("small", { text: unit }) : null, scale, output, this.tools(definition)),
-      frame, legend, note ? make("p", { class: "hint", text: note }) : null);
-    const chart = new Chart(frame, { onZoom: (range) => this.zoom(range), onHover: (position) => this.hover(chart, position) });
+    const figure = make(
+      "figure",
+      { class: "card chart", id: `chart-${id}` },
+      make(
+        "figcaption",
+        {},
+        make("span", { class: "chart-title", text: title, title }),
+        unit ? make("small", { text: unit }) : null,
+        scale,
+        output,
+        this.tools(definition),
+      ),
+      frame,
+      legend,
+      note ? make("p", { class: "hint", text: note }) : null,
+    );
+    const chart = new Chart(frame, {
+      onZoom: (range) => this.zoom(range),
+      onHover: (position) => this.hover(chart, position),
+    });
     const panel = { definition, figure, frame, output, scale, legend, chart };
     this.panels.set(id, panel);
     this.dirty.add(id);
@@ -128,38 +219,103 @@ export class ChartGrid {
     return panel;
   }
 
+  /** @param {string} id */
+  panel(id) {
+    return /** @type {Panel} */ (this.panels.get(id));
+  }
+
+  /** @param {string} id */
   remove(id) {
-    this.observer.unobserve(this.panels.get(id).figure);
-    this.panels.get(id).figure.remove();
+    const { figure } = this.panel(id);
+    this.observer.unobserve(figure);
+    figure.remove();
     this.panels.delete(id);
     for (const set of [this.visible, this.dirty]) set.delete(id);
   }
 
+  /** @param {ChartDefinition} chart */
   tools({ id, keys, section }) {
-    const button = (label, text, onclick, pressed) => make("button", { type: "button", class: "quiet tool", "aria-label": label, title: label, text, onclick, ...(pressed === undefined ? {} : { "aria-pressed": String(pressed) }) });
+    /**
+     * @param {string} label
+     * @param {string} text
+     * @param {() => void} onclick
+     * @param {boolean} [pressed]
+     */
+    const button = (label, text, onclick, pressed) =>
+      make("button", {
+        type: "button",
+        class: "quiet tool",
+        "aria-label": label,
+        title: label,
+        text,
+        onclick,
+        ...(pressed === undefined ? {} : { "aria-pressed": String(pressed) }),
+      });
+    /**
+     * @param {"pins" | "logs"} name
+     * @param {string} label
+     * @param {string} text
+     */
     const toggle = (name, label, text) => {
-      const one = button(label, text, () => {
-        const others = this.view[name].filter((other) => other !== id);
-        const isOn = others.length === this.view[name].length;
-        this.change({ [name]: isOn ? [...others, id] : others });
-        one.setAttribute("aria-pressed", String(isOn));
-      }, this.view[name].includes(id));
+      const one = button(
+        label,
+        text,
+        () => {
+          const others = this.view[name].filter((other) => other !== id);
+          const isOn = others.length === this.view[name].length;
+          this.change({ [name]: isOn ? [...others, id] : others });
+          one.setAttribute("aria-pressed", String(isOn));
+        },
+        this.view[name].includes(id),
+      );
       return one;
     };
-    const menu = make("details", { class: "menu" }, make("summary", { class: "button quiet tool", "aria-label": "Export", title: "Export", text: "⤓" }),
-      make("div", {}, ...EXPORTS.map(([label, save]) => button(label, label, () => { closeMenu(menu); this.export(id, save); }))));
+    const menu = make(
+      "details",
+      { class: "menu" },
+      make("summary", { class: "button quiet tool", "aria-label": "Export", title: "Export", text: "⤓" }),
+      make(
+        "div",
+        {},
+        ...EXPORTS.map(([label, save]) =>
+          button(label, label, () => {
+            closeMenu(menu);
+            this.export(id, save);
+          }),
+        ),
+      ),
+    );
     const drop = () => this.change({ combined: this.view.combined.filter((one) => one.join() !== keys.join()) });
-    return make("span", { class: "tools" }, section === COMBINED ? button("Remove this chart", "×", drop) : null, toggle("pins", "Pin", "⚲"), toggle("logs", "Log scale", "log"), button("Enlarge", "⤢", () => this.enlarge(id)), menu);
+    return make(
+      "span",
+      { class: "tools" },
+      section === COMBINED ? button("Remove this chart", "×", drop) : null,
+      toggle("pins", "Pin", "⚲"),
+      toggle("logs", "Log scale", "log"),
+      button("Enlarge", "⤢", () => this.enlarge(id)),
+      menu,
+    );
   }
 
+  /**
+   * @param {string} id
+   * @param {(chart: Chart, title: string) => void} save
+   */
   export(id, save) {
-    const { chart, definition: { title } } = this.panels.get(id);
+    const {
+      chart,
+      definition: { title },
+    } = this.panel(id);
     if (chart.plot) save(chart, `${this.source.subject()} ${title}`);
   }
 
+  /** @param {string} id */
   enlarge(id) {
-    if (this.dialog.open) { this.dialog.close(); return; }
-    const { figure } = this.panels.get(id);
+    if (this.dialog.open) {
+      this.dialog.close();
+      return;
+    }
+    const { figure } = this.panel(id);
     this.place = make("span", { hidden: true });
     figure.replaceWith(this.place);
     this.dialog.replaceChildren(figure, this.closer);
@@ -171,14 +327,14 @@ export class ChartGrid {
   restore() {
     const figure = this.dialog.querySelector("figure");
     if (!figure) return;
-    this.place.replaceWith(figure);
+    this.place?.replaceWith(figure);
     this.refresh();
   }
 
   /** Hide the charts that do not match the search, and sections without any. */
   filter() {
     const matches = matcher(this.view.search);
-    const isShown = ({ title, keys, prefix }) => matches(title, prefix, ...keys);
+    const isShown = (/** @type {ChartDefinition} */ { title, keys, prefix }) => matches(title, prefix, ...keys);
     for (const { definition, figure } of this.panels.values()) figure.hidden = !isShown(definition);
     let total = 0;
     for (const { element, size, definitions } of this.sections.values()) {
@@ -192,9 +348,11 @@ export class ChartGrid {
 
   // -- drawing ---------------------------------------------------------------------------------------------------------
 
+  /** @param {IntersectionObserverEntry} entry */
   setVisible(entry) {
     const id = entry.target.id.slice("chart-".length);
-    if (entry.isIntersecting) this.visible.add(id); else this.visible.delete(id);
+    if (entry.isIntersecting) this.visible.add(id);
+    else this.visible.delete(id);
     this.schedule();
   }
 
@@ -203,37 +361,74 @@ export class ChartGrid {
       const start = performance.now();
       for (const id of [...this.dirty].filter((one) => this.visible.has(one))) {
         this.dirty.delete(id);
-        this.draw(this.panels.get(id));
+        const panel = this.panels.get(id);
+        if (!panel) continue; // removed while another one was drawn
+        this.draw(panel);
         this.interval = DRAW_INTERVAL;
         await nextTask();
       }
       const elapsed = performance.now() - start;
-      setTimeout(() => { this.timer = undefined; if ([...this.dirty].some((id) => this.visible.has(id))) this.schedule(); }, Math.min(400, elapsed * 2));
+      setTimeout(
+        () => {
+          this.timer = undefined;
+          if ([...this.dirty].some((id) => this.visible.has(id))) this.schedule();
+        },
+        Math.min(400, elapsed * 2),
+      );
     }, this.interval);
   }
 
+  /** @param {Panel} panel */
   draw({ definition, chart, output, scale, legend }) {
     const curves = this.source.curvesOf(definition);
     if (!curves?.some(({ x }) => x.length)) return;
     const { axis, clip, range, weight, logX } = this.view;
     const log = this.view.log || this.view.logs.includes(definition.id);
-    chart.show(curves.flatMap((curve) => lines(curve, weight, log, curves.length)), { axis, clip, range, log, logX: logX && axis !== "time", fromZero: definition.fromZero, marks: this.source.marks() });
+    chart.show(
+      curves.flatMap((curve) => lines(curve, weight, log, curves.length)),
+      {
+        axis,
+        clip,
+        range,
+        log,
+        logX: logX && axis !== "time",
+        fromZero: definition.fromZero,
+        marks: this.source.marks(),
+      },
+    );
     setText(scale, log ? "(log)" : "");
     setText(output, this.source.newestOf(definition, curves));
     const named = curves.length < 2 || curves.length > MAX_LEGEND ? [] : curves;
-    legend.replaceChildren(...named.map(({ name, colour }) => make("span", {}, make("i", { class: "swatch", style: `background:${colour}` }), name)));
+    legend.replaceChildren(
+      ...named.map(({ name, colour }) =>
+        make("span", {}, make("i", { class: "swatch", style: `background:${colour}` }), name),
+      ),
+    );
   }
 
-  /** Show the position of the pointer in one chart in all others in view. */
+  /**
+   * Show the position of the pointer in one chart in all others in view.
+   *
+   * @param {Chart} origin
+   * @param {number | null} position
+   */
   hover(origin, position) {
     for (const id of this.visible) {
-      const { chart } = this.panels.get(id);
+      const { chart } = this.panel(id);
       if (chart !== origin) chart.hover(position);
     }
   }
 }
 
-/** A curve as it is drawn: smoothed, over the faint original if there are few. */
+/**
+ * A curve as it is drawn: smoothed, over the faint original if there are few.
+ *
+ * @param {Curve} curve
+ * @param {number} weight
+ * @param {boolean} log
+ * @param {number} count
+ * @returns {Curve[]}
+ */
 function lines(curve, weight, log, count) {
   if (!weight || curve.dots) return [curve];
   const smooth = { ...curve, y: smoothed(curve.y, weight, { log }) };

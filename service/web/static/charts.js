@@ -13,21 +13,40 @@ import { atSteps, isSystem, SYSTEM, systemName } from "./system_charts.js";
 const TOKENS = "train/tokens";
 const MANY = 6; // curves of a chart, beyond which only the slowest has a colour
 const MAX_OPEN = 12; // charts, after which sections are closed at first: below them are the log and the rest of the page
+/** @type {Axis[]} */
 export const AXES = ["step", "epoch", "tokens", "relative", "time"];
 
+/**
+ * @param {string} name
+ * @param {number} before
+ */
 const isOpenAtFirst = (name, before) => [PINNED, COMBINED].includes(name) || (name !== SYSTEM && before < MAX_OPEN);
 
 export class Charts {
-  /** `job` is a job of the API; `store` has the points. */
+  /**
+   * @param {Job} job
+   * @param {CurveStore} store has the points.
+   */
   constructor(job, store) {
-    Object.assign(this, { job, store, zoomed: null, preview: null, marked: { checkpoint: [], resumed: [], interrupted: [] } });
+    this.job = job;
+    this.store = store;
+    /** @type {CurveStore | null} */
+    this.zoomed = null;
+    /** @type {Points | null} */
+    this.preview = null;
+    /** @type {Record<MarkKind, StepMark[]>} */
+    this.marked = { checkpoint: [], resumed: [], interrupted: [] };
     this.view = readView(new URLSearchParams(location.search), AXES);
-    this.grid = new ChartGrid(byId("charts"), this.view, this, { onRange: () => this.showRange(), isOpen: isOpenAtFirst });
+    this.grid = new ChartGrid(byId("charts"), this.view, this, {
+      onRange: () => this.showRange(),
+      isOpen: isOpenAtFirst,
+    });
     if (this.view.range) this.showRange();
   }
 
   // -- changes ---------------------------------------------------------------------------------------------------------
 
+  /** @param {Job} job */
   setJob(job) {
     this.job = job;
   }
@@ -37,6 +56,7 @@ export class Charts {
     this.grid.refresh();
   }
 
+  /** @param {string[] | null} keys */
   redraw(keys = null) {
     this.grid.redraw(keys);
   }
@@ -44,27 +64,44 @@ export class Charts {
   /** Show the curves that were read; until then it is not known whether a zoom needs finer ones. */
   showLoaded() {
     this.addMissing();
-    if (this.view.range && !this.zoomed) this.showRange(); else this.redraw();
+    if (this.view.range && !this.zoomed) this.showRange();
+    else this.redraw();
   }
 
-  /** Show a curve of the loss until the store has one. */
+  /**
+   * Show a curve of the loss until the store has one.
+   *
+   * @param {{ steps: number[], values: (number | string)[] }} curve
+   */
   showPreview({ steps, values }) {
     this.preview = { steps, values: values.map(Number), times: [] };
     this.redraw();
   }
 
-  /** Change the axis, the scale, the smoothing or what is shown. */
+  /**
+   * Change the axis, the scale, the smoothing or what is shown.
+   *
+   * @param {Partial<ChartsView>} values
+   */
   change(values) {
-    if ("axis" in values) { values.range = null; this.zoomed = null; }
+    if ("axis" in values) {
+      values.range = null;
+      this.zoomed = null;
+    }
     this.grid.change(values);
     if ("axis" in values) this.showRange();
   }
 
-  /** Add points of the stream to the finer curves of a zoom; the store of the whole curves gets them elsewhere. */
+  /**
+   * Add points of the stream to the finer curves of a zoom; the store of the whole curves gets them elsewhere.
+   *
+   * @param {MetricsReport} report
+   */
   addPoints(report) {
     this.zoomed?.add(report);
   }
 
+  /** @param {Partial<Record<MarkKind, StepMark[]>>} marks */
   setMarks(marks) {
     Object.assign(this.marked, marks);
     this.redraw();
@@ -77,9 +114,15 @@ export class Charts {
     byId("reset-zoom").hidden = range === null;
     this.redraw();
     if (!range || axis !== "step" || !this.store.truncated) return;
+    /** @type {Extent} */
     const steps = [Math.max(0, Math.floor(range[0])), Math.max(0, Math.ceil(range[1]))];
-    const finer = await new CurveStore(this.store.jobId, this.store.execution, this.store.resumedFrom).load(steps).catch(() => null);
-    if (finer && this.view.range === range) { this.zoomed = finer; this.redraw(); }
+    const finer = await new CurveStore(this.store.jobId, this.store.execution, this.store.resumedFrom)
+      .load(steps)
+      .catch(() => null);
+    if (finer && this.view.range === range) {
+      this.zoomed = finer;
+      this.redraw();
+    }
   }
 
   // -- the source of the grid ------------------------------------------------------------------------------------------
@@ -93,35 +136,60 @@ export class Charts {
     return [...combinedCharts(this.view.combined), ...chartsOf(this.job.spec, [...keys])];
   }
 
+  /**
+   * @param {ChartDefinition} chart
+   * @returns {Curve[]}
+   */
   curvesOf(chart) {
     let series = (this.zoomed ?? this.store).complete ? this.seriesOf(chart) : [];
-    if (!series.length && chart.id === "loss" && this.preview && this.view.axis === "step") series = [["train/loss", this.preview]];
+    if (!series.length && chart.id === "loss" && this.preview && this.view.axis === "step")
+      series = [["train/loss", this.preview]];
     const slowest = series.length > MANY ? slowestKey(series) : null;
-    return series.map(([key, one], n) => this.curve(chart, key, one, n, slowest)).filter(Boolean);
+    return series.flatMap(([key, one], n) => this.curve(chart, key, one, n, slowest) ?? []);
   }
 
-  /** The series of a chart in the order of its keys; if zoomed in, the finer ones. */
+  /**
+   * The series of a chart in the order of its keys; if zoomed in, the finer ones.
+   *
+   * @param {ChartDefinition} chart
+   * @returns {[string, Points][]}
+   */
   seriesOf(chart) {
     // Finer points are those of a range of steps, which the metrics of the system do not have.
-    const { series } = chart.section === SYSTEM ? this.store : this.zoomed ?? this.store;
-    const keys = [...series.keys()].filter((key) => includes(chart, key));
-    const position = (key) => chart.keys.indexOf(key);
-    keys.sort((a, b) => position(a) - position(b) || a.localeCompare(b, undefined, { numeric: true }));
-    return keys.map((key) => [key, series.get(key)]);
+    const { series } = chart.section === SYSTEM ? this.store : (this.zoomed ?? this.store);
+    const shown = [...series].filter(([key]) => includes(chart, key));
+    const position = (/** @type {string} */ key) => chart.keys.indexOf(key);
+    return shown.sort(([a], [b]) => position(a) - position(b) || a.localeCompare(b, undefined, { numeric: true }));
   }
 
+  /**
+   * @param {ChartDefinition} chart
+   * @param {string} key
+   * @param {Points} series
+   * @param {number} n
+   * @param {string | null} slowest
+   */
   curve(chart, key, series, n, slowest) {
     const x = this.positions(isSystem(key) ? atSteps(series, this.reference()) : series);
     if (!x) return null;
     const few = series.steps.length < 3 || (key.startsWith("eval/") && series.steps.length < 40);
     return {
       // Copies, since a curve is drawn again while the store changes.
-      key, x, name: curveName(key, chart), y: series.values.map((value) => value * chart.scale), dots: few,
-      colour: slowest === null ? curveColour(n) : colour(key === slowest ? "c2" : "line"), width: series.steps.length > 500 ? 1.1 : 1.6,
+      key,
+      x,
+      name: curveName(key, chart),
+      y: series.values.map((value) => value * chart.scale),
+      dots: few,
+      colour: slowest === null ? curveColour(n) : colour(key === slowest ? "c2" : "line"),
+      width: series.steps.length > 500 ? 1.1 : 1.6,
     };
   }
 
-  /** The positions of a series on the axis of the view; null if the job has no such axis. */
+  /**
+   * The positions of a series on the axis of the view; null if the job has no such axis.
+   *
+   * @param {Points} series
+   */
   positions({ steps, times }) {
     if (this.view.axis === "step") return steps.slice();
     if (this.view.axis === "time") return times.map((time) => Date.parse(time) / 1000);
@@ -146,8 +214,10 @@ export class Charts {
   }
 
   epochOf() {
-    const steps = this.job.progress?.total_steps / this.job.spec.epochs;
-    return Number.isFinite(steps) ? (step) => step / steps : null;
+    const { progress, spec } = this.job;
+    if (!progress?.total_steps || !spec.epochs) return null;
+    const steps = progress.total_steps / spec.epochs;
+    return (/** @type {number} */ step) => step / steps;
   }
 
   /** A function from steps to tokens, which interpolates between the reported numbers. */
@@ -156,32 +226,48 @@ export class Charts {
     if (!series?.steps.length) return null;
     const steps = [0, ...series.steps];
     const totals = [0, ...series.values];
-    return (step) => {
+    return (/** @type {number} */ step) => {
       const index = nearestPoint(steps, step);
-      const [a, b] = steps[index] <= step && index < steps.length - 1 ? [index, index + 1] : [Math.max(0, index - 1), Math.max(1, index)];
+      const [a, b] =
+        steps[index] <= step && index < steps.length - 1
+          ? [index, index + 1]
+          : [Math.max(0, index - 1), Math.max(1, index)];
       return totals[a] + ((step - steps[a]) * (totals[b] - totals[a])) / (steps[b] - steps[a] || 1);
     };
   }
 
   /** The axes that the job has. */
   axes() {
-    return AXES.filter((axis) => (axis !== "epoch" || this.job.spec.epochs) && (axis !== "tokens" || this.job.spec.task === "causal_lm" || this.store.series.has(TOKENS)));
+    return AXES.filter(
+      (axis) =>
+        (axis !== "epoch" || this.job.spec.epochs) &&
+        (axis !== "tokens" || this.job.spec.task === "causal_lm" || this.store.series.has(TOKENS)),
+    );
   }
 
+  /** @returns {Mark[]} */
   marks() {
-    return Object.entries(this.marked).flatMap(([kind, marks]) => marks.slice(-100).map((mark) => ({ kind, x: this.positionOfMark(mark) })))
-      .filter(({ x }) => x !== null && Number.isFinite(x));
+    const kinds = /** @type {[MarkKind, StepMark[]][]} */ (Object.entries(this.marked));
+    return kinds
+      .flatMap(([kind, marks]) => marks.slice(-100).map((mark) => ({ kind, x: this.positionOfMark(mark) ?? NaN })))
+      .filter(({ x }) => Number.isFinite(x));
   }
 
+  /** @param {StepMark} mark */
   positionOfMark({ step, time }) {
     if (this.view.axis === "step") return step;
-    if (this.view.axis === "time") return Date.parse(time) / 1000;
-    if (this.view.axis === "relative") return Date.parse(time) / 1000 - this.startTime();
+    if (this.view.axis === "time") return Date.parse(time ?? "") / 1000;
+    if (this.view.axis === "relative") return Date.parse(time ?? "") / 1000 - this.startTime();
     const position = this.view.axis === "epoch" ? this.epochOf() : this.tokensOf();
     return step === null || !position ? null : position(step);
   }
 
-  /** The newest value; for ranks, the slowest one. */
+  /**
+   * The newest value; for ranks, the slowest one.
+   *
+   * @param {ChartDefinition} chart
+   * @param {Curve[]} curves
+   */
   newestOf(chart, curves) {
     if (chart.id === "ranks") return slowestText(this.seriesOf(chart));
     const last = curves[0].y.at(-1);
@@ -189,7 +275,12 @@ export class Charts {
   }
 }
 
-/** The name of a curve: `rank 3`, `loss (eval)`, `data`, or the name of an evaluation set. */
+/**
+ * The name of a curve: `rank 3`, `loss (eval)`, `data`, or the name of an evaluation set.
+ *
+ * @param {string} key
+ * @param {ChartDefinition} chart
+ */
 function curveName(key, chart) {
   const last = key.split("/").at(-1);
   if (chart.prefix) return key.startsWith("perf/rank_seconds/") ? `rank ${last}` : last;
@@ -199,11 +290,17 @@ function curveName(key, chart) {
   return name + (key.startsWith("eval/") ? " (eval)" : "");
 }
 
+/** @param {[string, Points]} entry */
 const lastValue = ([, series]) => series.values.at(-1) ?? -Infinity;
 
+/** @param {[string, Points][]} series */
 const slowestKey = (series) => series.reduce((one, other) => (lastValue(other) > lastValue(one) ? other : one))[0];
 
-/** The slowest rank, and by how much its last step was slower than the median. */
+/**
+ * The slowest rank, and by how much its last step was slower than the median.
+ *
+ * @param {[string, Points][]} series
+ */
 function slowestText(series) {
   if (series.length < 2) return "";
   const times = series.map(lastValue).sort((a, b) => a - b);

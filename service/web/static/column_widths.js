@@ -9,22 +9,29 @@ const BESIDE = "(min-width: 1101px)"; // in narrower windows charts are below th
 const pinned = new CSSStyleSheet();
 document.adoptedStyleSheets = [...document.adoptedStyleSheets, pinned];
 
+/** @type {[Column[], TableView] | null} */
 let shown = null; // the columns and the view that were shown last
 
 /**
  * Show columns with the widths of the view; those that are pinned stay in place when the table is scrolled. Beside charts, columns
  * that the reader has not chosen are hidden if they do not fit, the values of metrics last.
+ *
+ * @param {Column[]} columns
+ * @param {TableView} view
  */
 export function showWidths(columns, view) {
-  if (!shown) new ResizeObserver(() => showWidths(...shown)).observe(byId("table-frame"));
+  if (!shown) new ResizeObserver(() => shown && showWidths(...shown)).observe(byId("table-frame"));
   shown = [columns, view];
-  const widthOf = ({ name, width }) => view.widths[name] ?? width;
+  const widthOf = (/** @type {Column} */ { name, width }) => view.widths[name] ?? width;
   const hidden = hasDefaultColumns(view) ? unfitting(columns, widthOf, roomBesideCharts()) : new Set();
   const fitting = columns.filter((column) => !hidden.has(column));
   let left = SELECT;
   const hiddenCells = [...hidden].map((column) => `#jobs tr:not(.spacer) > :nth-child(${columns.indexOf(column) + 2})`);
   const rules = hiddenCells.length ? [`@media ${BESIDE} { ${hiddenCells.join(", ")} { display: none; } }`] : [];
-  byId("columns-widths").replaceChildren(newCol(SELECT), ...fitting.map((column) => newCol(column.name === "name" && !view.widths.name ? null : widthOf(column))));
+  byId("columns-widths").replaceChildren(
+    newCol(SELECT),
+    ...fitting.map((column) => newCol(column.name === "name" && !view.widths.name ? null : widthOf(column))),
+  );
   const fixed = columns.filter(({ name }) => view.fixed.includes(name));
   fixed.forEach((column, i) => {
     const cells = `:nth-child(${columns.indexOf(column) + 2})`;
@@ -36,7 +43,13 @@ export function showWidths(columns, view) {
   pinned.replaceSync(rules.join("\n"));
 }
 
-/** The columns that do not fit: the first two are always shown, then those of values, then the others in their order. */
+/**
+ * The columns that do not fit: the first two are always shown, then those of values, then the others in their order.
+ *
+ * @param {Column[]} columns
+ * @param {(column: Column) => number} widthOf
+ * @param {number} room
+ */
 function unfitting(columns, widthOf, room) {
   let left = room - SELECT;
   const [first, others] = [columns.slice(0, 2), columns.slice(2)];
@@ -50,5 +63,9 @@ function roomBesideCharts() {
   return (isBeside && byId("table-frame").clientWidth) || Infinity;
 }
 
-/** A column with a width, or without one: then it has all the room that is left. */
+/**
+ * A column with a width, or without one: then it has all the room that is left.
+ *
+ * @param {number | null} width
+ */
 const newCol = (width) => make("col", width === null ? {} : { style: `width: ${width}px` });

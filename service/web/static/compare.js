@@ -11,7 +11,7 @@ import { connectCodes } from "./compare_code.js";
 import { asNumber, number, specValue } from "./format.js";
 import { memberChanges, withDistinctNames } from "./job_rows.js";
 import { chipOf, TERMINAL } from "./job_status.js";
-import { afterPaint, byId, confirmAction, data, make, setText, toast, toastError } from "./page.js";
+import { afterPaint, byId, confirmAction, data, make, maybeById, setText, toast, toastError, within } from "./page.js";
 import { hasRatios, ParallelCoordinates } from "./parallel_coordinates.js";
 import { inParts } from "./parts.js";
 import { AXES, RunCurves, SELECTED, TOKENS } from "./run_curves.js";
@@ -22,12 +22,17 @@ import { SweepRanking } from "./sweep_ranking.js";
 const REFRESH_INTERVAL = 5000; // milliseconds between two reads of runs that are not finished
 
 const DIGEST = /^sha256:[0-9a-f]{64}$/;
-const { runs } = data;
+/** @type {string[]} */
+const fieldNames = data.fields;
+const { runs } = /** @type {{ runs: Run[] }} */ (data);
 const runOf = new Map(runs.map((run) => [run.id, run]));
+/** @type {Api.SweepMember[]} */
 let members = data.detail?.members ?? [];
 let memberOf = byJob(members);
 const isOpenedEmpty = members.length === 0;
+/** @type {ChartGrid} */
 let grid;
+/** @type {() => void} */
 let showAxes;
 
 const parameters = new URLSearchParams(location.search);
@@ -36,16 +41,19 @@ const curves = new RunCurves(runs, view, { loaded: show, failed: restoreAxis });
 
 // -- reading -----------------------------------------------------------------------------------------------------------
 
+/** @type {Promise<void> | null} */
 let refreshing = null; // one at a time: reading many runs may take longer than the interval
 
 function refresh() {
-  refreshing ??= readChanges().finally(() => { refreshing = null; });
+  refreshing ??= readChanges().finally(() => {
+    refreshing = null;
+  });
   return refreshing;
 }
 
 async function readChanges() {
-  const active = runs.filter((run) => !TERMINAL.has(run.status));
-  if (data.sweep && (active.length || ranking.sweep.state === "running")) await refreshSweep();
+  const active = runs.filter(({ status }) => !TERMINAL.has(status));
+  if (data.sweep && (active.length || ranking?.sweep.state === "running")) await refreshSweep();
   if (!active.length) return;
   for (const run of active) {
     const { status, metrics } = memberOf.get(run.id) ?? (await call(`/v1/jobs/${run.id}`));
@@ -58,35 +66,49 @@ async function readChanges() {
   if (await curves.reload()) grid.redraw();
 }
 
+/** @param {Api.SweepMember[]} list */
 function byJob(list) {
   return new Map(list.map((member) => [member.job_id, member]));
 }
 
+/** @param {{ size: number }} options */
 const sweepSize = ({ size }) => `${size} ${size === 1 ? "job" : "jobs"}`;
 
 async function refreshSweep() {
   const sweep = await call(`/v1/sweeps/${data.sweep}`);
   ({ members } = sweep);
   memberOf = byJob(members);
-  ranking.show(sweep);
+  ranking?.show(sweep);
   setText(byId("sweep-size"), sweepSize(sweep));
   if (runs.length) parallel?.show(coordinates());
   const added = members.filter((member) => member.status && !runOf.has(member.job_id)).length;
-  if (added && isOpenedEmpty) { location.reload(); return; } // the page has no charts, nor a button to cancel, for its first runs
+  if (added && isOpenedEmpty) {
+    location.reload();
+    return;
+  } // the page has no charts, nor a button to cancel, for its first runs
   byId("show-new").hidden = !added;
   setText(byId("show-new"), `Show the curves of ${added} new ${added === 1 ? "run" : "runs"}`);
 }
 
-/** Add metrics to the lists and the charts; the first ones that the runs have are selected. */
+/**
+ * Add metrics to the lists and the charts; the first ones that the runs have are selected.
+ *
+ * @param {string[]} keys
+ */
 function addMetrics(keys) {
   if (!view.key && keys.length) {
     view.key = [data.detail?.metric, "train/loss"].find((key) => keys.includes(key)) ?? keys[0];
     view.outcome ||= view.key;
   }
-  for (const [select, selected, none] of [[byId("key"), view.key, "none yet"], [byId("outcome"), view.outcome, "no metric yet"]]) {
+  for (const [select, selected, none] of [
+    [maybeById("key", HTMLSelectElement), view.key, "none yet"],
+    [maybeById("outcome", HTMLSelectElement), view.outcome, "no metric yet"],
+  ]) {
     if (!select) continue;
     const known = Array.from(select.options, (option) => option.value);
-    select.append(...keys.filter((key) => !known.includes(key)).map((key) => make("option", { value: key, text: key })));
+    select.append(
+      ...keys.filter((key) => !known.includes(key)).map((key) => make("option", { value: key, text: key })),
+    );
     if (selected) select.querySelector('option[value=""]')?.remove();
     else if (!select.options.length) select.append(make("option", { value: "", text: none }));
     select.value = selected;
@@ -99,43 +121,101 @@ function addMetrics(keys) {
 // -- showing -----------------------------------------------------------------------------------------------------------
 
 const jobNames = new Map(runs.map(({ id, name }) => [id, name]));
-/** The name of a member of the sweep with its number, since all have the same name. */
-const memberName = (member) => `${jobNames.get(member.job_id) ?? [...jobNames.values(), data.detail.name][0]} #${member.number}`;
+/**
+ * The name of a member of the sweep with its number, since all have the same name.
+ *
+ * @param {Api.SweepMember} member
+ */
+const memberName = (member) =>
+  `${jobNames.get(member.job_id) ?? [...jobNames.values(), data.detail.name][0]} #${member.number}`;
 for (const member of members) {
   const run = runOf.get(member.job_id);
   if (run) run.name = `${memberName(member)}: ${memberChanges(member)}`;
 }
-withDistinctNames(runs).forEach(({ name }, n) => { runs[n].name = name; });
+withDistinctNames(runs).forEach(({ name }, n) => {
+  runs[n].name = name;
+});
+/** @type {Map<string, HTMLElement>} */
 const rows = new Map(); // of the table, by run; made in parts
 const order = new RowOrder(orderRows);
+/** @type {Set<string> | null} */
 let passing = null; // the ids of the runs that pass the filters of the coordinates; null: all
 
-/** A value of a spec; of a digest the beginning, which is enough to tell two apart. */
+/**
+ * A value of a spec; of a digest the beginning, which is enough to tell two apart.
+ *
+ * @param {any} value
+ */
 function valueCell(value) {
-  return DIGEST.test(value) ? make("td", { class: "mono", text: `${value.slice(0, 19)}…`, title: value }) : make("td", { text: specValue(value) });
+  return DIGEST.test(value)
+    ? make("td", { class: "mono", text: `${value.slice(0, 19)}…`, title: value })
+    : make("td", { text: specValue(value) });
 }
 
+/** @param {Run} run */
 function tableRow(run) {
   const others = data.sweep ? [] : runs.filter((other) => other !== run).map((other) => other.id);
-  return make("tr", { "data-id": run.id },
-    make("td", { class: "name" }, make("i", { class: "swatch", "aria-hidden": "true" }), make("a", { href: urlOf(`/jobs/${run.id}`), text: run.name })),
+  return make(
+    "tr",
+    { "data-id": run.id },
+    make(
+      "td",
+      { class: "name" },
+      make("i", { class: "swatch", "aria-hidden": "true" }),
+      make("a", { href: urlOf(`/jobs/${run.id}`), text: run.name }),
+    ),
     make("td", {}, make("span", { class: "chip" })),
     ...run.values.map(valueCell),
     ...["last", "min", "max"].map((name) => make("td", { class: `right ${name}` })),
-    make("td", { class: "right" }, data.sweep ? null : make("a", { class: "quiet", href: urlOf(`/compare${query({ job: others })}`), "aria-label": `Remove ${run.name}`, text: "×" })));
+    make(
+      "td",
+      { class: "right" },
+      data.sweep
+        ? null
+        : make("a", {
+            class: "quiet",
+            href: urlOf(`/compare${query({ job: others })}`),
+            "aria-label": `Remove ${run.name}`,
+            text: "×",
+          }),
+    ),
+  );
 }
 
 function showTable() {
-  byId("runs").tHead.append(make("tr", {}, order.head("name", {}, "Run"), order.head("status", {}, "Status"),
-    ...data.fields.map((text, n) => order.head(n, { class: "mono" }, text)),
-    ...["Last", "Min", "Max"].map((text) => order.head(text.toLowerCase(), { class: "right" }, `${text} `, make("span", { class: "mono metric" }))),
-    make("th", {}, make("span", { class: "visually-hidden", text: "Remove" }))));
-  if (runs.length > 1) setText(byId("runs-title").querySelector("small"), data.fields.length ? "and the fields in which their specs differ" : "their specs are the same");
+  byId("runs", HTMLTableElement)
+    .createTHead()
+    .append(
+      make(
+        "tr",
+        {},
+        order.head("name", {}, "Run"),
+        order.head("status", {}, "Status"),
+        ...fieldNames.map((text, n) => order.head(n, { class: "mono" }, text)),
+        ...["Last", "Min", "Max"].map((text) =>
+          order.head(text.toLowerCase(), { class: "right" }, `${text} `, make("span", { class: "mono metric" })),
+        ),
+        make("th", {}, make("span", { class: "visually-hidden", text: "Remove" })),
+      ),
+    );
+  if (runs.length > 1)
+    setText(
+      within(byId("runs-title"), "small"),
+      data.fields.length ? "and the fields in which their specs differ" : "their specs are the same",
+    );
   showTableValues();
-  afterPaint().then(() => inParts(runs, addRow)).then(orderRows); // it is below the charts
+  afterPaint()
+    .then(() => inParts(runs, addRow))
+    .then(orderRows); // it is below the charts
 }
 
-/** What a column sorts a run by. */
+/**
+ * What a column sorts a run by.
+ *
+ * @param {Run} run
+ * @param {string | number} column
+ * @returns {any}
+ */
 function keyOf(run, column) {
   if (typeof column === "number") return run.values[column];
   return { name: run.name, status: statusOf(run).text, ...lastAndEnds(run) }[column];
@@ -143,10 +223,19 @@ function keyOf(run, column) {
 
 /** Put the rows in the chosen order. */
 function orderRows() {
-  if (rows.size === runs.length) order.sorted(runs, keyOf).forEach((run, n) => place(byId("runs").tBodies[0], rows.get(run.id), n));
+  if (rows.size === runs.length)
+    order.sorted(runs, keyOf).forEach((run, n) => {
+      const row = rows.get(run.id);
+      if (row) place(byId("runs", HTMLTableElement).tBodies[0], row, n);
+    });
 }
 
-/** Add a run to the table as it is now. */
+/**
+ * Add a run to the table as it is now.
+ *
+ * @param {Run} run
+ * @param {number} n
+ */
 function addRow(run, n) {
   const row = tableRow(run);
   rows.set(run.id, row);
@@ -156,18 +245,24 @@ function addRow(run, n) {
   row.addEventListener("pointerleave", () => highlight(null));
   showStatus(run);
   showValues(run, n);
-  byId("runs").tBodies[0].append(row);
+  byId("runs", HTMLTableElement).tBodies[0].append(row);
 }
 
 function showTableValues() {
-  for (const element of byId("runs").tHead.querySelectorAll(".metric")) setText(element, view.key);
+  for (const element of byId("runs", HTMLTableElement).createTHead().querySelectorAll(".metric"))
+    setText(element, view.key);
   runs.forEach(showValues);
   if (order.column !== null) orderRows();
 }
 
-/** The status of a run; that of a sweep's member is what the sweep has decided. */
+/**
+ * The status of a run; that of a sweep's member is what the sweep has decided.
+ *
+ * @param {Run} run
+ */
 const statusOf = (run) => chipOf({ state: memberOf.get(run.id)?.state, status: run.status });
 
+/** @param {Run} run */
 function showStatus(run) {
   const chip = rows.get(run.id)?.querySelector(".chip");
   if (!chip) return;
@@ -176,7 +271,11 @@ function showStatus(run) {
   chip.className = `chip ${tone}`;
 }
 
-/** The last, smallest and largest value of a run's selected curve; null without one. */
+/**
+ * The last, smallest and largest value of a run's selected curve; null without one.
+ *
+ * @param {Run} run
+ */
 function lastAndEnds(run) {
   const values = curves.curveOf(run, view.key)?.y ?? [];
   const finite = values.filter(Number.isFinite);
@@ -184,22 +283,40 @@ function lastAndEnds(run) {
   return { last: values.at(-1), min: finite.length ? low : null, max: finite.length ? high : null };
 }
 
-/** Show the colour of a run and the last, smallest and largest value of its selected curve. */
+/**
+ * Show the colour of a run and the last, smallest and largest value of its selected curve.
+ *
+ * @param {Run} run
+ * @param {number} n
+ */
 function showValues(run, n) {
   const row = rows.get(run.id);
   if (!row) return;
-  row.querySelector(".swatch").style.background = swatchColour(n, runs.length);
-  for (const [name, value] of Object.entries(lastAndEnds(run))) setText(row.querySelector(`.${name}`), number(value));
+  within(row, ".swatch").style.background = swatchColour(n, runs.length);
+  for (const [name, value] of Object.entries(lastAndEnds(run))) setText(within(row, `.${name}`), number(value));
 }
 
-/** Show curves that were loaded. */
+/**
+ * Show curves that were loaded.
+ *
+ * @param {string[]} keys
+ */
 function show(keys) {
   grid.redraw(keys);
   if (!keys.includes(view.key)) return;
   showTableValues();
   const sizes = runs.map((run) => curves.curveOf(run, view.key)?.x?.length ?? 0);
   const missing = sizes.filter((size) => !size).length;
-  setText(byId("chart-note"), missing === runs.length ? "No points of this metric yet." : missing ? `${missing} of ${runs.length} runs ${missing === 1 ? "has" : "have"} not logged this metric` : Math.max(...sizes) === 1 ? "Each run has one point of this metric." : "");
+  setText(
+    byId("chart-note"),
+    missing === runs.length
+      ? "No points of this metric yet."
+      : missing
+        ? `${missing} of ${runs.length} runs ${missing === 1 ? "has" : "have"} not logged this metric`
+        : Math.max(...sizes) === 1
+          ? "Each run has one point of this metric."
+          : "",
+  );
   parallel?.show(coordinates());
 }
 
@@ -207,41 +324,67 @@ function show(keys) {
 function coordinates() {
   const fields = [...new Set(members.flatMap((member) => Object.keys(member.values)))];
   return {
-    logarithmic: [...fields.map((field) => ranking.logarithmic(field)), hasRatios(view.outcome) ? null : false],
+    logarithmic: [
+      ...fields.map((field) => ranking?.logarithmic(field) ?? null),
+      hasRatios(view.outcome) ? null : false,
+    ],
     axes: [...fields, view.outcome || "no metric yet"],
-    lines: members.filter((member) => runOf.has(member.job_id)).map((member) => ({
-      id: member.job_id,
-      name: runOf.get(member.job_id).name,
-      values: [...fields.map((field) => member.values[field] ?? null), asNumber(member.metrics[view.outcome] ?? null)],
-    })),
+    lines: members
+      .filter((member) => runOf.has(member.job_id))
+      .map((member) => ({
+        id: member.job_id,
+        name: runOf.get(member.job_id)?.name ?? "",
+        values: [
+          ...fields.map((field) => member.values[field] ?? null),
+          asNumber(member.metrics[view.outcome] ?? null),
+        ],
+      })),
   };
 }
 
 // -- actions of the user -----------------------------------------------------------------------------------------------
 
-/** Highlight one run in the curves, the coordinates and the table; null: none. */
+/**
+ * Highlight one run in the curves, the coordinates and the table; null: none.
+ *
+ * @param {string | null} id
+ */
 function highlight(id) {
   if (curves.highlighted === id) return;
-  rows.get(curves.highlighted)?.classList.remove("highlighted");
+  rows.get(curves.highlighted ?? "")?.classList.remove("highlighted");
   curves.highlighted = id;
-  rows.get(id)?.classList.add("highlighted");
+  rows.get(id ?? "")?.classList.add("highlighted");
   parallel?.highlight(id);
   grid.redraw();
 }
 
 /** Show the button that cancels a sweep while any member is not finished. */
 function showCancelButton() {
-  if (byId("cancel")) byId("cancel").hidden = runs.every((run) => TERMINAL.has(run.status)) && ranking.sweep.state !== "running";
+  const button = maybeById("cancel");
+  if (button) button.hidden = runs.every((run) => TERMINAL.has(run.status)) && ranking?.sweep.state !== "running";
 }
 
 async function cancelSweep() {
-  if (!(await confirmAction("Cancel the remaining jobs of this sweep?", "Waiting jobs will not start, and running jobs will stop. Checkpoints and metrics are kept."))) return;
-  await call(`/v1/sweeps/${data.sweep}/cancel`, { method: "POST" }).then(() => toast("Cancelling the remaining jobs."), toastError);
+  if (
+    !(await confirmAction(
+      "Cancel the remaining jobs of this sweep?",
+      "Waiting jobs will not start, and running jobs will stop. Checkpoints and metrics are kept.",
+    ))
+  )
+    return;
+  await call(`/v1/sweeps/${data.sweep}/cancel`, { method: "POST" }).then(
+    () => toast("Cancelling the remaining jobs."),
+    toastError,
+  );
   await refreshing?.catch(() => {}); // it may have been before
   await refresh().catch(() => {});
 }
 
-/** Return to the axis of the loaded curves if the service refuses the chosen one. */
+/**
+ * Return to the axis of the loaded curves if the service refuses the chosen one.
+ *
+ * @param {Error} error
+ */
 function restoreAxis(error) {
   toastError(error);
   if (!(error instanceof ApiError) || view.axis === curves.loadedAxis) return;
@@ -249,52 +392,82 @@ function restoreAxis(error) {
   showAxes();
 }
 
-/** Change the view of the charts. */
+/**
+ * Change the view of the charts.
+ *
+ * @param {Partial<ChartsView>} values
+ */
 function changeView(values) {
   grid.change("axis" in values ? { ...values, range: null } : values);
   byId("reset-zoom").hidden = view.range === null;
 }
 
-/** Select a metric for the table and the large chart, or for the coordinates. */
+/**
+ * Select a metric for the table and the large chart, or for the coordinates.
+ *
+ * @param {{ key?: string, outcome?: string }} values
+ */
 function select(values) {
   Object.assign(view, values);
   const address = new URLSearchParams(location.search);
   address.set("key", view.key);
-  if (view.outcome === data.outcome) address.delete("outcome"); else address.set("outcome", view.outcome);
+  if (view.outcome === data.outcome) address.delete("outcome");
+  else address.set("outcome", view.outcome);
   history.replaceState(null, "", `${location.pathname}?${address}`);
   grid.refresh();
   grid.redraw();
   show([view.key]);
 }
 
-const parallel = byId("parallel") ? new ParallelCoordinates(byId("parallel"), {
-  highlight,
-  filtered: (ids) => {
-    passing = ids;
-    for (const [id, row] of rows) row.classList.toggle("off", !ids.has(id));
-  },
-}) : null;
+const coordinatesBox = maybeById("parallel");
+const parallel = coordinatesBox
+  ? new ParallelCoordinates(coordinatesBox, {
+      highlight,
+      filtered: (ids) => {
+        passing = ids;
+        for (const [id, row] of rows) row.classList.toggle("off", !ids.has(id));
+      },
+    })
+  : null;
 
 function start() {
   parallel?.show(coordinates());
   addMetrics(data.keys);
-  byId("key").addEventListener("change", () => select({ key: byId("key").value }));
-  byId("outcome")?.addEventListener("change", () => select({ outcome: byId("outcome").value }));
+  const [key, outcome] = [byId("key", HTMLSelectElement), maybeById("outcome", HTMLSelectElement)];
+  key.addEventListener("change", () => select({ key: key.value }));
+  outcome?.addEventListener("change", () => select({ outcome: outcome.value }));
   grid = new ChartGrid(byId("charts"), view, curves, {
-    onRange: (range) => { byId("reset-zoom").hidden = range === null; },
+    onRange: (range) => {
+      byId("reset-zoom").hidden = range === null;
+    },
     isOpen: (name) => [SELECTED, PINNED, COMBINED].includes(name), // below them are the coordinates and the table
   });
   if (!curves.axes().includes(view.axis)) changeView({ axis: AXES[0] });
   showAxes = connectChartTools(view, changeView, () => curves.axes());
   connectCombination(view, changeView, () => curves.keys);
   showCancelButton();
-  byId("cancel")?.addEventListener("click", cancelSweep);
+  maybeById("cancel")?.addEventListener("click", cancelSweep);
   showTable();
-  setInterval(() => { if (!document.hidden) refresh().catch(() => {}); }, REFRESH_INTERVAL);
+  setInterval(() => {
+    if (!document.hidden) refresh().catch(() => {});
+  }, REFRESH_INTERVAL);
 }
 
-const ranking = data.detail ? new SweepRanking(data.detail, memberName, (id) => { if (runs.length) highlight(id); }) : null;
-byId("show-new")?.addEventListener("click", () => location.reload());
-if (runs.length) { start(); connectCodes(runs); }
-else if (ranking) setInterval(() => { if (!document.hidden) refreshSweep().catch(() => {}); }, REFRESH_INTERVAL);
-connectPicker(byId("search"), byId("search-results"), runs.map((run) => run.id));
+const ranking = data.detail
+  ? new SweepRanking(data.detail, memberName, (id) => {
+      if (runs.length) highlight(id);
+    })
+  : null;
+maybeById("show-new")?.addEventListener("click", () => location.reload());
+if (runs.length) {
+  start();
+  connectCodes(runs);
+} else if (ranking)
+  setInterval(() => {
+    if (!document.hidden) refreshSweep().catch(() => {});
+  }, REFRESH_INTERVAL);
+connectPicker(
+  byId("search", HTMLInputElement),
+  byId("search-results"),
+  runs.map((run) => run.id),
+);

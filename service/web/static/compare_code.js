@@ -6,23 +6,34 @@ import { byId, make, setText } from "./page.js";
 
 const MAX_LINES = 5000;
 
-/** Connect the section; it is hidden unless runs have different code. */
+/**
+ * Connect the section; it is hidden unless runs have different code.
+ *
+ * @param {Run[]} runs
+ */
 export function connectCodes(runs) {
-  const section = byId("code");
-  const coded = runs.filter(({ code }) => code);
+  const section = byId("code", HTMLDetailsElement);
+  const coded = runs.flatMap((run) => (run.code ? [{ ...run, code: run.code }] : []));
   const codes = new Set(coded.map(({ code }) => code));
   section.hidden = codes.size < 2;
   if (section.hidden) return;
   setText(byId("code-note"), `${codes.size} versions, with their differences`);
-  const [before, after] = ["code-before", "code-after"].map(byId);
-  const [older, newer] = [0, coded.findIndex(({ code }) => code !== coded[0].code)].sort((a, b) => (coded[a].id < coded[b].id ? -1 : 1));
-  const options = (chosen) => coded.map(({ name, commit }, n) => make("option", { value: n, selected: n === chosen, text: `${name}${commit ? ` (${commit.slice(0, 8)})` : ""}` }));
+  const [before, after] = [byId("code-before", HTMLSelectElement), byId("code-after", HTMLSelectElement)];
+  const [older, newer] = [0, coded.findIndex(({ code }) => code !== coded[0].code)].sort((a, b) =>
+    coded[a].id < coded[b].id ? -1 : 1,
+  );
+  const options = (/** @type {number} */ chosen) =>
+    coded.map(({ name, commit }, n) =>
+      make("option", { value: n, selected: n === chosen, text: `${name}${commit ? ` (${commit.slice(0, 8)})` : ""}` }),
+    );
   before.replaceChildren(...options(older));
   after.replaceChildren(...options(newer));
+  /** @type {Map<string, Promise<Map<string, Uint8Array>>>} */
   const archives = new Map();
-  const read = (code) => {
-    if (!archives.has(code)) archives.set(code, readArchive(code));
-    return archives.get(code);
+  const read = (/** @type {string} */ code) => {
+    const archive = archives.get(code) ?? readArchive(code);
+    archives.set(code, archive);
+    return archive;
   };
   let newest = 0;
   const show = async () => {

@@ -1,33 +1,45 @@
 // Buttons that copy text: `<button data-copy="id">` copies the text or the value of the element with that id.
 
-import { byId, setText, toast } from "./page.js";
+import { around, byId, setText, toast } from "./page.js";
 
 const CONFIRMATION_TIME = 2000; // milliseconds
 
 document.addEventListener("click", async (event) => {
-  const button = event.target.closest("[data-copy]");
-  if (!button) return;
+  const button = around(event, "[data-copy]");
+  if (!button?.dataset.copy) return;
   if (!(await copy(byId(button.dataset.copy)))) return;
   button.dataset.label ??= button.textContent;
   setText(button, "Copied");
-  setTimeout(() => setText(button, button.dataset.label), CONFIRMATION_TIME);
+  setTimeout(() => setText(button, button.dataset.label ?? ""), CONFIRMATION_TIME);
 });
 
-/** Copy an element's text. Without HTTPS there is no clipboard API; if `execCommand` fails, too, the text is selected. */
+/**
+ * Copy an element's text. Without HTTPS there is no clipboard API; if `execCommand` fails, too, the text is selected.
+ *
+ * @param {HTMLElement} element
+ */
 async function copy(element) {
   try {
-    await navigator.clipboard.writeText(element.value ?? element.textContent);
+    await navigator.clipboard.writeText("value" in element ? String(element.value) : element.textContent);
     toast("Copied.");
     return true;
   } catch {
     select(element);
   }
-  if (document.execCommand("copy")) { toast("Copied."); return true; }
+  if (document.execCommand("copy")) {
+    toast("Copied.");
+    return true;
+  }
   toast("The browser blocked copying. The text is selected: press Ctrl+C.", { bad: true });
   return false;
 }
 
+/** @param {HTMLElement} element */
 function select(element) {
-  if (element.select) { element.focus(); element.select(); return; }
-  getSelection().selectAllChildren(element);
+  if (element instanceof HTMLInputElement || element instanceof HTMLTextAreaElement) {
+    element.focus();
+    element.select();
+    return;
+  }
+  getSelection()?.selectAllChildren(element);
 }

@@ -11,9 +11,14 @@ export class CurveStore {
   /**
    * `execution` is the newest one whose points the API returns; null if it is unknown. `resumedFrom` is the step that it
    * resumed from; null if no report has it yet.
+   *
+   * @param {string} jobId
+   * @param {number | null} execution
+   * @param {number | null} resumedFrom
    */
   constructor(jobId, execution = null, resumedFrom = null) {
     this.jobId = jobId;
+    /** @type {Map<string, Points>} */
     this.series = new Map();
     this.execution = execution;
     this.resumedFrom = resumedFrom ?? UNKNOWN_STEP;
@@ -21,10 +26,16 @@ export class CurveStore {
     this.complete = false; // until the API has answered, the points of the stream are curves without a beginning
   }
 
-  /** Read all curves, or those of a range of steps. */
+  /**
+   * Read all curves, or those of a range of steps.
+   *
+   * @param {Extent | null} range
+   */
   async load(range = null) {
     const [from_step, to_step] = range ?? [];
-    const answer = await call(`/v1/jobs/${this.jobId}/metrics${query({ from_step, to_step, max_points: MAX_POINTS, system: true })}`);
+    const answer = await call(
+      `/v1/jobs/${this.jobId}/metrics${query({ from_step, to_step, max_points: MAX_POINTS, system: true })}`,
+    );
     for (const { key, steps, values, times, truncated } of answer.series) {
       const previous = this.series.get(key);
       const loaded = { steps, values: values.map(asNumber), times };
@@ -39,6 +50,7 @@ export class CurveStore {
   /**
    * Add points of the stream.
    *
+   * @param {MetricsReport} report
    * @returns {{ hasNewMetric: boolean, unknownCut: boolean, resumedFrom: number | null }} whether a metric is new;
    *     whether the curves must be read again, since it is unknown which of their points the execution replaced; and
    *     the step from which a new execution resumed, or a lower one of the same execution.
@@ -55,9 +67,14 @@ export class CurveStore {
     }
     let hasNewMetric = false;
     for (const { key, step, value, time } of points) {
-      if (execution < this.execution && step > this.resumedFrom) continue; // replaced by a later execution
-      if (!this.series.has(key)) { this.series.set(key, { steps: [], values: [], times: [] }); hasNewMetric = true; }
-      insert(this.series.get(key), step, asNumber(value), time, execution >= this.execution);
+      if (execution < (this.execution ?? 0) && step > this.resumedFrom) continue; // replaced by a later execution
+      const known = this.series.get(key);
+      const series = known ?? { steps: [], values: [], times: [] };
+      if (!known) {
+        this.series.set(key, series);
+        hasNewMetric = true;
+      }
+      insert(series, step, asNumber(value), time, execution >= (this.execution ?? 0));
     }
     return { hasNewMetric, unknownCut, resumedFrom };
   }
@@ -73,7 +90,12 @@ export class CurveStore {
   }
 }
 
-/** Append the points that the stream has sent since the API read a curve. */
+/**
+ * Append the points that the stream has sent since the API read a curve.
+ *
+ * @param {Points} loaded
+ * @param {Points} previous
+ */
 function appendNewer(loaded, previous) {
   const last = loaded.steps.at(-1);
   previous.steps.forEach((step, i) => {
@@ -84,7 +106,15 @@ function appendNewer(loaded, previous) {
   });
 }
 
-/** Insert a point in the order of steps; `replaces`: instead of one at the same step, which is of an older execution. */
+/**
+ * Insert a point in the order of steps; `replaces`: instead of one at the same step, which is of an older execution.
+ *
+ * @param {Points} series
+ * @param {number} step
+ * @param {number} value
+ * @param {string} time
+ * @param {boolean} replaces
+ */
 function insert(series, step, value, time, replaces) {
   let end = series.steps.length;
   while (end > 0 && series.steps[end - 1] > step) end -= 1;
@@ -96,7 +126,12 @@ function insert(series, step, value, time, replaces) {
   series.times.splice(index, removed, time);
 }
 
-/** Remove all points after a step. */
+/**
+ * Remove all points after a step.
+ *
+ * @param {Points} series
+ * @param {number} step
+ */
 function cut(series, step) {
   let length = series.steps.length;
   while (length > 0 && series.steps[length - 1] > step) length -= 1;
@@ -106,6 +141,9 @@ function cut(series, step) {
 /**
  * The exponential moving average of values, with bias correction as in Adam (https://arxiv.org/abs/1412.6980, section 3).
  * Values that are not finite are returned unchanged; on a log scale, so are those that are not positive.
+ *
+ * @param {number[]} values
+ * @param {number} weight
  */
 export function smoothed(values, weight, { log = false } = {}) {
   if (!weight) return values;

@@ -1,19 +1,28 @@
 // A text area with line numbers, indentation with Tab, and notes at lines with problems.
 
-import { make, parts } from "./page.js";
+import { make, parts, within } from "./page.js";
 
 const INDENT = "  ";
 
 export class Editor {
-  /** `root` has a gutter, a text area and a layer for notes; `changed()` is called on every change of the text. */
+  /**
+   * @param {HTMLElement} root has a gutter, a text area and a layer for notes.
+   * @param {() => void} changed is called on every change of the text.
+   */
   constructor(root, changed) {
-    this.area = root.querySelector("textarea");
-    this.gutter = root.querySelector(".gutter");
-    this.notes = root.querySelector(".notes");
+    this.area = within(root, "textarea", HTMLTextAreaElement);
+    this.gutter = within(root, ".gutter");
+    this.notes = within(root, ".notes");
+    /** @type {Map<number, string[]>} */
     this.notesByLine = new Map();
     this.tabLeaves = false; // after Escape, Tab moves the focus
-    this.area.addEventListener("input", () => { this.drawLines(); changed(); });
-    this.area.addEventListener("scroll", () => { this.notes.style.transform = `translateX(${-this.area.scrollLeft}px)`; });
+    this.area.addEventListener("input", () => {
+      this.drawLines();
+      changed();
+    });
+    this.area.addEventListener("scroll", () => {
+      this.notes.style.transform = `translateX(${-this.area.scrollLeft}px)`;
+    });
     this.area.addEventListener("keydown", (event) => this.onKey(event));
     this.drawLines();
   }
@@ -22,7 +31,11 @@ export class Editor {
     return this.area.value;
   }
 
-  /** Replace the text in a way that can be undone. */
+  /**
+   * Replace the text in a way that can be undone.
+   *
+   * @param {string} text
+   */
   replace(text) {
     this.area.focus({ preventScroll: true });
     this.area.select();
@@ -30,7 +43,11 @@ export class Editor {
     this.area.setSelectionRange(0, 0);
   }
 
-  /** Insert text at the selection. `execCommand` keeps the undo history, which setting the value would clear. */
+  /**
+   * Insert text at the selection. `execCommand` keeps the undo history, which setting the value would clear.
+   *
+   * @param {string} text
+   */
   type(text) {
     const done = text ? document.execCommand("insertText", false, text) : document.execCommand("delete");
     if (!done) {
@@ -39,7 +56,11 @@ export class Editor {
     }
   }
 
-  /** Show notes: pairs of a line, from 0, and a message. */
+  /**
+   * Show notes: pairs of a line, from 0, and a message.
+   *
+   * @param {[number, string][]} notes
+   */
   setNotes(notes) {
     this.notesByLine = new Map();
     for (const [line, message] of notes) this.notesByLine.set(line, [...(this.notesByLine.get(line) ?? []), message]);
@@ -47,9 +68,16 @@ export class Editor {
     this.drawLines();
   }
 
-  /** Move the cursor to the end of a line. */
+  /**
+   * Move the cursor to the end of a line.
+   *
+   * @param {number} line
+   */
   goTo(line) {
-    const end = this.text.split("\n").slice(0, line + 1).join("\n").length;
+    const end = this.text
+      .split("\n")
+      .slice(0, line + 1)
+      .join("\n").length;
     this.area.focus();
     this.area.setSelectionRange(end, end);
   }
@@ -57,30 +85,58 @@ export class Editor {
   drawLines() {
     const lines = this.text.split("\n");
     this.area.style.height = `calc(${lines.length + 1} * var(--line-height) + 20px)`;
-    this.gutter.replaceChildren(...lines.map((_, n) => make("div", { text: String(n + 1), class: this.notesByLine.has(n) ? "invalid" : null })));
-    this.notes.replaceChildren(...[...this.notesByLine].filter(([line]) => line < lines.length).map(([line, messages]) => make("div", {
-      style: `top:calc(${line} * var(--line-height))`, title: messages.join("; ").replaceAll("`", "") },
-    make("span", { style: `margin-left:calc(${lines[line].length} * 1ch + 2ch)` }, ...parts(messages.join("; "))))));
+    this.gutter.replaceChildren(
+      ...lines.map((_, n) => make("div", { text: String(n + 1), class: this.notesByLine.has(n) ? "invalid" : null })),
+    );
+    this.notes.replaceChildren(
+      ...[...this.notesByLine]
+        .filter(([line]) => line < lines.length)
+        .map(([line, messages]) =>
+          make(
+            "div",
+            { style: `top:calc(${line} * var(--line-height))`, title: messages.join("; ").replaceAll("`", "") },
+            make(
+              "span",
+              { style: `margin-left:calc(${lines[line].length} * 1ch + 2ch)` },
+              ...parts(messages.join("; ")),
+            ),
+          ),
+        ),
+    );
   }
 
+  /** @param {KeyboardEvent} event */
   onKey(event) {
-    if (event.key === "Escape") { this.tabLeaves = true; return; }
+    if (event.key === "Escape") {
+      this.tabLeaves = true;
+      return;
+    }
     const tabLeaves = this.tabLeaves;
     if (event.key !== "Shift") this.tabLeaves = false;
     if (event.isComposing || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key === "Tab" && !tabLeaves) { event.preventDefault(); this.indent(event.shiftKey); }
-    if (event.key === "Enter") { event.preventDefault(); this.type(`\n${this.nextIndentation()}`); }
+    if (event.key === "Tab" && !tabLeaves) {
+      event.preventDefault();
+      this.indent(event.shiftKey);
+    }
+    if (event.key === "Enter") {
+      event.preventDefault();
+      this.type(`\n${this.nextIndentation()}`);
+    }
   }
 
   /** The indentation of the cursor's line, one level deeper after the name of a section. */
   nextIndentation() {
     const line = this.text.slice(0, this.area.selectionStart).split("\n").at(-1);
-    return /^\s*/.exec(line)[0] + (/:\s*$/.test(line) ? INDENT : "");
+    return line.slice(0, line.search(/\S|$/)) + (/:\s*$/.test(line) ? INDENT : "");
   }
 
+  /** @param {boolean} outdent */
   indent(outdent) {
     const { selectionStart: from, selectionEnd: to } = this.area;
-    if (from === to && !outdent) { this.type(INDENT); return; }
+    if (from === to && !outdent) {
+      this.type(INDENT);
+      return;
+    }
     const begin = this.text.lastIndexOf("\n", from - 1) + 1;
     const lines = this.text.slice(begin, to);
     const shifted = outdent ? lines.replace(/^ {1,2}/gm, "") : lines.replace(/^(?=.)/gm, INDENT);

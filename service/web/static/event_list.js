@@ -4,15 +4,29 @@
 import { count } from "./format.js";
 import { formatTimes, make, parts } from "./page.js";
 
-/** What an event states; null if it is an entry of its own. */
-const kindOf = ({ type, message, data }) => (type === "status" ? JSON.stringify([data.status, data.reason, message.replace(/ Ahead: .*/, "").replaceAll(/\d+/g, "0")]) : null);
+/**
+ * What an event states; null if it is an entry of its own.
+ *
+ * @param {Api.EventResource} event
+ */
+const kindOf = ({ type, message, data }) =>
+  type === "status"
+    ? JSON.stringify([data.status, data.reason, message.replace(/ Ahead: .*/, "").replaceAll(/\d+/g, "0")])
+    : null;
 
 export class EventList {
+  /** @param {HTMLElement} root */
   constructor(root) {
-    Object.assign(this, { root, entries: [] });
+    this.root = root;
+    /** @type {Entry[]} */
+    this.entries = [];
   }
 
-  /** Show a new event, or with `isOlder` one before those that are shown. */
+  /**
+   * Show a new event, or with `isOlder` one before those that are shown.
+   *
+   * @param {Api.EventResource} event
+   */
   add(event, { isOlder = false } = {}) {
     const kind = kindOf(event);
     const neighbour = this.entries.at(isOlder ? -1 : 0);
@@ -23,12 +37,31 @@ export class EventList {
     }
     const entry = { kind, size: 1, newest: event, oldest: event, item: make("li") };
     this.fill(entry);
-    if (isOlder) { this.entries.push(entry); this.root.append(entry.item); } else { this.entries.unshift(entry); this.root.prepend(entry.item); }
+    if (isOlder) {
+      this.entries.push(entry);
+      this.root.append(entry.item);
+    } else {
+      this.entries.unshift(entry);
+      this.root.prepend(entry.item);
+    }
   }
 
+  /** @param {Entry} entry */
   fill({ size, newest, oldest, item }) {
-    const repeated = size > 1 ? make("small", {}, ` (${count(size)} times since `, make("time", { datetime: oldest.created_at, "data-format": "exact" }), ")") : null;
-    item.replaceChildren(make("time", { datetime: newest.created_at, "data-format": "exact" }), make("span", { class: newest.level }, ...parts(newest.message), ...(repeated ? [repeated] : [])));
+    const repeated =
+      size > 1
+        ? make(
+            "small",
+            {},
+            ` (${count(size)} times since `,
+            make("time", { datetime: oldest.created_at, "data-format": "exact" }),
+            ")",
+          )
+        : null;
+    item.replaceChildren(
+      make("time", { datetime: newest.created_at, "data-format": "exact" }),
+      make("span", { class: newest.level }, ...parts(newest.message), ...(repeated ? [repeated] : [])),
+    );
     formatTimes(item);
   }
 }

@@ -26,6 +26,7 @@ import { isSystem } from "./system_charts.js";
 const TEXT_TASKS = new Set(["causal_lm", "sequence_classification", "text_embedding"]); // whose data has accounts
 const REFRESH_INTERVAL = 5000; // milliseconds; refreshes clocks, and a finished job, which may have been retried
 
+/** @type {Job} */
 let job = data.job;
 const root = `/v1/jobs/${job.id}`;
 const store = new CurveStore(job.id, job.attempt?.execution ?? null, job.attempt?.resumed_from_step);
@@ -35,8 +36,10 @@ const samples = new JobSamples(job.id);
 const accounts = new JobData(job.id);
 const media = new JobMedia(job.id);
 const logs = new LogView(job, () => listen());
+/** @type {{ close: () => void, last: () => string | null } | undefined} */
 let stream;
 
+/** @param {Partial<Job>} change */
 function update(change) {
   const wasTerminal = TERMINAL.has(job.status);
   job = { ...job, ...change };
@@ -49,13 +52,14 @@ function update(change) {
   showScript();
 }
 
+/** @type {number | null} */
 let attemptOfScript = null;
 
 /** Show the batch script of the current attempt where its section is open. */
 async function showScript() {
   const { number, submitted_at: submittedAt } = job.attempt ?? {};
-  if (!byId("script").open || !submittedAt || number === attemptOfScript) return;
-  attemptOfScript = number;
+  if (!byId("script", HTMLDetailsElement).open || !submittedAt || number === attemptOfScript) return;
+  attemptOfScript = number ?? null;
   const response = await call(`${root}/script`).catch(toastError);
   if (response) byId("script-text").textContent = response.script;
   else attemptOfScript = null;
@@ -63,8 +67,13 @@ async function showScript() {
 
 // -- reads of the API, at most one of each kind in a second ------------------------------------------------------------
 
-/** A function that runs `work` at once, and once more after a second if it is called meanwhile. */
+/**
+ * A function that runs `work` at once, and once more after a second if it is called meanwhile.
+ *
+ * @param {() => Promise<void>} work
+ */
 function throttled(work) {
+  /** @type {Promise<void> | null} */
   let running = null;
   let requested = false;
   return function run() {
@@ -82,6 +91,7 @@ function throttled(work) {
 
 const readJob = throttled(async () => update(await call(root)));
 
+/** @type {Api.AttemptResource[]} */
 let attempts = [];
 
 const readAttempts = throttled(async () => {
@@ -116,7 +126,9 @@ const readMedia = throttled(() => media.load());
 const readNewEvents = throttled(() => history.loadNew());
 
 const readCurves = throttled(async () => {
-  await store.load().finally(() => { store.complete = true; });
+  await store.load().finally(() => {
+    store.complete = true;
+  });
   charts.showLoaded();
   showJob(job, store.series);
   showCurvesSection();
@@ -140,19 +152,32 @@ function listen() {
   stream = follow(`${root}/stream?rank=${encodeURIComponent(logs.rank)}`, { after, onState, on: handlers });
 }
 
+/** @param {"live" | "lost" | ""} state */
 function onState(state) {
   showConnection(state);
-  if (state === "live" && wasLost) { readJob(); readNewEvents(); readAttempts(); readCheckpoints(); readSamples(); readData(); readCurves(); }
+  if (state === "live" && wasLost) {
+    readJob();
+    readNewEvents();
+    readAttempts();
+    readCheckpoints();
+    readSamples();
+    readData();
+    readCurves();
+  }
   wasLost = state === "lost";
 }
 
+/** @type {Handlers} */
 const handlers = {
   status(change) {
     update({ ...change, progress: change.progress ?? job.progress });
     readNewEvents();
     readJob();
     readAttempts();
-    if (TERMINAL.has(change.status)) { readCheckpoints(); readMedia(); }
+    if (TERMINAL.has(change.status)) {
+      readCheckpoints();
+      readMedia();
+    }
   },
   event(event) {
     history.add(event);
@@ -160,15 +185,22 @@ const handlers = {
     if (event.type.startsWith("checkpoint")) readCheckpoints();
     if (event.type === "worker.samples_written") readSamples();
     if (event.type === "worker.data_account") readData();
-    if (event.type === "curves_restarted") { store.clear(); readCurves(); } // points were deleted
+    if (event.type === "curves_restarted") {
+      store.clear();
+      readCurves();
+    } // points were deleted
   },
-  metrics(report) {
+  metrics(/** @type {MetricsReport} */ report) {
     const { hasNewMetric, unknownCut, resumedFrom } = store.add(report);
     charts.addPoints(report);
     if (resumedFrom !== null) readAttempts(); // the attempt has its new resumed_from_step now
     const newest = Object.fromEntries(report.points.map((point) => [point.key, point.value]));
     update({ progress: report.progress ?? job.progress, metrics: { ...job.metrics, ...newest } });
-    if (hasNewMetric) { charts.addMissing(); showCurvesSection(); readJob(); } // parameters come with the first points
+    if (hasNewMetric) {
+      charts.addMissing();
+      showCurvesSection();
+      readJob();
+    } // parameters come with the first points
     if (unknownCut) store.clear();
     if (unknownCut || store.isLong) readCurves();
     charts.redraw(Object.keys(newest));
@@ -182,20 +214,32 @@ const handlers = {
 
 // -- actions of the user -----------------------------------------------------------------------------------------------
 
-connectAbout(() => job, (changed) => update(changed));
-connectActions(() => job, (changed, name, body) => {
-  update(changed);
-  if (name === "retry" && body?.from === "scratch") { store.clear(); readCurves(); }
-});
+connectAbout(
+  () => job,
+  (changed) => update(changed),
+);
+connectActions(
+  () => job,
+  (changed, name, body) => {
+    update(changed);
+    if (name === "retry" && body?.from === "scratch") {
+      store.clear();
+      readCurves();
+    }
+  },
+);
 
-onOpen(byId("script"), showScript);
+onOpen(byId("script", HTMLDetailsElement), showScript);
 connectArtifacts(job.id, () => TERMINAL.has(job.status));
 connectLineage(job);
 connectCode(job);
 
 setInterval(() => {
   if (document.hidden) return;
-  if (TERMINAL.has(job.status)) { readJob(); return; }
+  if (TERMINAL.has(job.status)) {
+    readJob();
+    return;
+  }
   readMedia();
   showJob(job, store.series);
   if (attempts.some((attempt) => !attempt.ended_at)) showAttempts(attempts);
@@ -205,8 +249,16 @@ showActions(job);
 showJob(job, store.series);
 showUses(job);
 showCurvesSection();
-connectChartTools(charts.view, (values) => charts.change(values), () => charts.axes());
-connectCombination(charts.view, (values) => charts.change(values), () => [...store.series.keys()].sort());
+connectChartTools(
+  charts.view,
+  (values) => charts.change(values),
+  () => charts.axes(),
+);
+connectCombination(
+  charts.view,
+  (values) => charts.change(values),
+  () => [...store.series.keys()].sort(),
+);
 charts.showPreview(data.preview);
 afterPaint().then(() => {
   readCurves();

@@ -4,9 +4,10 @@ import { urlOf } from "./address.js";
 import { call } from "./api.js";
 import { failureSummary, fixAddress, fixLabel } from "./job_failure.js";
 import { changeResources, mayChangeResources } from "./job_resources.js";
-import { byId, confirmAction, openDialog, toast, toastError } from "./page.js";
+import { around, byId, confirmAction, maybeById, openDialog, toast, toastError, within } from "./page.js";
 import { pauseReads } from "./read_pause.js";
 
+/** @type {Record<string, (job: Job) => boolean>} */
 const ALLOWED = {
   pause: (job) => ["queued", "submitting", "pending", "running"].includes(job.status) && job.desired === "run",
   resume: (job) => job.status === "paused" && job.desired !== "cancelled",
@@ -15,10 +16,12 @@ const ALLOWED = {
   cancel: (job) => !["succeeded", "failed", "cancelled", "cancelling"].includes(job.status),
   delete: (job) => ["succeeded", "failed", "cancelled"].includes(job.status),
 };
+/** @type {Record<string, [string, string, string]>} */
 const CONFIRMATIONS = {
   cancel: ["Cancel", "The job will stop. Checkpoints and metrics are kept; you can retry it.", "Cancel the job"],
   delete: ["Delete", "Permanently deletes metrics, logs, checkpoints and the exported model.", "Delete the job"],
 };
+/** @type {Record<string, string>} */
 const TOASTS = {
   pause: "Pausing: the job saves a checkpoint and releases its resources.",
   resume: "Resuming from the last checkpoint.",
@@ -26,7 +29,11 @@ const TOASTS = {
   cancel: "Cancelling.",
 };
 
-/** Show the buttons that the job's status allows. */
+/**
+ * Show the buttons that the job's status allows.
+ *
+ * @param {Job} job
+ */
 export function showActions(job) {
   for (const [name, allowed] of Object.entries(ALLOWED)) {
     const button = document.querySelector(`[data-action="${name}"]`);
@@ -34,18 +41,27 @@ export function showActions(job) {
   }
 }
 
-/** Connect the buttons. `current()` is the job; `changed(job, name, body)` gets the job that an action returned. */
+/**
+ * Connect the buttons. `current()` is the job; `changed(job, name, body)` gets the job that an action returned.
+ *
+ * @param {() => Job} current
+ * @param {(job: Job, name: string, body: any) => void} changed
+ */
 export function connectActions(current, changed) {
-  byId("actions")?.addEventListener("click", async (event) => {
-    const button = event.target.closest("[data-action]");
-    if (!button) return;
+  maybeById("actions")?.addEventListener("click", async (event) => {
+    const button = around(event, "button[data-action]");
+    const action = button?.dataset.action;
+    if (!button || !action) return;
     const path = `/v1/jobs/${current().id}`;
-    const send = async (name, body) => {
+    const send = async (/** @type {string} */ name, /** @type {object | undefined} */ body) => {
       changed(await call(`${path}/${name}`, { method: "POST", body }), name, body);
       toast(TOASTS[name]);
     };
-    if (button.dataset.action === "resources") { await changeResources(current(), send); return; }
-    const request = await requestOf(button.dataset.action, current());
+    if (action === "resources") {
+      await changeResources(current(), send);
+      return;
+    }
+    const request = await requestOf(action, current());
     if (request === null) return;
     button.disabled = true;
     try {
@@ -58,6 +74,7 @@ export function connectActions(current, changed) {
   });
 }
 
+/** @param {string} path */
 async function deleteJob(path) {
   const resume = pauseReads();
   try {
@@ -69,30 +86,49 @@ async function deleteJob(path) {
   }
 }
 
-/** The name of an action and the body of its request, undefined if it has none; null if the user did not confirm it. */
+/**
+ * The name of an action and the body of its request, undefined if it has none; null if the user did not confirm it.
+ *
+ * @param {string} name
+ * @param {Job} job
+ * @returns {Promise<[string, object?] | null>}
+ */
 async function requestOf(name, job) {
   if (CONFIRMATIONS[name]) {
     const [title, text, verb] = CONFIRMATIONS[name];
     return (await confirmAction(`${title} ${job.name}?`, text, verb)) ? [name] : null;
   }
   if (name !== "retry") return [name];
-  const dialog = byId("retry");
+  const dialog = byId("retry", HTMLDialogElement);
   showRetry(dialog, job);
   const answer = await openDialog(dialog);
   return ["checkpoint", "scratch"].includes(answer) ? [name, { from: answer }] : null;
 }
 
-/** What a retry would do: without a checkpoint it starts anew, and where it would fail again, a fork with a fix comes first. */
+/**
+ * What a retry would do: without a checkpoint it starts anew, and where it would fail again, a fork with a fix comes first.
+ *
+ * @param {HTMLDialogElement} dialog
+ * @param {Job} job
+ */
 function showRetry(dialog, job) {
   const step = job.last_checkpoint_step;
   const { fixes, repeats } = failureSummary(job);
-  const fix = repeats && byId("fork") ? fixes[0] : undefined;
-  const start = step === null ? "No checkpoint yet: restarts from step 0." : `The last checkpoint is at step ${step}. A start from scratch deletes checkpoints and metrics.`;
-  dialog.querySelector("p").textContent = repeats && job.status === "failed" ? `Without a change, it is likely to fail in the same way. ${start}` : start;
-  const [scratch, checkpoint, link] = [dialog.querySelector('[value="scratch"]'), dialog.querySelector('[value="checkpoint"]'), byId("retry-fix")];
+  const fix = repeats && maybeById("fork") ? fixes[0] : undefined;
+  const start =
+    step === null
+      ? "No checkpoint yet: restarts from step 0."
+      : `The last checkpoint is at step ${step}. A start from scratch deletes checkpoints and metrics.`;
+  within(dialog, "p").textContent =
+    repeats && job.status === "failed" ? `Without a change, it is likely to fail in the same way. ${start}` : start;
+  const [scratch, checkpoint] = [within(dialog, '[value="scratch"]'), within(dialog, '[value="checkpoint"]')];
+  const link = byId("retry-fix", HTMLAnchorElement);
   checkpoint.hidden = step === null;
   scratch.className = step !== null ? "danger" : fix ? "" : "primary";
   checkpoint.className = fix ? "" : "primary";
   link.hidden = !fix;
-  if (fix) { link.href = fixAddress(job.id, fix); link.textContent = `Fork with ${fixLabel(fix)}`; }
+  if (fix) {
+    link.href = fixAddress(job.id, fix);
+    link.textContent = `Fork with ${fixLabel(fix)}`;
+  }
 }

@@ -6,25 +6,47 @@ import { count } from "./format.js";
 import { tone } from "./job_status.js";
 import { byId, make, onOpen, toastError } from "./page.js";
 
-/** Connect the section of a job's lineage. */
+/**
+ * Connect the section of a job's lineage.
+ *
+ * @param {Job} job
+ */
 export function connectLineage(job) {
-  onOpen(byId("lineage"), () => {
-    call(`/v1/jobs/${job.id}/lineage`).then((lineage) => byId("lineage-list").replaceChildren(treeOf(job, lineage)), toastError);
+  onOpen(byId("lineage", HTMLDetailsElement), () => {
+    call(`/v1/jobs/${job.id}/lineage`).then(
+      (lineage) => byId("lineage-list").replaceChildren(treeOf(job, lineage)),
+      toastError,
+    );
   });
 }
 
-/** The tree: the oldest ancestor is its root, and the job is below the youngest one. */
+/**
+ * The tree: the oldest ancestor is its root, and the job is below the youngest one.
+ *
+ * @param {Job} job
+ * @param {Api.JobLineage} lineage
+ */
 function treeOf(job, lineage) {
   const made = lineage.versions.map((version) => item("model", versionLink(version)));
   const forks = lineage.forks.map((fork) => item("fork", ...related(fork)));
   const bases = lineage.base_versions.map((version) => item("base", versionLink(version)));
   if (lineage.base) bases.push(item("base", make("span", { class: "mono", text: lineage.base })));
-  const data = lineage.data.map((one) => item("data", make("span", { class: "mono", text: one.field }), " ", dataName(one)));
-  const sweep = lineage.sweep_id ? [item("sweep", make("a", { href: urlOf(`/compare?sweep=${encodeURIComponent(lineage.sweep_id)}`), text: lineage.sweep_id }))] : [];
+  const data = lineage.data.map((one) =>
+    item("data", make("span", { class: "mono", text: one.field }), " ", dataName(one)),
+  );
+  const sweep = lineage.sweep_id
+    ? [
+        item(
+          "sweep",
+          make("a", { href: urlOf(`/compare?sweep=${encodeURIComponent(lineage.sweep_id)}`), text: lineage.sweep_id }),
+        ),
+      ]
+    : [];
   const prerequisites = lineage.prerequisites.map((one) => item("after", ...dependency(one)));
   const dependents = lineage.dependents.map((one) => item("before", ...dependency(one)));
   if (lineage.has_more_forks) forks.push(hint(`Only the first ${count(forks.length)} forks are shown.`));
-  if (lineage.has_more_dependents) dependents.push(hint(`Only the first ${count(dependents.length)} jobs that wait for it are shown.`));
+  if (lineage.has_more_dependents)
+    dependents.push(hint(`Only the first ${count(dependents.length)} jobs that wait for it are shown.`));
   const own = [...prerequisites, ...bases, ...data, ...sweep, ...made, ...forks, ...dependents];
   const none = own.length ? [] : [hint("It names no data, and nothing was made of it yet.")];
   let tree = make("li", {}, make("strong", { text: job.name }), " this job", make("ul", {}, ...own, ...none));
@@ -32,35 +54,63 @@ function treeOf(job, lineage) {
   return tree;
 }
 
+/** @param {string} text */
 const hint = (text) => make("li", { class: "hint", text });
 
+/**
+ * @param {string} kind
+ * @param {...Child} content
+ */
 const item = (kind, ...content) => make("li", {}, make("span", { class: "kind", text: kind }), " ", ...content);
 
+/** @param {{ model: string, version: number, step: number | null }} options */
 const versionLink = ({ model, version, step }) =>
   make("a", { href: urlOf("/models"), text: `${model}@${version}${step === null ? "" : `, step ${count(step)}`}` });
 
+/** @param {Api.UsedData} used */
 function dataName({ text, file_id: fileId, file_name: name, digest }) {
-  const shown = make("span", { class: "mono", text: name ?? text, title: [fileId, digest].filter(Boolean).join("\n") || undefined });
+  const shown = make("span", {
+    class: "mono",
+    text: name ?? text,
+    title: [fileId, digest].filter(Boolean).join("\n") || undefined,
+  });
   return fileId && name ? make("a", { href: urlOf("/files") }, shown) : shown;
 }
 
-/** What the later of two jobs took: the checkpoint of a step, or only the spec. */
+/**
+ * What the later of two jobs took: the checkpoint of a step, or only the spec.
+ *
+ * @param {number | null} step
+ */
 const taken = (step) => (step === null ? "without its checkpoint" : `checkpoint of step ${count(step)}`);
 
-/** A job that waits for the other one, or for which it waits: its name, when the later one starts, and its status. */
+/**
+ * A job that waits for the other one, or for which it waits: its name, when the later one starts, and its status.
+ *
+ * @param {Api.RelatedDependency} related
+ */
 function dependency({ job_id: id, name, status, any_end: anyEnd }) {
   const end = anyEnd ? "any end" : "success";
   if (name === null) return [make("span", { class: "mono", text: id }), ` deleted or not visible; ${end}`];
   return [jobLink(id, name), ` ${end} `, make("span", { class: `chip ${tone(status)}`, text: status })];
 }
 
+/**
+ * @param {string} id
+ * @param {string} name
+ */
 const jobLink = (id, name) => make("a", { href: urlOf(`/jobs/${encodeURIComponent(id)}`), text: name });
 
-/** A job by its name, the step of the checkpoint between the two, and its status. */
+/**
+ * A job by its name, the step of the checkpoint between the two, and its status.
+ *
+ * @param {Api.RelatedJob} related
+ */
 function related({ job_id: id, name, status, step, continues }) {
   if (name === null) return [make("span", { class: "mono", text: id }), ` deleted or not visible; ${taken(step)}`];
   return [
-    jobLink(id, name), ` ${taken(step)}${continues || step === null ? "" : ", only the weights"} `,
+    jobLink(id, name),
+    ` ${taken(step)}${continues || step === null ? "" : ", only the weights"} `,
     make("span", { class: `chip ${tone(status)}`, text: status }),
   ];
 }

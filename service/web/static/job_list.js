@@ -7,28 +7,49 @@ const PAGE_SIZE = 200;
 const NEWEST = 50; // jobs that are read again to find new ones
 
 export class JobList {
-  /** `request()` returns the parameters of the list; `changed()` is called when jobs were added or removed. */
+  /**
+   * @param {{ jobs: EmbeddedJob[], has_more: boolean, last_id: string | null }} page
+   * @param {() => URLSearchParams} request returns the parameters of the list.
+   * @param {(isNew?: boolean) => void} changed is called when jobs were added or removed.
+   */
   constructor({ jobs, has_more, last_id }, request, changed) {
-    Object.assign(this, { request, changed, hasMore: has_more, lastId: last_id, loading: null, generation: 0 });
+    this.request = request;
+    this.changed = changed;
+    this.hasMore = has_more;
+    this.lastId = last_id;
+    /** @type {Promise<void> | null} */
+    this.loading = null;
+    this.generation = 0;
+    /** @type {Map<string, Row>} */
     this.jobs = new Map(jobs.map((job) => [job.id, embeddedRow(job)]));
     this.order = jobs.map((job) => job.id);
   }
 
+  /** @param {string} id */
   get(id) {
     return this.jobs.get(id);
   }
 
-  /** All loaded jobs in order. */
+  /**
+   * All loaded jobs in order.
+   *
+   * @returns {Row[]}
+   */
   all() {
-    return this.order.map((id) => this.jobs.get(id));
+    return this.order.flatMap((id) => this.jobs.get(id) ?? []);
   }
 
+  /**
+   * @param {QueryParameters} parameters
+   * @returns {Promise<Api.Page_JobResource>}
+   */
   page(parameters) {
     const search = this.request();
     const chosen = Object.fromEntries([...new Set(search.keys())].map((name) => [name, search.getAll(name)]));
     return call(`/v1/jobs${query({ ...chosen, ...parameters })}`);
   }
 
+  /** @param {Api.Page_JobResource} page */
   add(page) {
     for (const job of page.data) {
       if (!this.jobs.has(job.id)) this.order.push(job.id);
@@ -55,7 +76,9 @@ export class JobList {
   clear() {
     this.generation += 1;
     this.jobs.clear();
-    Object.assign(this, { order: [], hasMore: false, lastId: null });
+    this.order = [];
+    this.hasMore = false;
+    this.lastId = null;
     this.changed();
   }
 
@@ -63,15 +86,23 @@ export class JobList {
   more() {
     if (!this.hasMore || this.loading) return this.loading;
     const own = this.generation;
-    this.loading = this.page({ limit: PAGE_SIZE, after: this.lastId }).then((page) => {
-      if (own !== this.generation) return;
-      this.add(page);
-      this.changed();
-    }).finally(() => { this.loading = null; });
+    this.loading = this.page({ limit: PAGE_SIZE, after: this.lastId })
+      .then((page) => {
+        if (own !== this.generation) return;
+        this.add(page);
+        this.changed();
+      })
+      .finally(() => {
+        this.loading = null;
+      });
     return this.loading;
   }
 
-  /** Read pages until so many jobs are loaded. */
+  /**
+   * Read pages until so many jobs are loaded.
+   *
+   * @param {number} count
+   */
   async load(count) {
     const own = this.generation;
     while (this.hasMore && this.jobs.size < count && own === this.generation) await this.more();
@@ -91,12 +122,17 @@ export class JobList {
     this.changed(isNew);
   }
 
+  /**
+   * @param {string} id
+   * @param {Partial<Row>} change
+   */
   update(id, change) {
     const job = this.jobs.get(id);
     if (job) this.jobs.set(id, { ...job, ...change });
     return Boolean(job);
   }
 
+  /** @param {string} id */
   remove(id) {
     this.jobs.delete(id);
     this.order = this.order.filter((one) => one !== id);

@@ -13,18 +13,31 @@ const SHOWN = 16; // items of one step
 
 /** The panels of a job's media; the section is hidden until there are some. */
 export class JobMedia {
+  /** @param {string} jobId */
   constructor(jobId) {
     this.root = `/v1/jobs/${jobId}`;
+    /** @type {Map<string, Panel>} */
     this.panels = new Map(); // by key
     this.limit = PANELS;
-    this.seen = new IntersectionObserver((entries) => {
-      for (const { isIntersecting, target } of entries) if (isIntersecting) { this.seen.unobserve(target); this.panels.get(target.dataset.key).read(); }
-    }, { rootMargin: "200px" });
-    byId("media-more").addEventListener("click", () => { this.limit += PANELS; this.add(); });
+    this.seen = new IntersectionObserver(
+      (entries) => {
+        for (const { isIntersecting, target } of entries)
+          if (isIntersecting) {
+            this.seen.unobserve(target);
+            if (target instanceof HTMLElement) this.panels.get(target.dataset.key ?? "")?.read();
+          }
+      },
+      { rootMargin: "200px" },
+    );
+    byId("media-more").addEventListener("click", () => {
+      this.limit += PANELS;
+      this.add();
+    });
   }
 
   /** Read which keys there are, and the items of those that have more. */
   async load() {
+    /** @type {Api.MediaKeyResource[]} */
     this.keys = (await call(`${this.root}/media/keys`)).data;
     byId("media").hidden = !this.keys.length;
     this.add();
@@ -33,7 +46,10 @@ export class JobMedia {
   add() {
     for (const one of this.keys.slice(0, this.limit)) {
       const known = this.panels.get(one.key);
-      if (known) { known.update(one); continue; }
+      if (known) {
+        known.update(one);
+        continue;
+      }
       const panel = new Panel(this.root, one);
       this.panels.set(one.key, panel);
       byId("media-panels").append(panel.element);
@@ -44,23 +60,43 @@ export class JobMedia {
 }
 
 class Panel {
+  /**
+   * @param {string} root
+   * @param {Api.MediaKeyResource} known
+   */
   constructor(root, known) {
     this.root = root;
     this.known = known;
+    /** @type {[number, Api.MediaResource[]][]} */
     this.steps = [];
-    this.range = make("input", { type: "range", min: 0, max: 0, step: 1, value: 0, "aria-label": `Step of ${known.key}` });
+    this.range = make("input", {
+      type: "range",
+      min: 0,
+      max: 0,
+      step: 1,
+      value: 0,
+      "aria-label": `Step of ${known.key}`,
+    });
     this.step = make("output", {});
     this.content = make("div", { class: "preview" });
     const bar = make("p", { class: "toolbar" }, this.range, this.step);
-    this.element = make("section", { class: "card media", "aria-label": known.key }, make("h3", { class: "mono", text: known.key }), bar, this.content);
+    this.element = make(
+      "section",
+      { class: "card media", "aria-label": known.key },
+      make("h3", { class: "mono", text: known.key }),
+      bar,
+      this.content,
+    );
     this.element.dataset.key = known.key;
     this.range.addEventListener("input", () => {
       this.label();
       clearTimeout(this.timer);
+      /** @type {number | undefined} */
       this.timer = setTimeout(() => this.show(), 80); // one read for a drag over many steps
     });
   }
 
+  /** @param {Api.MediaKeyResource} known */
   update(known) {
     const changed = known.count !== this.known.count || known.last_step !== this.known.last_step;
     this.known = known;
@@ -71,13 +107,15 @@ class Panel {
     const follows = Number(this.range.value) === Number(this.range.max);
     try {
       const items = await callAll(`${this.root}/media`, { key: this.known.key });
-      this.steps = [...grouped(items)].sort(([one], [other]) => one - other).map(([step, of]) => [step, of.sort((a, b) => a.position - b.position)]);
+      this.steps = [...grouped(items)]
+        .sort(([one], [other]) => one - other)
+        .map(([step, of]) => [step, of.sort((a, b) => a.position - b.position)]);
     } catch (error) {
       this.content.replaceChildren(make("p", { class: "hint", text: error.message }));
       return;
     }
     if (!this.steps.length) return;
-    this.range.max = this.steps.length - 1;
+    this.range.max = String(this.steps.length - 1);
     if (follows) this.range.value = this.range.max;
     this.range.hidden = this.steps.length === 1;
     this.label();
@@ -90,25 +128,40 @@ class Panel {
   }
 
   async show() {
-    const [, items] = this.newest = this.steps[Number(this.range.value)];
+    const [, items] = (this.newest = this.steps[Number(this.range.value)]);
     const of = this.newest;
     const views = await Promise.all(items.slice(0, SHOWN).map((item) => this.view(item)));
     if (this.newest !== of) return; // another step was chosen meanwhile
-    const left = items.length > SHOWN ? [make("p", { class: "hint", text: `${SHOWN} of ${count(items.length)} are shown.` })] : [];
+    const left =
+      items.length > SHOWN ? [make("p", { class: "hint", text: `${SHOWN} of ${count(items.length)} are shown.` })] : [];
     this.content.replaceChildren(...views, ...left);
   }
 
+  /** @param {Api.MediaResource} item */
   async view(item) {
     const caption = item.caption ? [make("figcaption", { text: item.caption })] : [];
-    if (item.histogram) return make("figure", {}, ...histogramView([{ step: item.step, ...item.histogram }]), ...caption);
-    const url = artifactUrl(this.root, item.path);
+    if (item.histogram)
+      return make(
+        "figure",
+        {},
+        ...histogramView([{ bins: [], values: [], ...item.histogram, step: item.step }]),
+        ...caption,
+      );
+    const url = artifactUrl(this.root, item.path ?? "");
     const file = make("a", { href: urlOf(url), download: true, text: "Download" });
-    const parts = await viewOf(url, { path: item.path, size: null, type: item.type, alt: item.caption ?? `${item.key}, step ${item.step}` }).catch((error) => [make("p", { class: "hint", text: error.message })]);
+    const parts = await viewOf(url, {
+      path: item.path ?? "",
+      size: null,
+      type: item.type,
+      alt: item.caption ?? `${item.key}, step ${item.step}`,
+    }).catch((error) => [make("p", { class: "hint", text: error.message })]);
     return make("figure", {}, ...parts, ...caption, file);
   }
 }
 
+/** @param {Api.MediaResource[]} items */
 function grouped(items) {
+  /** @type {Map<number, Api.MediaResource[]>} */
   const groups = new Map();
   for (const item of items) groups.set(item.step, [...(groups.get(item.step) ?? []), item]);
   return groups;

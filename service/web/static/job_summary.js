@@ -6,56 +6,87 @@ import { bytes, count, duration, NOTHING, number, stepText, strategyLabel } from
 import { etaOf, fractionDone, lossOf, runtimeOf, TRAIN_LOSS } from "./job_rows.js";
 import { tone } from "./job_status.js";
 import { showFailure } from "./job_failure.js";
-import { byId, data, make, parts, setMessage, setText } from "./page.js";
+import { byId, data, make, parts, setMessage, setText, within } from "./page.js";
 
-/** One sentence about what the job does, or why it waits. */
+/**
+ * One sentence about what the job does, or why it waits.
+ *
+ * @param {Job} job
+ */
 export function summary(job) {
   const progress = job.progress;
-  if (job.status === "failed" && job.error) return `Failed${progress?.step ? ` after step ${stepText(progress, " of ")}` : ""}.`; // the panel below states the error
+  if (job.status === "failed" && job.error)
+    return `Failed${progress?.step ? ` after step ${stepText(progress, " of ")}` : ""}.`; // the panel below states the error
   let text = (job.status_message || job.status).replace(/\.$/, "");
   if (job.status === "running" && progress) {
     text += `: step ${stepText(progress, " of ")}`;
     if (phaseOf(progress)) text += `; ${phaseOf(progress)}`;
     if (etaOf(progress) !== null) text += `, about ${duration(progress.eta_seconds)} left`;
   }
-  if (job.status === "running" && !progress && !STEPLESS.includes(job.spec.task)) text = `${text.replace(/^(training|running) on/i, "Starting on")} (no steps yet)`;
+  if (job.status === "running" && !progress && !STEPLESS.includes(job.spec.task))
+    text = `${text.replace(/^(training|running) on/i, "Starting on")} (no steps yet)`;
   return `${text[0].toUpperCase()}${text.slice(1)}.`;
 }
 
-/** What a run does beside training: `evaluating 120 of 800`; empty while it trains. */
+/**
+ * What a run does beside training: `evaluating 120 of 800`; empty while it trains.
+ *
+ * @param {Api.JobProgress} progress
+ */
 function phaseOf(progress) {
   const { phase, phase_done: done, phase_total: total } = progress;
   if (!phase || phase === "training") return "";
   return total ? `${phase} ${count(done)} of ${count(total)}` : phase;
 }
 
-/** The phase of a running job; nothing for programs that report none. */
+/**
+ * The phase of a running job; nothing for programs that report none.
+ *
+ * @param {Job} job
+ */
 function phaseFact(job) {
   if (job.status !== "running" || STEPLESS.includes(job.spec.task)) return NOTHING;
   return job.progress ? phaseOf(job.progress) || "training" : "starting";
 }
 
-/** What selects a job's best checkpoint, by default the lowest evaluation loss; as in service/checkpoints/ranking.py. */
+/**
+ * What selects a job's best checkpoint, by default the lowest evaluation loss; as in service/checkpoints/ranking.py.
+ *
+ * @param {Record<string, any>} spec
+ */
 const criterionOf = (spec) => spec.checkpoint?.keep_best ?? { metric: "eval/loss", mode: "min" };
 
-/** The best evaluation as a sentence, empty without one. Of equal values, that of the later step. */
+/**
+ * The best evaluation as a sentence, empty without one. Of equal values, that of the later step.
+ *
+ * @param {Job} job
+ * @param {Map<string, Points>} series
+ */
 function bestText({ spec }, series) {
   const { metric, mode } = criterionOf(spec);
   const { steps, values } = series.get(metric) ?? { steps: [], values: [] };
   const sign = mode === "max" ? 1 : -1;
-  const best = values.reduce((found, value, n) => (Number.isNaN(value) || (found !== null && sign * value < sign * values[found]) ? found : n), null);
+  const best = values.reduce(
+    (found, value, n) => (Number.isNaN(value) || (found !== null && sign * value < sign * values[found]) ? found : n),
+    /** @type {number | null} */ (null),
+  );
   return best === null ? "" : `Best ${metric}: ${number(values[best])} at step ${count(steps[best])}.`;
 }
 
-/** Show everything above the curves; `series` has the curves by metric. */
+/**
+ * Show everything above the curves; `series` has the curves by metric.
+ *
+ * @param {Job} job
+ * @param {Map<string, Points>} series
+ */
 export function showJob(job, series) {
   const chip = byId("status");
   setText(chip, job.status);
   chip.className = `chip ${tone(job.status)}`;
   setMessage(byId("summary"), `${summary(job)} ${bestText(job, series)}`.trim());
   const percent = fractionDone(job) * 100;
-  byId("progress").hidden = Boolean(job.progress) && !job.progress.total_steps;
-  byId("progress").firstElementChild.style.width = `${percent.toFixed(1)}%`;
+  byId("progress").hidden = Boolean(job.progress && !job.progress.total_steps);
+  within(byId("progress"), "*").style.width = `${percent.toFixed(1)}%`;
   byId("progress").setAttribute("aria-valuenow", String(Math.round(percent)));
   showFacts(job);
   showAbout(job);
@@ -64,7 +95,11 @@ export function showJob(job, series) {
   showAdvice(job.advice ?? []);
 }
 
-/** Show what would make the job faster or cheaper. */
+/**
+ * Show what would make the job faster or cheaper.
+ *
+ * @param {Api.Advice[]} advice
+ */
 function showAdvice(advice) {
   const list = byId("advice");
   const shown = JSON.stringify(advice);
@@ -74,28 +109,47 @@ function showAdvice(advice) {
   list.replaceChildren(...advice.map(({ message }) => make("li", {}, ...parts(message))));
 }
 
-/** Show what the program reported about itself: parameters and tags. */
+/**
+ * Show what the program reported about itself: parameters and tags.
+ *
+ * @param {Job} job
+ */
 function showParameters(job) {
   const rows = [
-    ...Object.entries(job.parameters ?? {}).map(([name, value]) => [name, typeof value === "string" ? value : JSON.stringify(value)]),
+    ...Object.entries(job.parameters ?? {}).map(([name, value]) => [
+      name,
+      typeof value === "string" ? value : JSON.stringify(value),
+    ]),
     ...Object.entries(job.tags ?? {}).map(([name, value]) => [`${name} (tag)`, value]),
   ];
   byId("parameters").hidden = rows.length === 0;
-  const body = byId("parameters").querySelector("tbody");
+  const body = within(byId("parameters"), "tbody");
   if (body.dataset.rows === JSON.stringify(rows)) return; // an update must not end a selection of text
   body.dataset.rows = JSON.stringify(rows);
-  body.replaceChildren(...rows.map(([name, value]) => make("tr", {}, make("td", { class: "mono", text: name }), make("td", { class: "mono", text: value }))));
+  body.replaceChildren(
+    ...rows.map(([name, value]) =>
+      make("tr", {}, make("td", { class: "mono", text: name }), make("td", { class: "mono", text: value })),
+    ),
+  );
 }
 
+/** @param {Job} job */
 function showFacts(job) {
   const facts = factsOf(job);
   if (!byId("facts").childElementCount) {
-    byId("facts").append(...facts.map(([id, label]) => make("div", {}, make("dt", { text: label }), make("dd", { id: `fact-${id}` }))));
+    byId("facts").append(
+      ...facts.map(([id, label]) => make("div", {}, make("dt", { text: label }), make("dd", { id: `fact-${id}` }))),
+    );
   }
   for (const [id, , value] of facts) setText(byId(`fact-${id}`), value);
 }
 
-/** The facts about a job: id, label and value of each. */
+/**
+ * The facts about a job: id, label and value of each.
+ *
+ * @param {Job} job
+ * @returns {[string, string, string][]}
+ */
 export function factsOf(job) {
   const progress = job.progress;
   return [
@@ -104,7 +158,11 @@ export function factsOf(job) {
     ["eta", "ETA", duration(etaOf(progress))],
     ["runtime", "Runtime", duration(runtimeOf(job))],
     ["loss", TRAIN_LOSS, number(lossOf(job))],
-    ["checkpoint", "Checkpoint", job.last_checkpoint_step === null ? NOTHING : `step ${count(job.last_checkpoint_step)}`],
+    [
+      "checkpoint",
+      "Checkpoint",
+      job.last_checkpoint_step === null ? NOTHING : `step ${count(job.last_checkpoint_step)}`,
+    ],
     ["nodes", "Nodes", job.attempt?.nodes?.join(", ") || NOTHING],
     ["gpus", data.accelerator === "cpu" ? "CPU processes" : "GPUs", String(job.spec.gpus ?? 1)],
     ["strategy", "Strategy", strategyLabel(job.spec) || NOTHING],

@@ -12,7 +12,7 @@ import { JobList } from "./job_list.js";
 import { evaluationOf, LOSS, mayEvaluate, METRIC, metricsChange, rowFields, withDistinctNames } from "./job_rows.js";
 import { TERMINAL } from "./job_status.js";
 import { rememberTable } from "./last_table.js";
-import { byId, data, formatTimes, setText, showConnection, toastError, visitor } from "./page.js";
+import { around, byId, data, formatTimes, setText, showConnection, toastError, visitor, within } from "./page.js";
 import { queryBox } from "./query_box.js";
 import { RowSelection } from "./row_selection.js";
 import { SavedViews } from "./saved_views.js";
@@ -22,7 +22,16 @@ import { follow } from "./stream.js";
 import { SweepMembers } from "./sweep_members.js";
 import { columnOf, keysOfColumns } from "./table_columns.js";
 import { openJob, TableRows } from "./table_rows.js";
-import { defaultColumns, filtersIn, groupKeys, hasDefaultColumns, MAX_SELECTED, readTableView, withoutFilters, writeTableView } from "./table_view.js";
+import {
+  defaultColumns,
+  filtersIn,
+  groupKeys,
+  hasDefaultColumns,
+  MAX_SELECTED,
+  readTableView,
+  withoutFilters,
+  writeTableView,
+} from "./table_view.js";
 import { VirtualRows } from "./virtual_rows.js";
 
 const MAX_GROUPED = 2000; // jobs that are loaded for groups
@@ -30,19 +39,29 @@ const SAMPLED = 50; // first jobs that decide what columns are like
 const VALUES_INTERVAL = 5000; // milliseconds between two reads of columns whose values change
 
 const parameters = () => new URLSearchParams(location.search);
+/** @type {TableView} */
 const view = readTableView(parameters(), evaluationOf(data.jobs));
 const selected = new Set(view.selected);
+/** @type {Set<string>} */
 const closed = new Set();
+/** @type {Map<string, Group>} */
 let groups = new Map();
 
-const jobs = new JobList(data, requested, (isNew) => { showEvaluation(); if (isNew === false) showValues(); else show(); });
+const jobs = new JobList(data, requested, (isNew) => {
+  showEvaluation();
+  if (isNew === false) showValues();
+  else show();
+});
 const sparklines = new Sparklines((id) => table.refresh(id));
-const members = new SweepMembers(() => { table.refresh(); showCharts(selectedJobs()); });
-const charts = new SelectionCharts(byId("charts-panel"));
+const members = new SweepMembers(() => {
+  table.refresh();
+  showCharts(selectedJobs());
+});
+const charts = new SelectionCharts();
 const rows = new TableRows({
   selected,
   job: (id) => jobs.get(id),
-  group: (id) => ({ ...groups.get(id), columns: groupColumns(), closed: closed.has(id) }),
+  group: (id) => shownGroup(groups.get(id)),
   sweep: (id) => members.nameOf(id),
   note: (id) => members.changesOf(id),
   curve: (id) => sparklines.valuesOf(id),
@@ -54,19 +73,28 @@ const table = new VirtualRows(byId("rows"), {
   fill: (row, id) => rows.fill(row, id),
   kindOf: (id) => rows.kindOf(id),
   visible(ids) {
-    const visible = ids.map((id) => jobs.get(id) ?? groups.get(id)?.jobs[0]).filter(Boolean);
-    if (view.columns.includes("loss")) sparklines.request(visible.filter((job) => job.metrics[LOSS] !== null && job.metrics[LOSS] !== undefined));
+    const visible = ids.flatMap((id) => jobs.get(id) ?? groups.get(id)?.jobs[0] ?? []);
+    if (view.columns.includes("loss"))
+      sparklines.request(visible.filter((job) => job.metrics[LOSS] !== null && job.metrics[LOSS] !== undefined));
     members.request(visible);
   },
-  nearEnd: () => { if (!view.group) loadMore(); },
+  nearEnd: () => {
+    if (!view.group) loadMore();
+  },
 });
 const heads = columnHeads(view, changeView);
 const selection = new RowSelection(byId("rows"), heads.all, {
-  rows: () => table.ids, jobsOf: (id) => groups.get(id)?.jobs.map((job) => job.id) ?? [id], isOpen: (id) => groups.has(id) && !closed.has(id), select,
+  rows: () => table.ids,
+  jobsOf: (id) => groups.get(id)?.jobs.map((job) => job.id) ?? [id],
+  isOpen: (id) => groups.has(id) && !closed.has(id),
+  select,
 });
 const box = queryBox({ apply: (where) => changeView({ where }), edited: showEdited });
 
+const searchField = within(byId("filters"), '[name="search"]', HTMLInputElement);
 const groupColumns = () => groupKeys(view.group).map(columnOf);
+/** @param {Group | undefined} group */
+const shownGroup = (group) => group && { ...group, columns: groupColumns(), closed: closed.has(group.id) };
 
 // -- reading -----------------------------------------------------------------------------------------------------------
 
@@ -96,7 +124,11 @@ async function reload() {
   }
 }
 
-/** Say what is wrong with the query, and show no jobs: those of the former one need not match. */
+/**
+ * Say what is wrong with the query, and show no jobs: those of the former one need not match.
+ *
+ * @param {string} message
+ */
 function refuse(message) {
   isRefused = true;
   box.showError(message);
@@ -111,7 +143,12 @@ let failed = false; // drawing the end of the table loads more, which stops when
 
 function loadMore() {
   if (failed || !jobs.hasMore) return;
-  Promise.resolve(jobs.more()).catch((error) => { failed = true; toastError(error); setText(byId("loaded"), loadedText()); byId("more").hidden = false; });
+  Promise.resolve(jobs.more()).catch((error) => {
+    failed = true;
+    toastError(error);
+    setText(byId("loaded"), loadedText());
+    byId("more").hidden = false;
+  });
 }
 
 // -- showing -----------------------------------------------------------------------------------------------------------
@@ -137,9 +174,15 @@ function show() {
 function alignHeads() {
   const first = jobs.all().slice(0, SAMPLED);
   for (const column of orderedColumns()) {
-    const head = document.querySelector(`th[data-column="${CSS.escape(column.name)}"]`);
-    if (column.isValue) head.classList.toggle("right", first.some((job) => typeof column.valueOf(job) === "number"));
-    head.querySelector(".statistic").hidden = ![...groups.values()].some((group) => isAveraged(group.jobs.map((job) => column.valueOf(job))));
+    const head = within(document, `th[data-column="${CSS.escape(column.name)}"]`);
+    if (column.isValue)
+      head.classList.toggle(
+        "right",
+        first.some((job) => typeof column.valueOf(job) === "number"),
+      );
+    within(head, ".statistic").hidden = ![...groups.values()].some((group) =>
+      isAveraged(group.jobs.map((job) => column.valueOf(job))),
+    );
   }
 }
 
@@ -165,7 +208,11 @@ function showEdited() {
 /** Show changed values of the jobs that are in the table. */
 function showValues() {
   if (view.group) show();
-  else { table.ids = jobs.order; table.refresh(); table.schedule(); }
+  else {
+    table.ids = jobs.order;
+    table.refresh();
+    table.schedule();
+  }
 }
 
 function loadedText() {
@@ -180,7 +227,11 @@ function loadedText() {
 function showColumns() {
   const columns = orderedColumns();
   const values = columns.filter((column) => column.isValue).length;
-  const lines = { values: Math.min(4, values), progress: Number(view.columns.includes("progress")), "last-line": Number(view.columns.includes("loss") || view.columns.includes("age")) };
+  const lines = {
+    values: Math.min(4, values),
+    progress: Number(view.columns.includes("progress")),
+    "last-line": Number(view.columns.includes("loss") || view.columns.includes("age")),
+  };
   for (const [name, size] of Object.entries(lines)) byId("jobs").style.setProperty(`--${name}`, String(size));
   rows.use(columns);
   heads.show(columns);
@@ -190,10 +241,15 @@ function showColumns() {
 }
 
 /** Pinned columns are the first ones. */
-const orderedColumns = () => [...view.columns.filter((name) => view.fixed.includes(name)), ...view.columns.filter((name) => !view.fixed.includes(name))].map(columnOf);
+const orderedColumns = () =>
+  [
+    ...view.columns.filter((name) => view.fixed.includes(name)),
+    ...view.columns.filter((name) => !view.fixed.includes(name)),
+  ].map(columnOf);
 
 // -- the view is stored in the address ---------------------------------------------------------------------------------
 
+/** @param {(address: URLSearchParams) => void} change */
 function storeAddress(change = () => {}) {
   const changed = writeTableView(view, parameters());
   change(changed);
@@ -208,38 +264,60 @@ function showAddress() {
   rememberTable(address);
   address.delete("job");
   byId("reset").hidden = address.size === 0;
-  byId("show-all").href = urlOf(`/jobs?${withoutFilters(address)}`);
+  byId("show-all", HTMLAnchorElement).href = urlOf(`/jobs?${withoutFilters(address)}`);
 }
 
 function showGrouping() {
   byId("grouped").hidden = !view.group;
-  setText(byId("grouped").querySelector("b"), groupColumns().map(({ label }) => label).join(", "));
+  setText(
+    within(byId("grouped"), "b"),
+    groupColumns()
+      .map(({ label }) => label)
+      .join(", "),
+  );
 }
 
-/** Change fields of the view, and show what follows from them. */
+/**
+ * Change fields of the view, and show what follows from them.
+ *
+ * @param {Partial<TableView>} values
+ */
 function changeView(values, { isResize = false } = {}) {
   const before = requested().toString();
   Object.assign(view, values);
-  if (isResize) { showWidths(orderedColumns(), view); return; }
+  if (isResize) {
+    showWidths(orderedColumns(), view);
+    return;
+  }
   storeAddress();
   if ("sort" in values) heads.showSort();
   if ("columns" in values || "fixed" in values) showColumns();
   else if ("widths" in values) showWidths(orderedColumns(), view);
   showGrouping();
-  if (requested().toString() !== before) { byId("table-frame").scrollTop = 0; reload(); }
-  else if ("group" in values) { show(); if (view.group) loadForGroups().catch(toastError); }
+  if (requested().toString() !== before) {
+    byId("table-frame").scrollTop = 0;
+    reload();
+  } else if ("group" in values) {
+    show();
+    if (view.group) loadForGroups().catch(toastError);
+  }
 }
 
-/** Show a saved view. */
+/**
+ * Show a saved view.
+ *
+ * @param {URLSearchParams} saved
+ */
 function open(saved) {
   history.replaceState(null, "", urlOf(`/jobs${saved.size ? `?${saved}` : ""}`));
   location.reload();
 }
 
+/** @type {number | undefined} */
 let inputTimer;
 byId("filters").addEventListener("submit", (event) => event.preventDefault());
 byId("filters").addEventListener("input", (event) => {
-  if (event.target.id === "where") return;
+  if (event.target === byId("where")) return;
   clearTimeout(inputTimer);
   inputTimer = setTimeout(applyFilters, 200);
 });
@@ -250,11 +328,11 @@ function applyFilters() {
   storeAddress((address) => {
     for (const name of ["status", "search", "archived"]) address.delete(name); // always in the same order
     for (const one of document.querySelectorAll("[data-statuses]:checked")) {
-      for (const status of one.dataset.statuses.split(" ")) address.append("status", status);
+      for (const status of one.dataset.statuses?.split(" ") ?? []) address.append("status", status);
     }
-    address.set("search", byId("filters").elements.search.value.trim());
-    if (byId("archived").checked) address.set("archived", "only");
-    if (byId("mine").checked) address.set("created_by", visitor.name);
+    address.set("search", searchField.value.trim());
+    if (byId("archived", HTMLInputElement).checked) address.set("archived", "only");
+    if (byId("mine", HTMLInputElement).checked) address.set("created_by", visitor.name);
     else if (address.get("created_by") === visitor.name) address.delete("created_by");
   });
   if (requested().toString() !== before) reload();
@@ -268,27 +346,34 @@ async function showSweepFilter() {
   if (!sweep) return;
   const element = byId("sweep-filter");
   element.hidden = false;
-  element.querySelector("a").href = urlOf(`/compare${query({ sweep: id })}`);
-  setText(element.querySelector("a"), sweep.name);
+  const link = within(element, "a", HTMLAnchorElement);
+  `/compare${query({ sweep: id })}`;
+  setText(link, sweep.name);
 }
 
-byId("sweep-filter").querySelector("button").addEventListener("click", () => {
+within(byId("sweep-filter"), "button").addEventListener("click", () => {
   byId("sweep-filter").hidden = true;
   storeAddress((address) => address.delete("sweep"));
   reload();
 });
-byId("grouped").querySelector("button").addEventListener("click", () => changeView({ group: "" }));
+within(byId("grouped"), "button").addEventListener("click", () => changeView({ group: "" }));
 byId("choose-columns").addEventListener("click", async () => {
   const chosen = await chooseColumns(view.columns);
   if (!chosen) return;
   changeView({ columns: chosen.columns.length ? chosen.columns : defaultColumns(view.evaluation) });
-  if (chosen.added.length) document.querySelector(`th[data-column="${CSS.escape(chosen.added[0])}"]`)?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  if (chosen.added.length)
+    document
+      .querySelector(`th[data-column="${CSS.escape(chosen.added[0])}"]`)
+      ?.scrollIntoView({ block: "nearest", inline: "nearest" });
 });
-byId("more").addEventListener("click", () => { failed = false; loadMore(); });
+byId("more").addEventListener("click", () => {
+  failed = false;
+  loadMore();
+});
 
 // -- the selection -----------------------------------------------------------------------------------------------------
 
-const selectedJobs = () => [...selected].map((id) => jobs.get(id)).filter(Boolean);
+const selectedJobs = () => [...selected].flatMap((id) => jobs.get(id) ?? []);
 
 function showSelection() {
   const chosen = selectedJobs();
@@ -297,17 +382,27 @@ function showSelection() {
   showCharts(chosen);
 }
 
+/** @param {Row[]} chosen */
 function showCharts(chosen) {
   const isOpen = view.charts && chosen.length > 0;
   byId("toggle-charts").hidden = chosen.length === 0;
   byId("toggle-charts").setAttribute("aria-pressed", String(isOpen));
   byId("charts-panel").hidden = !isOpen;
   byId("workspace").classList.toggle("with-charts", isOpen);
-  if (isOpen) charts.show(withDistinctNames(chosen.map(({ id, name }) => ({ id, name: members.changesOf(id) ?? name })))).then(() => table.refresh(), toastError);
+  if (isOpen)
+    charts
+      .show(withDistinctNames(chosen.map(({ id, name }) => ({ id, name: members.changesOf(id) ?? name }))))
+      .then(() => table.refresh(), toastError);
 }
 
+/**
+ * @param {string[]} ids
+ * @param {boolean} isSelected
+ */
 function select(ids, isSelected) {
-  for (const id of ids) if (isSelected) selected.add(id); else selected.delete(id);
+  for (const id of ids)
+    if (isSelected) selected.add(id);
+    else selected.delete(id);
   view.selected = [...selected].slice(0, MAX_SELECTED);
   storeAddress();
   showSelection();
@@ -315,20 +410,30 @@ function select(ids, isSelected) {
 }
 
 byId("rows").addEventListener("click", (event) => {
-  const id = event.target.closest(".toggle-group")?.closest("tr").dataset.id;
+  const id = around(event, ".toggle-group")?.closest("tr")?.dataset.id;
   if (!id) return;
-  if (closed.has(id)) closed.delete(id); else closed.add(id);
+  if (closed.has(id)) closed.delete(id);
+  else closed.add(id);
   show();
 });
 byId("clear").addEventListener("click", () => select([...selected], false));
-byId("toggle-charts").addEventListener("click", () => { changeView({ charts: !view.charts }); showSelection(); });
+byId("toggle-charts").addEventListener("click", () => {
+  changeView({ charts: !view.charts });
+  showSelection();
+});
 
 connectActions(selectedJobs, (name, results) => {
   const shown = parameters().get("archived") ?? "no";
-  const gone = results.filter(({ answer }) => name === "delete" || (shown === "no" && answer.archived) || (shown === "only" && !answer.archived)).map(({ job }) => job.id);
+  const gone = results
+    .filter(
+      ({ answer }) =>
+        name === "delete" || (shown === "no" && answer.archived) || (shown === "only" && !answer.archived),
+    )
+    .map(({ job }) => job.id);
   for (const id of gone) jobs.remove(id);
   let isBack = false;
-  for (const { job, answer } of results) if (!gone.includes(job.id)) isBack = !jobs.update(job.id, { ...rowFields(answer), values: job.values }) || isBack;
+  for (const { job, answer } of results)
+    if (!gone.includes(job.id)) isBack = !jobs.update(job.id, { ...rowFields(answer), values: job.values }) || isBack;
   show();
   select(name === "cancel" ? [...selected] : gone, false);
   if (isBack) reload();
@@ -339,9 +444,13 @@ byId("rows").addEventListener("auxclick", openJob);
 
 // -- live updates ------------------------------------------------------------------------------------------------------
 
+/** @type {number | undefined} */
 let newestTimer;
 function scheduleNewest() {
-  newestTimer ??= setTimeout(() => { newestTimer = undefined; jobs.refresh(); }, 300);
+  newestTimer ??= setTimeout(() => {
+    newestTimer = undefined;
+    jobs.refresh();
+  }, 300);
 }
 
 const statusFilter = () => parameters().getAll("status");
@@ -353,9 +462,16 @@ follow("/v1/stream", {
   },
   on: {
     status({ job_id: id, status, status_message, progress }) {
-      if (!jobs.get(id)) { scheduleNewest(); return; }
-      if (TERMINAL.has(status)) { sparklines.reload(id); scheduleNewest(); }
-      jobs.update(id, { status, status_message, progress: progress ?? jobs.get(id).progress });
+      const job = jobs.get(id);
+      if (!job) {
+        scheduleNewest();
+        return;
+      }
+      if (TERMINAL.has(status)) {
+        sparklines.reload(id);
+        scheduleNewest();
+      }
+      jobs.update(id, { status, status_message, progress: progress ?? job.progress });
       table.refresh(id);
       if (statusFilter().length && !statusFilter().includes(status)) removeRowLater(id);
     },
@@ -373,7 +489,11 @@ follow("/v1/stream", {
   },
 });
 
-/** Remove a job that no longer matches the filter, after a delay in which its new status is visible. */
+/**
+ * Remove a job that no longer matches the filter, after a delay in which its new status is visible.
+ *
+ * @param {string} id
+ */
 function removeRowLater(id) {
   setTimeout(() => {
     const job = jobs.get(id);
@@ -384,8 +504,12 @@ function removeRowLater(id) {
 }
 
 setInterval(() => {
-  const isActive = jobs.all().slice(0, 50).some((job) => !TERMINAL.has(job.status));
-  if (!document.hidden && isActive && (keysOfColumns(view.columns).some((key) => key !== view.evaluation) || view.sort)) jobs.refresh();
+  const isActive = jobs
+    .all()
+    .slice(0, 50)
+    .some((job) => !TERMINAL.has(job.status));
+  if (!document.hidden && isActive && (keysOfColumns(view.columns).some((key) => key !== view.evaluation) || view.sort))
+    jobs.refresh();
 }, VALUES_INTERVAL);
 
 new SavedViews(() => writeTableView(view, parameters()), open);
@@ -398,4 +522,4 @@ showGrouping();
 if (view.group) loadForGroups().catch(toastError);
 showSweepFilter().catch(() => {}); // the name is optional
 formatTimes();
-if (byId("filters").elements.search.value.trim() !== (parameters().get("search") ?? "")) applyFilters(); // typed before the script ran
+if (searchField.value.trim() !== (parameters().get("search") ?? "")) applyFilters(); // typed before the script ran

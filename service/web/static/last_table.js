@@ -1,7 +1,7 @@
 // The address of the table of jobs as it was last shown in this tab, which the links to it on all pages lead to.
 
 import { urlOf } from "./address.js";
-import { byId, visitor } from "./page.js";
+import { maybeById, visitor } from "./page.js";
 
 const KEY = `trainyard.jobs.${visitor.name}`; // in the storage of the tab
 
@@ -14,7 +14,11 @@ export function tableAddress() {
   }
 }
 
-/** Let the links in the navigation lead to this table; the selection is not kept. */
+/**
+ * Let the links in the navigation lead to this table; the selection is not kept.
+ *
+ * @param {URLSearchParams} parameters
+ */
 export function rememberTable(parameters) {
   const kept = new URLSearchParams(parameters);
   kept.delete("job");
@@ -28,5 +32,5 @@ export function rememberTable(parameters) {
 
 /** Set the link in the navigation. */
 export function showTableLink() {
-  byId("jobs-link")?.setAttribute("href", tableAddress());
+  maybeById("jobs-link")?.setAttribute("href", tableAddress());
 }

@@ -15,39 +15,84 @@ const TYPING = 250; // milliseconds
 const REPEAT = 1000; // milliseconds between searches of new lines
 
 export class LogView {
-  /** `changed()` is called when another rank is selected, since the stream sends the log of one rank. */
+  /**
+   * `changed()` is called when another rank is selected, since the stream sends the log of one rank.
+   *
+   * @param {Job} job
+   * @param {() => void} changed
+   */
   constructor(job, changed) {
     this.job = job;
     this.box = byId("log");
+    this.ranks = byId("rank", HTMLSelectElement);
+    this.attempts = byId("log-attempt", HTMLSelectElement);
+    this.pattern = byId("log-search", HTMLInputElement);
+    this.level = byId("log-level", HTMLSelectElement);
+    this.following = byId("follow", HTMLInputElement);
+    /** @type {number | null} */
     this.attempt = null;
     this.newest = job.attempt?.number ?? null;
     this.end = 0; // offset behind what is shown
+    this.isAtEnd = false;
+    this.scrolling = false;
+    /** @type {number | undefined} */
+    this.typing = undefined;
+    /** @type {number | undefined} */
+    this.repeat = undefined;
+    /** @type {number | undefined} */
+    this.timer = undefined;
     this.window = new LogWindow(this.box, {
       link: (offset) => this.address(offset),
       near: (edge) => this.extend(edge),
       open: (offset) => this.openLine(offset),
     });
     this.readAddress();
-    byId("rank").addEventListener("change", () => { this.load(); this.storeAddress(null); changed(); });
-    byId("log-attempt").addEventListener("change", () => { this.attempt = Number(byId("log-attempt").value); this.load(); this.storeAddress(null); });
-    byId("log-search").addEventListener("input", () => { clearTimeout(this.typing); this.typing = setTimeout(() => this.startSearch(), TYPING); });
-    byId("log-level").addEventListener("change", () => this.startSearch());
+    this.ranks.addEventListener("change", () => {
+      this.load();
+      this.storeAddress(null);
+      changed();
+    });
+    this.attempts.addEventListener("change", () => {
+      this.attempt = Number(this.attempts.value);
+      this.load();
+      this.storeAddress(null);
+    });
+    this.pattern.addEventListener("input", () => {
+      clearTimeout(this.typing);
+      this.typing = setTimeout(() => this.startSearch(), TYPING);
+    });
+    this.level.addEventListener("change", () => this.startSearch());
     byId("log-error").addEventListener("click", () => this.showPreviousError());
-    byId("log-goto").addEventListener("submit", (event) => { event.preventDefault(); this.goTo(byId("log-place").value); });
-    byId("follow").addEventListener("change", () => { if (byId("follow").checked) this.follow(); });
+    byId("log-goto").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.goTo(byId("log-place", HTMLInputElement).value);
+    });
+    this.following.addEventListener("change", () => {
+      if (this.following.checked) this.follow();
+    });
     this.box.addEventListener("scroll", () => {
-      if (!this.scrolling) byId("follow").checked = this.isAtEnd && this.window.isScrolledToEnd && !this.search;
+      if (!this.scrolling) this.following.checked = this.isAtEnd && this.window.isScrolledToEnd && !this.search;
       this.scrolling = false;
     });
   }
 
-  get rank() { return byId("rank").value; }
-  get shownAttempt() { return this.attempt ?? this.newest; }
-  get selection() { return { rank: this.rank, attempt: this.shownAttempt }; }
+  get rank() {
+    return this.ranks.value;
+  }
+  get shownAttempt() {
+    return this.attempt ?? this.newest;
+  }
+  get selection() {
+    return { rank: this.rank, attempt: this.shownAttempt };
+  }
 
-  /** Set the numbers of the attempts. The newest one is shown until the user selects another. */
+  /**
+   * Set the numbers of the attempts. The newest one is shown until the user selects another.
+   *
+   * @param {number[]} numbers
+   */
   setAttempts(numbers) {
-    const select = byId("log-attempt");
+    const select = this.attempts;
     if (select.options.length !== numbers.length) {
       select.replaceChildren(...numbers.map((number) => make("option", { value: number, text: `attempt ${number}` })));
       byId("log-attempt-label").hidden = numbers.length < 2;
@@ -66,21 +111,23 @@ export class LogView {
   readAddress() {
     const parameters = new URLSearchParams(location.search);
     const rank = parameters.get("rank");
-    if ([...byId("rank").options].some((option) => option.value === rank)) byId("rank").value = rank;
+    if (rank !== null && [...this.ranks.options].some((option) => option.value === rank)) this.ranks.value = rank;
     this.attempt = Number(parameters.get("attempt")) || null;
+    /** @type {number | null} */
     this.line = parameters.has("line") ? Number(parameters.get("line")) || 0 : null;
-    byId("log-search").value = parameters.get("grep") ?? "";
-    byId("log-level").value = parameters.get("level") ?? "";
+    this.pattern.value = parameters.get("grep") ?? "";
+    this.level.value = parameters.get("level") ?? "";
   }
 
+  /** @param {number | null} line */
   address(line, searched = false) {
     const parameters = new URLSearchParams(location.search);
     const values = {
       rank: this.rank === "0" ? null : this.rank,
       attempt: this.attempt ?? (line === null ? null : this.shownAttempt),
       line,
-      grep: searched ? byId("log-search").value : null,
-      level: searched ? byId("log-level").value : null,
+      grep: searched ? this.pattern.value : null,
+      level: searched ? this.level.value : null,
     };
     for (const [name, value] of Object.entries(values)) {
       if (value === null || value === "") parameters.delete(name);
@@ -90,6 +137,7 @@ export class LogView {
     return `${location.pathname}${text ? `?${text}` : ""}`;
   }
 
+  /** @param {number | null} line */
   storeAddress(line) {
     history.replaceState(null, "", this.address(line, Boolean(this.search)));
   }
@@ -98,18 +146,26 @@ export class LogView {
 
   /** Show what the address asks for at first, and the end of the log afterwards. */
   async load() {
-    byId("log-file").href = urlOf(`/v1/jobs/${this.job.id}/logs${query(this.selection)}`);
-    byId("log-file").download = `${this.job.id}-rank-${this.rank}.log`;
+    const file = byId("log-file", HTMLAnchorElement);
+    file.href = urlOf(`/v1/jobs/${this.job.id}/logs${query(this.selection)}`);
+    file.download = `${this.job.id}-rank-${this.rank}.log`;
     const { line } = this;
     this.line = null;
-    if (line !== null) { await this.openLine(line, { scroll: true }); return; }
-    if (byId("log-search").value || byId("log-level").value) { this.startSearch(); return; }
+    if (line !== null) {
+      await this.openLine(line, { scroll: true });
+      return;
+    }
+    if (this.pattern.value || this.level.value) {
+      this.startSearch();
+      return;
+    }
     await this.loadEnd();
   }
 
   /** Show the end of the log. */
   async loadEnd() {
     this.endSearch();
+    /** @type {LogEntry[] | null | undefined} */
     this.pending = [];
     const shown = await this.read({ tail: FIRST_LINES });
     if (!shown) return;
@@ -123,7 +179,11 @@ export class LogView {
     this.finish();
   }
 
-  /** Bytes of the log as lines; null if another log was selected meanwhile, or if the service refused. */
+  /**
+   * Bytes of the log as lines; null if another log was selected meanwhile, or if the service refused.
+   *
+   * @param {QueryParameters} range
+   */
   async read(range) {
     const { selection } = this;
     try {
@@ -131,7 +191,12 @@ export class LogView {
       const bytes = new Uint8Array(await response.arrayBuffer());
       if (selection.rank !== this.rank || selection.attempt !== this.shownAttempt) return null;
       const offset = Number(response.headers.get("X-Trainyard-Offset"));
-      return { offset, end: Number(response.headers.get("X-Trainyard-Next-Offset")), lines: linesOf(bytes, offset), size: bytes.length };
+      return {
+        offset,
+        end: Number(response.headers.get("X-Trainyard-Next-Offset")),
+        lines: linesOf(bytes, offset),
+        size: bytes.length,
+      };
     } catch (error) {
       this.pending = null;
       if (!this.window.lines.length) this.showText(`(${error.message})`);
@@ -139,14 +204,23 @@ export class LogView {
     }
   }
 
-  /** Read more lines at an edge of what is shown. */
+  /**
+   * Read more lines at an edge of what is shown.
+   *
+   * @param {Edge} edge
+   */
   async extend(edge) {
     if (this.extending || this.pending) return;
-    if (this.search) { if (edge === "bottom" && !this.search.complete) this.search.more(); return; }
+    if (this.search) {
+      if (edge === "bottom" && !this.search.complete) this.search.more();
+      return;
+    }
     if (edge === "top" ? !this.hasOlder || this.window.first === null : this.isAtEnd) return;
     this.extending = true;
     try {
-      const shown = await this.read(edge === "top" ? { before: this.window.first, tail: MORE_LINES } : { offset: this.end, limit: BYTES });
+      const shown = await this.read(
+        edge === "top" ? { before: this.window.first, tail: MORE_LINES } : { offset: this.end, limit: BYTES },
+      );
       if (!shown || this.search) return;
       if (edge === "top") {
         this.hasOlder = shown.lines.length > 0 && shown.offset > 0;
@@ -160,7 +234,11 @@ export class LogView {
     }
   }
 
-  /** Append what was read behind the last line; a page of bytes may end within a line. */
+  /**
+   * Append what was read behind the last line; a page of bytes may end within a line.
+   *
+   * @param {{ offset: number, end: number, lines: LogLine[], size: number }} part
+   */
   joinAtEnd({ offset, end, lines, size }) {
     const { last } = this.window;
     if (last && !last.raw.endsWith("\n") && lines.length) {
@@ -176,16 +254,20 @@ export class LogView {
 
   setEndAfterTrim() {
     // The last line is read again with what follows.
-    this.end = this.window.last.offset;
+    this.end = this.window.last?.offset ?? 0;
     this.window.removeLast();
     this.isAtEnd = false;
-    byId("follow").checked = false;
+    this.following.checked = false;
   }
 
-  /** Show the log around a byte, and mark its line. */
+  /**
+   * Show the log around a byte, and mark its line.
+   *
+   * @param {number} offset
+   */
   async openLine(offset, { scroll = false } = {}) {
     this.endSearch();
-    byId("follow").checked = false;
+    this.following.checked = false;
     const start = Math.max(0, offset - BEFORE_BYTES);
     const shown = await this.read({ offset: start, limit: BYTES });
     if (!shown) return;
@@ -205,19 +287,34 @@ export class LogView {
 
   // -- live lines ------------------------------------------------------------------------------------------------------
 
-  /** Add a `log` event of the stream. */
+  /**
+   * Add a `log` event of the stream.
+   *
+   * @param {LogEntry} entry
+   */
   add(entry) {
     if (entry.rank !== this.rank || entry.attempt !== this.shownAttempt) return;
-    if (this.pending) { this.pending.push(entry); return; }
+    if (this.pending) {
+      this.pending.push(entry);
+      return;
+    }
     if (this.search) {
-      if (this.search.complete) this.repeat ??= setTimeout(() => { this.repeat = undefined; this.search?.more(); }, REPEAT);
+      if (this.search.complete)
+        this.repeat ??= setTimeout(() => {
+          this.repeat = undefined;
+          this.search?.more();
+        }, REPEAT);
       return;
     }
     if (!this.isAtEnd) return;
     this.append(entry);
-    this.timer ??= setTimeout(() => { this.timer = undefined; this.finish(); }, 200);
+    this.timer ??= setTimeout(() => {
+      this.timer = undefined;
+      this.finish();
+    }, 200);
   }
 
+  /** @param {LogEntry} entry */
   append({ offset, text }) {
     if (offset < this.end || !text) return; // the response of the API includes it
     const { replaces, lines } = continuedLines(this.window.last, offset, text);
@@ -229,8 +326,11 @@ export class LogView {
 
   /** After lines were appended at the end: follow them, and keep the document small. */
   finish() {
-    if (!this.window.lines.length) { this.showText("No output yet."); return; }
-    if (byId("follow").checked && !this.search) {
+    if (!this.window.lines.length) {
+      this.showText("No output yet.");
+      return;
+    }
+    if (this.following.checked && !this.search) {
       if (this.window.trim("top")) this.hasOlder = true;
       this.scrollToEnd();
     } else if (this.window.trim("bottom")) {
@@ -239,10 +339,13 @@ export class LogView {
   }
 
   follow() {
-    byId("log-search").value = "";
-    byId("log-level").value = "";
+    this.pattern.value = "";
+    this.level.value = "";
     if (this.search || !this.isAtEnd) this.loadEnd();
-    else { this.window.unmark(); this.scrollToEnd(); }
+    else {
+      this.window.unmark();
+      this.scrollToEnd();
+    }
     this.storeAddress(null);
   }
 
@@ -251,6 +354,7 @@ export class LogView {
     this.window.scrollToEnd();
   }
 
+  /** @param {string} text */
   showText(text) {
     this.window.clear();
     setText(this.box, text);
@@ -259,12 +363,17 @@ export class LogView {
   // -- search and jumps ------------------------------------------------------------------------------------------------
 
   startSearch() {
-    const search = wanted(byId("log-search").value.trim(), byId("log-level").value);
-    if (!search.text && !search.level) { byId("follow").checked = true; this.loadEnd().then(() => this.storeAddress(null)); return; }
+    const search = wanted(this.pattern.value.trim(), this.level.value);
+    if (!search.text && !search.level) {
+      this.following.checked = true;
+      this.loadEnd().then(() => this.storeAddress(null));
+      return;
+    }
     this.endSearch();
-    byId("follow").checked = false;
+    this.following.checked = false;
     setText(byId("log-matches"), "searching…");
     let empty = true;
+    /** @type {LogSearch | null | undefined} */
     this.search = new LogSearch(this.job.id, this.selection, search, {
       changed: (lines) => {
         if (empty) this.window.clear();
@@ -272,8 +381,12 @@ export class LogView {
         empty = !this.window.lines.length;
         if (empty) this.showText("No matching lines.");
       },
-      reached: ({ count, complete }) => setText(byId("log-matches"), `${count}${complete ? "" : "+"} matching line${count === 1 ? "" : "s"}`),
-      failed: (error) => { setText(byId("log-matches"), ""); this.showText(`(${error.message})`); },
+      reached: ({ count, complete }) =>
+        setText(byId("log-matches"), `${count}${complete ? "" : "+"} matching line${count === 1 ? "" : "s"}`),
+      failed: (error) => {
+        setText(byId("log-matches"), "");
+        this.showText(`(${error.message})`);
+      },
     });
     this.storeAddress(null);
     return this.search.more();
@@ -288,7 +401,12 @@ export class LogView {
   /** Show the error before the marked line, or the last one. */
   async showPreviousError() {
     try {
-      const found = await searchPage(this.job.id, this.selection, { level: "error" }, { order: "desc", limit: 1, offset: this.window.marked });
+      const found = await searchPage(
+        this.job.id,
+        this.selection,
+        { level: "error" },
+        { order: "desc", limit: 1, offset: this.window.marked },
+      );
       if (found.data.length) await this.openLine(found.data[0].offset);
       else toast(this.window.marked === null ? "No line reports an error." : "No earlier line reports an error.");
     } catch (error) {
@@ -296,17 +414,29 @@ export class LogView {
     }
   }
 
-  /** Show the log at a step, or at a time in the user's time zone. */
+  /**
+   * Show the log at a step, or at a time in the user's time zone.
+   *
+   * @param {string} place
+   */
   async goTo(place) {
     const step = /^\s*(?:step\s*)?(\d[\d\s\u202f]*)$/i.exec(place);
     const time = step ? null : timeIn(place, new Date(this.job.finished_at ?? Date.now()));
-    if (!step && !time) { toast("Enter a step such as 400, or a time such as 14:05.", { bad: true }); return; }
-    const wantedPlace = step ? { step: step[1].replace(/\D/g, "") } : { time: time.toISOString() };
+    if (!step && !time) {
+      toast("Enter a step such as 400, or a time such as 14:05.", { bad: true });
+      return;
+    }
+    const wantedPlace = { step: step?.[1].replace(/\D/g, ""), time: time?.toISOString() };
     try {
       // The newest attempt that did a step is found by the service.
       const attempt = step && this.attempt === null ? undefined : this.shownAttempt;
-      const position = await call(`/v1/jobs/${this.job.id}/logs/position${query({ rank: this.rank, attempt, ...wantedPlace })}`);
-      if (position.attempt !== this.shownAttempt) { this.attempt = position.attempt; byId("log-attempt").value = String(position.attempt); }
+      const position = await call(
+        `/v1/jobs/${this.job.id}/logs/position${query({ rank: this.rank, attempt, ...wantedPlace })}`,
+      );
+      if (position.attempt !== this.shownAttempt) {
+        this.attempt = position.attempt;
+        this.attempts.value = String(position.attempt);
+      }
       await this.openLine(position.offset);
     } catch (error) {
       toastError(error);

@@ -1,11 +1,16 @@
 // Menus in `<details class="menu">`: Escape and a click elsewhere close them.
 
+import { around, within } from "./page.js";
 const FOCUSABLE = "a, button, input, select, textarea, summary, [tabindex='0']"; // what a click moves the focus to
 
-/** Close a menu; the focus returns to its button. */
+/**
+ * Close a menu; the focus returns to its button.
+ *
+ * @param {HTMLDetailsElement} menu
+ */
 export function closeMenu(menu) {
   menu.open = false;
-  menu.querySelector("summary").focus();
+  within(menu, "summary").focus();
 }
 
 const openMenus = () => [...document.querySelectorAll("details.menu[open]")];
@@ -19,7 +24,8 @@ document.addEventListener("keydown", (event) => {
 
 document.addEventListener("click", (event) => {
   for (const menu of openMenus()) {
-    if (menu.contains(event.target)) continue;
-    if (event.target.closest(FOCUSABLE)) menu.open = false; else closeMenu(menu);
+    if (event.target instanceof Node && menu.contains(event.target)) continue;
+    if (around(event, FOCUSABLE)) menu.open = false;
+    else closeMenu(menu);
   }
 });

@@ -7,6 +7,10 @@ const BUDGET = 12; // milliseconds of a part
 /**
  * Call `work(item, n)` for each item; after each part, the page is painted first. Newer work aborts `signal`.
  *
+ * @template T
+ * @param {T[]} items
+ * @param {(item: T, n: number) => void} work
+ * @param {AbortSignal | null} signal
  * @returns {Promise<boolean>} whether all was done.
  */
 export async function inParts(items, work, signal = null) {
@@ -22,7 +26,12 @@ export async function inParts(items, work, signal = null) {
   return true;
 }
 
-/** Call back with the size of an element's content, `[width, height]`, when it is known and when it changes; reads no layout. */
+/**
+ * Call back with the size of an element's content, `[width, height]`, when it is known and when it changes; reads no layout.
+ *
+ * @param {Element} element
+ * @param {(size: Extent) => void} callback
+ */
 export function onSize(element, callback) {
   new ResizeObserver(([{ contentRect }]) => {
     afterPaint().then(() => callback([Math.round(contentRect.width), Math.round(contentRect.height)]));

@@ -8,18 +8,42 @@ import { RESTING } from "./job_status.js";
 
 const RUNS_PER_REQUEST = 20; // the limit of the API
 export const SELECTED = "Selected metric";
+/** @type {Axis[]} */
 export const AXES = ["step", "seconds", "tokens"];
 /** The metric that a run with an axis of tokens reports. */
 export const TOKENS = "train/tokens";
+/** @type {Record<string, string>} */
 const API_AXES = { step: "", seconds: "time", tokens: "tokens" };
 
 export class RunCurves {
   /**
    * `runs` are `{ id, name, status, tokens }`, `tokens` telling whether a run has counted any. `view` has the axis and `key`, the selected metric; `loaded(keys)` is called when curves have arrived, `failed(error)`
    * when the service has refused some.
+   *
+   * @param {Pick<Run, "id" | "name" | "status" | "tokens">[]} runs
+   * @param {ChartsView & { key?: string | null }} view
+   * @param {{ loaded: (keys: string[]) => void, failed: (error: Error) => void }} calls
    */
   constructor(runs, view, { loaded, failed }) {
-    Object.assign(this, { runs, view, loaded, failed, keys: [], highlighted: null, loadedAxis: AXES[0], curves: new Map(), statuses: new Map(), reading: new Set(), stale: new Set(), refused: new Set() });
+    this.runs = runs;
+    this.view = view;
+    this.loaded = loaded;
+    this.failed = failed;
+    /** @type {string[]} */
+    this.keys = [];
+    /** @type {string | null} */
+    this.highlighted = null;
+    this.loadedAxis = AXES[0];
+    /** @type {Map<string, Map<string, { x: number[], y: number[] }>>} */
+    this.curves = new Map();
+    /** @type {Map<string, Map<string, Status | undefined>>} */
+    this.statuses = new Map();
+    /** @type {Set<string>} */
+    this.reading = new Set();
+    /** @type {Set<string>} */
+    this.stale = new Set();
+    /** @type {Set<string>} */
+    this.refused = new Set();
   }
 
   /** The axes that all runs have. */
@@ -27,11 +51,17 @@ export class RunCurves {
     return AXES.filter((axis) => axis !== "tokens" || this.runs.every(({ tokens }) => tokens));
   }
 
-  /** The curve of a run: `{ x, y }`; undefined if it is not loaded or has no points. */
+  /**
+   * The curve of a run: `{ x, y }`; undefined if it is not loaded or has no points.
+   *
+   * @param {{ id: string }} run
+   * @param {string} key
+   */
   curveOf(run, key) {
     return this.curves.get(this.name(key))?.get(run.id);
   }
 
+  /** @param {string} key */
   name(key) {
     return `${this.view.axis} ${key}`;
   }
@@ -49,13 +79,23 @@ export class RunCurves {
     return isChanged;
   }
 
-  /** The runs whose curve of this name may differ from the one that was read. */
+  /**
+   * The runs whose curve of this name may differ from the one that was read.
+   *
+   * @param {string} name
+   */
   runsToRead(name) {
     const statuses = this.statuses.get(name);
-    return statuses ? this.runs.filter((run) => !RESTING.has(run.status) || run.status !== statuses.get(run.id)) : this.runs;
+    return statuses
+      ? this.runs.filter((run) => !RESTING.has(run.status) || run.status !== statuses.get(run.id))
+      : this.runs;
   }
 
-  /** Read a metric unless it is known, being read, or refused. */
+  /**
+   * Read a metric unless it is known, being read, or refused.
+   *
+   * @param {string} key
+   */
   async load(key) {
     const name = this.name(key);
     if (this.reading.has(name) || this.refused.has(name) || (this.curves.has(name) && !this.stale.has(name))) return;
@@ -73,7 +113,8 @@ export class RunCurves {
         for (const one of answer.data) {
           const [curve] = one.series;
           curves.delete(one.job_id);
-          if (curve?.steps.length) curves.set(one.job_id, { x: axis === "step" ? curve.steps : curve.x, y: curve.values.map(asNumber) });
+          if (curve?.steps.length)
+            curves.set(one.job_id, { x: axis === "step" ? curve.steps : curve.x, y: curve.values.map(asNumber) });
         }
       }
     } catch (error) {
@@ -95,32 +136,55 @@ export class RunCurves {
     return this.runs.length > 2 ? `${this.runs.length} runs` : this.runs.map((run) => run.name).join(" ");
   }
 
+  /** @returns {ChartDefinition[]} */
   charts() {
     const selected = this.view.key ? [{ ...chartOf(this.view.key), id: "selected", section: SELECTED }] : [];
     return [...selected, ...combinedCharts(this.view.combined), ...this.keys.map(chartOf)];
   }
 
+  /**
+   * @param {ChartDefinition} chart
+   * @returns {Curve[] | null}
+   */
   curvesOf(chart) {
     for (const key of chart.keys) this.load(key);
     if (chart.keys.some((key) => !this.curves.has(this.name(key)))) return null;
-    return chart.keys.flatMap((key) => this.runs.map((run, n) => this.curve(chart, key, run, n)).filter(Boolean));
+    return chart.keys.flatMap((key) => this.runs.flatMap((run, n) => this.curve(chart, key, run, n) ?? []));
   }
 
+  /**
+   * @param {ChartDefinition} chart
+   * @param {string} key
+   * @param {{ id: string, name: string }} run
+   * @param {number} n
+   * @returns {Curve | null}
+   */
   curve(chart, key, run, n) {
     const curve = this.curveOf(run, key);
     if (!curve?.x.length) return null;
     const isFaded = this.highlighted !== null && this.highlighted !== run.id;
     return {
-      key, x: curve.x, y: curve.y, name: chart.keys.length > 1 ? `${run.name} ${key}` : run.name, dots: curve.x.length < 3 || key.startsWith("eval/"),
-      colour: isFaded ? colour("line") : curveColour(n, this.runs.length), width: this.highlighted === run.id ? 2.6 : 1.6,
+      key,
+      x: curve.x,
+      y: curve.y,
+      name: chart.keys.length > 1 ? `${run.name} ${key}` : run.name,
+      dots: curve.x.length < 3 || key.startsWith("eval/"),
+      colour: isFaded ? colour("line") : curveColour(n, this.runs.length),
+      width: this.highlighted === run.id ? 2.6 : 1.6,
     };
   }
 
+  /** @returns {Mark[]} */
   marks() {
     return [];
   }
 
-  /** The smallest and the largest last value. */
+  /**
+   * The smallest and the largest last value.
+   *
+   * @param {ChartDefinition} chart
+   * @param {Curve[]} curves
+   */
   newestOf(chart, curves) {
     const values = curves.map(({ y }) => y.at(-1)).filter(Number.isFinite);
     if (!values.length) return "";

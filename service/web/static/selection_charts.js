@@ -13,38 +13,59 @@ const OPEN_SECTIONS = 2;
 export const MAX_CHARTED = 20;
 
 export class SelectionCharts {
-  constructor(panel) {
-    this.panel = panel;
+  constructor() {
     this.view = readView(new URLSearchParams(location.search), AXES);
+    this.shown = ""; // the ids of the selected jobs
+    /** @type {Map<string, string[]>} */
     this.metrics = new Map(); // the names of the metrics of each job
     this.curves = this.newCurves([]);
+    /** @type {Partial<ChartsView>} */
     this.early = {}; // what was changed before the first charts were read
-    const change = (values) => this.change(values);
+    const change = (/** @type {Partial<ChartsView>} */ values) => this.change(values);
     this.showAxes = connectChartTools(this.view, change, () => this.curves.axes());
     connectCombination(this.view, change, () => this.curves.keys);
   }
 
-  /** Curves of a selection; what arrives for an earlier one is not shown. */
+  /**
+   * Curves of a selection; what arrives for an earlier one is not shown.
+   *
+   * @param {{ id: string, name: string, tokens?: boolean }[]} runs
+   * @returns {RunCurves}
+   */
   newCurves(runs) {
     const curves = new RunCurves(runs, this.view, {
-      loaded: (keys) => { if (this.curves === curves) this.grid?.redraw(keys); },
-      failed: (error) => { if (this.curves === curves) this.restoreAxis(error); },
+      loaded: (keys) => {
+        if (this.curves === curves) this.grid?.redraw(keys);
+      },
+      failed: (error) => {
+        if (this.curves === curves) this.restoreAxis(error);
+      },
     });
     return curves;
   }
 
-  /** The colour of a selected job's curves; null if it has none. */
+  /**
+   * The colour of a selected job's curves; null if it has none.
+   *
+   * @param {string} id
+   */
   colourOf(id) {
     const n = this.curves.runs.findIndex((run) => run.id === id);
     return n < 0 ? null : swatchColour(n, this.curves.runs.length);
   }
 
-  /** Show the curves of these jobs: `{ id, name }`. */
+  /**
+   * Show the curves of these jobs: `{ id, name }`.
+   *
+   * @param {{ id: string, name: string, tokens?: boolean }[]} jobs
+   */
   async show(jobs) {
     const runs = jobs.slice(0, MAX_CHARTED);
     const ids = runs.map((run) => run.id).join();
     if (ids === this.shown) {
-      this.curves.runs.forEach((run, n) => { run.name = runs[n].name; });
+      this.curves.runs.forEach((run, n) => {
+        run.name = runs[n].name;
+      });
       this.grid?.redraw();
       return;
     }
@@ -56,43 +77,76 @@ export class SelectionCharts {
     if (this.shown !== ids) return;
     for (const run of runs) run.tokens = this.metrics.get(run.id)?.includes(TOKENS);
     this.curves.keys = ordered(new Set(runs.flatMap(({ id }) => this.metrics.get(id) ?? [])));
-    if (this.grid) { this.grid.source = this.curves; this.grid.refresh(); } else this.start();
+    if (this.grid) {
+      this.grid.source = this.curves;
+      this.grid.refresh();
+    } else this.start();
     if (!this.curves.axes().includes(this.view.axis)) this.change({ axis: AXES[0] });
     this.showAxes();
-    this.grid.redraw();
+    this.grid?.redraw();
   }
 
-  /** Return to the axis of the loaded curves if the service refuses the chosen one. */
+  /**
+   * Return to the axis of the loaded curves if the service refuses the chosen one.
+   *
+   * @param {Error} error
+   */
   restoreAxis(error) {
     toastError(error);
     if (!(error instanceof ApiError) || this.view.axis === this.curves.loadedAxis) return;
-    this.grid.change({ axis: this.curves.loadedAxis });
+    this.grid?.change({ axis: this.curves.loadedAxis });
     this.showAxes();
   }
 
+  /** @param {string} id */
   async read(id) {
-    await call(`/v1/jobs/${id}`).then((job) => this.metrics.set(id, Object.keys(job.metrics)), () => {});
+    await call(`/v1/jobs/${id}`).then(
+      (job) => this.metrics.set(id, Object.keys(job.metrics)),
+      () => {},
+    );
   }
 
   start() {
-    const first = new Set([PINNED, COMBINED, ...this.curves.charts().map(({ section }) => section).filter((one, n, all) => all.indexOf(one) === n).slice(0, OPEN_SECTIONS)]);
+    const first = new Set([
+      PINNED,
+      COMBINED,
+      ...this.curves
+        .charts()
+        .map(({ section }) => section)
+        .filter((one, n, all) => all.indexOf(one) === n)
+        .slice(0, OPEN_SECTIONS),
+    ]);
     this.grid = new ChartGrid(byId("charts"), this.view, this.curves, {
       isOpen: (name) => first.has(name),
-      onRange: (range) => { byId("reset-zoom").hidden = range === null; },
+      onRange: (range) => {
+        byId("reset-zoom").hidden = range === null;
+      },
     });
     this.change(this.early);
   }
 
-  /** Change the view of the charts. */
+  /**
+   * Change the view of the charts.
+   *
+   * @param {Partial<ChartsView>} values
+   */
   change(values) {
-    if (!this.grid) { Object.assign(this.early, values); return; }
+    if (!this.grid) {
+      Object.assign(this.early, values);
+      return;
+    }
     this.grid.change("axis" in values ? { ...values, range: null } : values);
     byId("reset-zoom").hidden = this.view.range === null;
   }
 }
 
-/** Metrics with the losses first, then those of the evaluation. */
+/**
+ * Metrics with the losses first, then those of the evaluation.
+ *
+ * @param {Set<string>} names
+ */
 function ordered(names) {
-  const rank = (name) => (name === "train/loss" ? 0 : name.startsWith("eval/") ? 1 : name.startsWith("train/") ? 2 : 3);
+  const rank = (/** @type {string} */ name) =>
+    name === "train/loss" ? 0 : name.startsWith("eval/") ? 1 : name.startsWith("train/") ? 2 : 3;
   return [...names].sort((one, other) => rank(one) - rank(other) || (one < other ? -1 : 1));
 }

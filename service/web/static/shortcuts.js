@@ -3,31 +3,61 @@
 import { urlOf } from "./address.js";
 import { store, stored } from "./browser_storage.js";
 import { showTableLink, tableAddress } from "./last_table.js";
-import { byId, make, openDialog } from "./page.js";
+import { around, byId, make, maybeById, openDialog, within } from "./page.js";
 
 const KEY = "trainyard.shortcuts"; // in the browser's storage: "off", or nothing
 const PAUSE = 1500; // milliseconds between the two keys of `g j`
 const SWEEPS = new URLSearchParams({ where: "exists sweep", group: "sweep" });
-const PAGES = { j: tableAddress, s: () => urlOf(`/jobs?${SWEEPS}`), c: () => urlOf("/compare"), h: () => urlOf("/help") };
+/** @type {Record<string, () => string>} */
+const PAGES = {
+  j: tableAddress,
+  s: () => urlOf(`/jobs?${SWEEPS}`),
+  c: () => urlOf("/compare"),
+  h: () => urlOf("/help"),
+};
 const LIST = [
-  ["?", "Show this list"], ["/", "Search or filter the page"], ["g j", "Go to the jobs"], ["g s", "Go to the jobs of sweeps, by sweep"], ["g c", "Go to the comparison of runs"],
+  ["?", "Show this list"],
+  ["/", "Search or filter the page"],
+  ["g j", "Go to the jobs"],
+  ["g s", "Go to the jobs of sweeps, by sweep"],
+  ["g c", "Go to the comparison of runs"],
   ["g h", "Go to the help"],
-  ["n", "New job"], ["j", "Next row of the table of jobs"], ["k", "Previous row"], ["Enter", "Open the job of the row"],
+  ["n", "New job"],
+  ["j", "Next row of the table of jobs"],
+  ["k", "Previous row"],
+  ["Enter", "Open the job of the row"],
 ];
-const TEXT_INPUTS = 'input:not([type="checkbox"], [type="radio"], [type="button"], [type="range"]), textarea, select, [contenteditable]:not([contenteditable="false"])';
+const TEXT_INPUTS =
+  'input:not([type="checkbox"], [type="radio"], [type="button"], [type="range"]), textarea, select, [contenteditable]:not([contenteditable="false"])';
 
 let prefixed = -Infinity; // when `g` was pressed
 
 const areOn = () => stored(KEY) !== "off";
+/** @param {boolean} on */
 const turn = (on) => store(KEY, on ? null : "off");
 
-/** Whether a key is typed into a field, belongs to the browser, or is for an open dialog. */
+/**
+ * Whether a key is typed into a field, belongs to the browser, or is for an open dialog.
+ *
+ * @param {KeyboardEvent} event
+ */
 function isTaken(event) {
-  return event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || event.isComposing
-    || event.target.closest?.(TEXT_INPUTS) || document.querySelector("dialog[open]");
+  return (
+    event.defaultPrevented ||
+    event.ctrlKey ||
+    event.metaKey ||
+    event.altKey ||
+    event.isComposing ||
+    around(event, TEXT_INPUTS) ||
+    document.querySelector("dialog[open]")
+  );
 }
 
-/** Do what a key stands for; false if it stands for nothing. */
+/**
+ * Do what a key stands for; false if it stands for nothing.
+ *
+ * @param {string} key
+ */
 function act(key) {
   const isSecond = performance.now() - prefixed < PAUSE;
   prefixed = -Infinity;
@@ -42,47 +72,63 @@ function act(key) {
 }
 
 function focusSearch() {
-  const field = [...document.querySelectorAll('main [data-find], main input[type="search"]')].find((one) => one.checkVisibility());
+  const fields = [...document.querySelectorAll('main [data-find], main input[type="search"]')];
+  const field = fields.find((one) => one.checkVisibility());
   field?.focus();
-  field?.select();
+  if (field instanceof HTMLInputElement) field.select();
   return Boolean(field);
 }
 
-/** Focus the link of the next or previous row of the table of jobs; at first, of the first row in sight. */
+/**
+ * Focus the link of the next or previous row of the table of jobs; at first, of the first row in sight.
+ *
+ * @param {number} by
+ */
 function moveRow(by) {
   const rows = [...document.querySelectorAll("#rows tr.job")];
   const current = rows.findIndex((row) => row.contains(document.activeElement));
-  const top = byId("heads")?.getBoundingClientRect().bottom ?? 0;
+  const top = maybeById("heads")?.getBoundingClientRect().bottom ?? 0;
   const row = current < 0 ? rows.find((one) => one.getBoundingClientRect().top >= top - 1) : rows[current + by];
   if (!row) return rows.length > 0;
-  (row.querySelector("a") ?? row.querySelector("input")).focus({ preventScroll: true });
+  (row.querySelector("a") ?? within(row, "input")).focus({ preventScroll: true });
   row.scrollIntoView({ block: "nearest" });
   return true;
 }
 
 /** Open the job of the row with the focus. A focused link or button does what it does. */
 function openRow() {
-  const row = document.activeElement.closest("#rows tr.job");
-  if (!row || document.activeElement.matches("a, button")) return false;
+  const row = document.activeElement?.closest("#rows tr.job");
+  if (!row?.dataset.id || document.activeElement?.matches("a, button")) return false;
   location.assign(urlOf(`/jobs/${encodeURIComponent(row.dataset.id)}`));
   return true;
 }
 
 function makeDialog() {
-  const toggle = make("input", { type: "checkbox", id: "shortcuts-on", onchange: ({ target }) => turn(target.checked) });
-  const keys = (text) => text.split(" ").map((one) => make("kbd", { text: one }));
-  const dialog = make("dialog", { id: "shortcuts", "aria-labelledby": "shortcuts-title" }, make("form", { method: "dialog" },
-    make("h2", { id: "shortcuts-title", text: "Keyboard shortcuts" }),
-    make("dl", { class: "shortcuts" }, ...LIST.map(([text, what]) => make("div", {}, make("dt", {}, ...keys(text)), make("dd", { text: what })))),
-    make("p", {}, make("label", { class: "toggle" }, toggle, "Use keyboard shortcuts")),
-    make("div", { class: "buttons" }, make("button", { value: "no", class: "primary", text: "Close" }))));
+  const toggle = make("input", { type: "checkbox", id: "shortcuts-on", onchange: () => turn(toggle.checked) });
+  const keys = (/** @type {string} */ text) => text.split(" ").map((one) => make("kbd", { text: one }));
+  const dialog = make(
+    "dialog",
+    { id: "shortcuts", "aria-labelledby": "shortcuts-title" },
+    make(
+      "form",
+      { method: "dialog" },
+      make("h2", { id: "shortcuts-title", text: "Keyboard shortcuts" }),
+      make(
+        "dl",
+        { class: "shortcuts" },
+        ...LIST.map(([text, what]) => make("div", {}, make("dt", {}, ...keys(text)), make("dd", { text: what }))),
+      ),
+      make("p", {}, make("label", { class: "toggle" }, toggle, "Use keyboard shortcuts")),
+      make("div", { class: "buttons" }, make("button", { value: "no", class: "primary", text: "Close" })),
+    ),
+  );
   document.body.append(dialog);
   return dialog;
 }
 
 function showList() {
-  const dialog = byId("shortcuts") ?? makeDialog();
-  byId("shortcuts-on").checked = areOn();
+  const dialog = maybeById("shortcuts", HTMLDialogElement) ?? makeDialog();
+  byId("shortcuts-on", HTMLInputElement).checked = areOn();
   openDialog(dialog);
 }
 

@@ -2,15 +2,18 @@
 
 import { urlOf } from "./address.js";
 
-const form = document.getElementById("code-form");
+const form = document.querySelector("form#code-form");
+
+/** @param {string} name */
+const field = (name) => /** @type {HTMLInputElement} */ (form?.elements.namedItem(name));
 
 function takeCode() {
   const parameters = new URLSearchParams(location.hash.slice(1));
   const code = parameters.get("code");
-  if (!code) return;
+  if (!code || !form) return;
   history.replaceState(null, "", urlOf("/sign-in")); // neither the history nor a copied address has the code
-  form.elements.code.value = code;
-  form.elements.next.value = parameters.get("next") ?? "";
+  field("code").value = code;
+  field("next").value = parameters.get("next") ?? "";
   form.submit();
 }
 

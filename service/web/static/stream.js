@@ -12,16 +12,17 @@ const MAX_RETRY = 3_000;
 /**
  * Follow a stream, and reconnect at the last event whenever the connection is lost.
  *
- * @param path of the stream; `after` is the id after which it starts (null: now).
- * @param on handlers by the type of event: `(data, id) => void`.
- * @param onState "live" when connected, "lost" when disconnected or refused, "" when the stream has ended for good.
+ * @param {string} path of the stream; `after` is the id after which it starts (null: now).
+ * @param {{ after?: string | number | null, on: Handlers, onState?: (state: "live" | "lost" | "") => void }} options
+ *   `on` has handlers by the type of event. `onState` gets "live" when connected, "lost" when disconnected or refused, "" when
+ *   the stream has ended for good.
  * @returns {{ close: () => void, last: () => string | null }} `last` is the id of the last event.
  */
 export function follow(path, { after = null, on, onState = () => {} }) {
   let last = after === null ? null : String(after);
   let delay = 0;
   let closed = false;
-  let controller;
+  let controller = /** @type {AbortController | null} */ (null);
 
   async function run() {
     while (!closed) {
@@ -40,11 +41,12 @@ export function follow(path, { after = null, on, onState = () => {} }) {
     if (!closed) onState("");
   }
 
+  /** @param {AbortController} current */
   async function connect(current) {
     if (closed) return "ended";
     controller = current;
-    const headers = { Accept: "text/event-stream" };
-    if (last !== null) headers["Last-Event-ID"] = last;
+    const headers = new Headers({ Accept: "text/event-stream" });
+    if (last !== null) headers.set("Last-Event-ID", last);
     const signal = AbortSignal.any([current.signal, signedOut]);
     const response = await fetch(urlOf(path), { headers, signal, credentials: "same-origin", cache: "no-store" });
     if (response.status === 401) redirectToSignIn();
@@ -52,10 +54,17 @@ export function follow(path, { after = null, on, onState = () => {} }) {
     if (!response.ok) throw new Error(`the stream returned status ${response.status}`);
     delay = 0;
     onState("live");
-    await read(response.body.pipeThrough(new TextDecoderStream()).getReader(), current);
+    await read(
+      /** @type {ReadableStream<BufferSource>} */ (response.body).pipeThrough(new TextDecoderStream()).getReader(),
+      current,
+    );
     return "interrupted";
   }
 
+  /**
+   * @param {ReadableStreamDefaultReader<string>} reader
+   * @param {AbortController} current
+   */
   async function read(reader, current) {
     let rest = "";
     for (;;) {
@@ -63,12 +72,14 @@ export function follow(path, { after = null, on, onState = () => {} }) {
       const { value, done } = await reader.read().finally(() => clearTimeout(silence));
       if (done) return;
       const blocks = (rest + value).split("\n\n");
-      rest = blocks.pop();
+      rest = blocks.pop() ?? "";
       for (const block of blocks) dispatch(block);
     }
   }
 
+  /** @param {string} block */
   function dispatch(block) {
+    /** @type {Record<string, string>} */
     const fields = { event: "message", data: "" };
     for (const line of block.split("\n")) {
       const colon = line.indexOf(":");
@@ -81,12 +92,20 @@ export function follow(path, { after = null, on, onState = () => {} }) {
 
   run();
   return {
-    close() { closed = true; controller?.abort(); },
+    close() {
+      closed = true;
+      controller?.abort();
+    },
     last: () => last,
   };
 }
 
-/** A pause that ends early when the network or the page becomes available again. */
+/**
+ * A pause that ends early when the network or the page becomes available again.
+ *
+ * @param {number} milliseconds
+ * @returns {Promise<void>}
+ */
 function interruptiblePause(milliseconds) {
   return new Promise((resolve) => {
     const wake = () => {

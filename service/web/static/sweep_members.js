@@ -7,41 +7,68 @@ import { MEMBER_STATES } from "./job_status.js";
 const PAUSE = 150; // milliseconds after the last scroll before sweeps are requested
 
 export class SweepMembers {
-  /** `changed()` is called when the changes of more jobs are known. */
+  /** @param {() => void} changed is called when the changes of more jobs are known. */
   constructor(changed) {
     this.changed = changed;
+    /** @type {Map<string, string>} */
     this.changes = new Map();
+    /** @type {Map<string, string>} */
     this.names = new Map();
+    /** @type {Set<string>} */
     this.requested = new Set();
   }
 
-  /** The changes of a job as text; undefined if they are unknown, or if it is not in a sweep. */
+  /**
+   * The changes of a job as text; undefined if they are unknown, or if it is not in a sweep.
+   *
+   * @param {string} id
+   */
   changesOf(id) {
     return this.changes.get(id);
   }
 
-  /** The name of a sweep; undefined if it is unknown. */
+  /**
+   * The name of a sweep; undefined if it is unknown.
+   *
+   * @param {string | null} sweep
+   */
   nameOf(sweep) {
-    return this.names.get(sweep);
+    return sweep === null ? undefined : this.names.get(sweep);
   }
 
-  /** Request the sweeps of the visible jobs. */
+  /**
+   * Request the sweeps of the visible jobs.
+   *
+   * @param {{ sweep_id: string | null }[]} jobs
+   */
   request(jobs) {
     clearTimeout(this.timer);
+    /** @type {number | undefined} */
     this.timer = setTimeout(() => {
       // The changes are optional: a failed request is not reported.
       for (const id of new Set(jobs.map((job) => job.sweep_id))) if (id) this.load(id).catch(() => {});
     }, PAUSE);
   }
 
-  /** A sweep, requested once; null on later calls. Throws like `call`. */
+  /**
+   * A sweep, requested once; null on later calls. Throws like `call`.
+   *
+   * @param {string} id
+   * @returns {Promise<Api.SweepDetail | null>}
+   */
   async load(id) {
     if (this.requested.has(id)) return null;
     this.requested.add(id);
     try {
       const sweep = await call(`/v1/sweeps/${encodeURIComponent(id)}`);
       this.names.set(id, sweep.name);
-      for (const member of sweep.members) this.changes.set(member.job_id, [memberChanges(member), member.state === "stopped_early" && MEMBER_STATES.stopped_early].filter(Boolean).join(", "));
+      for (const member of sweep.members)
+        this.changes.set(
+          member.job_id,
+          [memberChanges(member), member.state === "stopped_early" && MEMBER_STATES.stopped_early]
+            .filter(Boolean)
+            .join(", "),
+        );
       this.changed();
       return sweep;
     } catch (error) {

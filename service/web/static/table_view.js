@@ -1,18 +1,46 @@
 // What a reader chose for the table of jobs: query, order, columns, grouping. It is stored in the address, so that a link
 // shows the same table, and in saved views.
 
-/** The columns of a view that names none: after the loss, the metric of the evaluations if there is one. */
-export const defaultColumns = (evaluation) => ["status", "name", "progress", "loss", ...(evaluation ? [evaluation] : []), "gpus", "strategy", "owner", "age"];
+/**
+ * The columns of a view that names none: after the loss, the metric of the evaluations if there is one.
+ *
+ * @param {string | null} evaluation
+ */
+export const defaultColumns = (evaluation) => [
+  "status",
+  "name",
+  "progress",
+  "loss",
+  ...(evaluation ? [evaluation] : []),
+  "gpus",
+  "strategy",
+  "owner",
+  "age",
+];
 const FILTERS = ["status", "search", "created_by", "sweep", "archived"];
 const MAX_COLUMNS = 60;
 /** Selected jobs that the address has. */
 export const MAX_SELECTED = 20;
 const [NARROWEST, WIDEST] = [50, 900]; // pixels
 
-/** The view in an address's parameters. What is not valid has its default. `evaluation` is the metric of the jobs' evaluations. */
+/**
+ * The view in an address's parameters. What is not valid has its default. `evaluation` is the metric of the jobs' evaluations.
+ *
+ * @param {URLSearchParams} parameters
+ * @param {string | null} evaluation
+ * @returns {TableView}
+ */
 export function readTableView(parameters, evaluation = null) {
   const columns = [...new Set(parameters.getAll("columns"))].slice(0, MAX_COLUMNS);
-  const widths = parameters.getAll("width").map((text) => [text.slice(0, text.lastIndexOf(":")), Number(text.slice(text.lastIndexOf(":") + 1))]);
+  const widths = parameters
+    .getAll("width")
+    .map(
+      (text) =>
+        /** @type {[string, number]} */ ([
+          text.slice(0, text.lastIndexOf(":")),
+          Number(text.slice(text.lastIndexOf(":") + 1)),
+        ]),
+    );
   return {
     where: parameters.get("where") ?? "",
     sort: sortOf(parameters.get("sort") ?? ""),
@@ -26,13 +54,22 @@ export function readTableView(parameters, evaluation = null) {
   };
 }
 
-/** The order in an address; links to releases before the query language end its key with `:asc` or `:desc`. */
+/**
+ * The order in an address; links to releases before the query language end its key with `:asc` or `:desc`.
+ *
+ * @param {string} text
+ */
 function sortOf(text) {
   const [, key, direction] = /^(.*):(asc|desc)$/.exec(text) ?? [];
   return key ? `${direction === "desc" ? "-" : ""}${key}` : text;
 }
 
-/** Write a view into an address's parameters; defaults are left out. */
+/**
+ * Write a view into an address's parameters; defaults are left out.
+ *
+ * @param {TableView} view
+ * @param {URLSearchParams} parameters
+ */
 export function writeTableView(view, parameters) {
   const values = {
     where: view.where ? [view.where] : [],
@@ -51,25 +88,49 @@ export function writeTableView(view, parameters) {
   return parameters;
 }
 
-/** The keys that a view groups by. Its text separates them by commas; a comma within a key is doubled. */
+/**
+ * The keys that a view groups by. Its text separates them by commas; a comma within a key is doubled.
+ *
+ * @param {string} text
+ */
 export const groupKeys = (text) => (text.match(/(?:[^,]|,,)+/g) ?? []).map((key) => key.replaceAll(",,", ","));
 
-/** The text of a grouping with a key more, or without it if it has it. */
+/**
+ * The text of a grouping with a key more, or without it if it has it.
+ *
+ * @param {string} text
+ * @param {string} key
+ */
 export function toggledGroup(text, key) {
   const keys = groupKeys(text);
   const changed = keys.includes(key) ? keys.filter((one) => one !== key) : [...keys, key];
   return changed.map((one) => one.replaceAll(",", ",,")).join(",");
 }
 
-/** Whether a view has the columns of one that names none. */
-export const hasDefaultColumns = ({ columns, evaluation }) => columns.join("\n") === defaultColumns(evaluation).join("\n");
+/**
+ * Whether a view has the columns of one that names none.
+ *
+ * @param {TableView} view
+ */
+export const hasDefaultColumns = ({ columns, evaluation }) =>
+  columns.join("\n") === defaultColumns(evaluation).join("\n");
 
-/** The address's parameters without the query and the filters. */
-export const withoutFilters = (parameters) => new URLSearchParams([...parameters].filter(([name]) => name !== "where" && !isFilter(name)));
+/**
+ * The address's parameters without the query and the filters.
+ *
+ * @param {URLSearchParams} parameters
+ */
+export const withoutFilters = (parameters) =>
+  new URLSearchParams([...parameters].filter(([name]) => name !== "where" && !isFilter(name)));
 
+/** @param {string} name */
 const isFilter = (name) => FILTERS.includes(name) || name.startsWith("metadata[") || name.startsWith("parameters[");
 
-/** The filters beside the query, as the API takes them. */
+/**
+ * The filters beside the query, as the API takes them.
+ *
+ * @param {URLSearchParams} parameters
+ */
 export function filtersIn(parameters) {
   const filters = new URLSearchParams();
   for (const [name, value] of parameters) {
@@ -78,16 +139,31 @@ export function filtersIn(parameters) {
   return filters;
 }
 
-/** A width within the limits of a column. */
+/**
+ * A width within the limits of a column.
+ *
+ * @param {number} width
+ */
 export const clampWidth = (width) => Math.round(Math.max(NARROWEST, Math.min(WIDEST, width)));
 
-/** Columns with more of them after the name, where they are in sight. */
+/**
+ * Columns with more of them after the name, where they are in sight.
+ *
+ * @param {string[]} columns
+ * @param {string[]} added
+ */
 export function withAdded(columns, added) {
   const place = columns.indexOf("name") + 1;
   return [...columns.slice(0, place), ...added, ...columns.slice(place)];
 }
 
-/** Columns with `name` moved by some positions. */
+/**
+ * Columns with `name` moved by some positions.
+ *
+ * @param {string[]} columns
+ * @param {string} name
+ * @param {number} by
+ */
 export function moved(columns, name, by) {
   const from = columns.indexOf(name);
   const rest = columns.filter((one) => one !== name);

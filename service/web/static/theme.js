@@ -5,29 +5,36 @@
   const system = matchMedia("(prefers-color-scheme: dark)");
   let chosen = stored();
 
+  const selectOf = () => /** @type {HTMLSelectElement | null} */ (document.getElementById("theme"));
   /** The theme that the user chose in this browser. A browser may refuse to store anything. */
   function stored() {
     try {
       const name = localStorage.getItem(KEY);
-      return THEMES.includes(name) ? name : "system";
+      return THEMES.find((theme) => theme === name) ?? "system";
     } catch {
       return "system";
     }
   }
 
+  /** @param {string} name */
   function store(name) {
     try {
-      if (name === "system") localStorage.removeItem(KEY); else localStorage.setItem(KEY, name);
+      if (name === "system") localStorage.removeItem(KEY);
+      else localStorage.setItem(KEY, name);
     } catch {
       // The theme stays until the next page.
     }
   }
 
-  /** Show the chosen theme. What is drawn with its colours listens to `themechange`. */
+  /**
+   * Show the chosen theme. What is drawn with its colours listens to `themechange`.
+   *
+   * @param {string} name
+   */
   function apply(name) {
     chosen = name;
     const shown = name === "system" ? (system.matches ? "dark" : "light") : name;
-    const select = document.getElementById("theme");
+    const select = selectOf();
     if (select) select.value = name;
     if (document.documentElement.dataset.theme === shown) return;
     document.documentElement.dataset.theme = shown;
@@ -36,9 +43,15 @@
 
   apply(chosen);
   system.addEventListener("change", () => apply(chosen));
-  addEventListener("storage", ({ key }) => { if (key === KEY || key === null) apply(stored()); });
+  addEventListener("storage", ({ key }) => {
+    if (key === KEY || key === null) apply(stored());
+  });
   document.addEventListener("DOMContentLoaded", () => {
     apply(chosen); // a browser may have restored another option after going back
-    document.getElementById("theme").addEventListener("change", ({ target }) => { store(target.value); apply(target.value); });
+    const select = selectOf();
+    select?.addEventListener("change", () => {
+      store(select.value);
+      apply(select.value);
+    });
   });
 })();

@@ -1,13 +1,22 @@
 // The positions of fields in a YAML text, so that an error is shown at its line and a field can be changed in place.
 // It reads the parts of YAML that specs use: sections, braces, lists and scalars. Only the service validates a spec.
 
-/** Every field by its dotted path: its `line` from 0, and the range `from`, `to` of its value in the text. */
+/**
+ * Every field by its dotted path: its `line` from 0, and the range `from`, `to` of its value in the text.
+ *
+ * @param {string} text
+ */
 export function fieldsOf(text) {
+  /** @type {Map<string, YamlField>} */
   const fields = new Map();
   const lines = text.split("\n");
   const starts = [];
   let offset = 0;
-  for (const line of lines) { starts.push(offset); offset += line.length + 1; }
+  for (const line of lines) {
+    starts.push(offset);
+    offset += line.length + 1;
+  }
+  /** @type {{ indent: number, path: string, items: number }[]} */
   const open = []; // the enclosing sections: indent, path, number of list items so far
 
   for (let n = 0; n < lines.length; n += 1) {
@@ -20,7 +29,7 @@ export function fieldsOf(text) {
     let path = open.at(-1)?.path ?? "";
     if (isItem && open.length) {
       path = join(path, String(open.at(-1).items++));
-      const skipped = /^-\s*/.exec(body.slice(indent))[0].length;
+      const skipped = (/^-\s*/.exec(body.slice(indent))?.[0] ?? "").length;
       fields.set(path, { line: n, from: starts[n] + indent + skipped, to: starts[n] + body.length });
       open.push({ indent: indent + 1, path, items: 0 });
       indent += skipped;
@@ -43,14 +52,25 @@ export function fieldsOf(text) {
   return fields;
 }
 
-/** Read the fields between the braces or brackets that begin at `start`; the index after them. */
+/**
+ * Read the fields between the braces or brackets that begin at `start`; the index after them.
+ *
+ * @param {string} text
+ * @param {number} start
+ * @param {string} path
+ * @param {Map<string, YamlField>} fields
+ * @returns {number}
+ */
 function readFlow(text, start, path, fields) {
   const isMap = text[start] === "{";
   let index = start + 1;
-  for (let item = 0; index < text.length;) {
+  for (let item = 0; index < text.length; ) {
     index = skipSpace(text, index);
     if (text[index] === "}" || text[index] === "]") return index + 1;
-    if (text[index] === ",") { index += 1; continue; }
+    if (text[index] === ",") {
+      index += 1;
+      continue;
+    }
     const begin = index;
     let name = String(item++);
     if (isMap) {
@@ -59,16 +79,22 @@ function readFlow(text, start, path, fields) {
       if (text[index] === ":") index = skipSpace(text, index + 1);
     }
     const own = join(path, name);
-    const field = { line: text.slice(0, begin).split("\n").length - 1, from: index };
+    const field = { line: text.slice(0, begin).split("\n").length - 1, from: index, to: index };
     fields.set(own, field);
-    index = text[index] === "{" || text[index] === "[" ? readFlow(text, index, own, fields) : scalarEnd(text, index, ",}]");
+    index =
+      text[index] === "{" || text[index] === "[" ? readFlow(text, index, own, fields) : scalarEnd(text, index, ",}]");
     field.to = field.from + text.slice(field.from, index).trimEnd().length;
     if (index === begin) index += 1;
   }
   return index;
 }
 
-/** The index after white space and comments. */
+/**
+ * The index after white space and comments.
+ *
+ * @param {string} text
+ * @param {number} start
+ */
 function skipSpace(text, start) {
   let index = start;
   for (;;) {
@@ -78,7 +104,13 @@ function skipSpace(text, start) {
   }
 }
 
-/** The end of a scalar: before one of the delimiters, or at the end of the line. */
+/**
+ * The end of a scalar: before one of the delimiters, or at the end of the line.
+ *
+ * @param {string} text
+ * @param {number} start
+ * @param {string} delimiters
+ */
 function scalarEnd(text, start, delimiters) {
   let index = start;
   const quote = text[index] === '"' || text[index] === "'" ? text[index] : null;
@@ -90,38 +122,73 @@ function scalarEnd(text, start, delimiters) {
   return index;
 }
 
+/**
+ * @param {string} path
+ * @param {string} name
+ */
 const join = (path, name) => (path ? `${path}.${name}` : name);
+/** @param {string} name */
 const unquoted = (name) => name.replace(/^(["'])(.*)\1$/, "$2");
 
-/** The line of a field, or of the nearest enclosing section in the text; null if there is none. */
+/**
+ * The line of a field, or of the nearest enclosing section in the text; null if there is none.
+ *
+ * @param {Map<string, YamlField>} fields
+ * @param {string | null} param
+ */
 export function lineOf(fields, param) {
   for (let path = param; path; path = path.slice(0, Math.max(0, path.lastIndexOf(".")))) {
-    if (fields.has(path)) return fields.get(path).line;
+    const field = fields.get(path);
+    if (field) return field.line;
   }
   return null;
 }
 
-/** The text with a field set; a missing field is inserted in its section. */
+/**
+ * The text with a field set; a missing field is inserted in its section.
+ *
+ * @param {string} text
+ * @param {string} path
+ * @param {unknown} value
+ */
 export function setField(text, path, value) {
-  return setYaml(text, path, typeof value === "string" && /^[A-Za-z][\w.-]*$/.test(value) ? value : JSON.stringify(value));
+  return setYaml(
+    text,
+    path,
+    typeof value === "string" && /^[A-Za-z][\w.-]*$/.test(value) ? value : JSON.stringify(value),
+  );
 }
 
-/** The text without a field; the lines or the separator of its value go with it. */
+/**
+ * The text without a field; the lines or the separator of its value go with it.
+ *
+ * @param {string} text
+ * @param {string} path
+ */
 export function removeField(text, path) {
   const field = fieldsOf(text).get(path);
   if (!field) return text;
-  if (field.indent === undefined) { // between braces
+  const { indent } = field;
+  if (indent === undefined) {
+    // between braces
     const begin = Math.max(text.lastIndexOf("{", field.from - 1), text.lastIndexOf(",", field.from - 1));
     const next = /^\s*,\s*/.exec(text.slice(field.to));
-    if (next) return text.slice(0, begin + 1) + (text[begin] === "," ? " " : "") + text.slice(field.to + next[0].length);
+    if (next)
+      return text.slice(0, begin + 1) + (text[begin] === "," ? " " : "") + text.slice(field.to + next[0].length);
     return text.slice(0, text[begin] === "," ? begin : begin + 1) + text.slice(field.to);
   }
   const lines = text.split("\n");
   let end = text.slice(0, field.to).split("\n").length;
-  while (end < lines.length && lines[end].trim() && lines[end].search(/\S/) > field.indent) end += 1;
+  while (end < lines.length && lines[end].trim() && lines[end].search(/\S/) > indent) end += 1;
   return [...lines.slice(0, field.line), ...lines.slice(end)].join("\n");
 }
 
+/**
+ * @param {string} text
+ * @param {string} path
+ * @param {string} yaml
+ * @returns {string}
+ */
 function setYaml(text, path, yaml) {
   const fields = fieldsOf(text);
   const field = fields.get(path);

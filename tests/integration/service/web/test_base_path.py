@@ -170,5 +170,6 @@ SINK = re.compile(
 
 def test_scripts_add_the_base_path() -> None:
     for script in STATIC.glob("*.js"):
-        for number, line in enumerate(script.read_text().splitlines(), 1):
-            assert not SINK.search(line), f"{script.name}:{number}: {line.strip()[:200]}"
+        text = re.sub(r"(?<=[:(=,])\n *", " ", script.read_text()).replace("( ", "(")  # an address in a line of its own
+        for line in text.splitlines():
+            assert not SINK.search(line), f"{script.name}: {line.strip()[:200]}"

@@ -58,6 +58,13 @@ def test_all_imports_of_a_script_are_preloaded(script: str) -> None:
     assert all((STATIC / name).exists() for name in preloaded)
 
 
+def test_a_module_is_preloaded_if_its_import_spans_lines(tmp_path: Path) -> None:
+    (tmp_path / "page.js").write_text('import {\n  first,\n  second,\n} from "./parts.js";\nimport "./keys.js";\n')
+    for name in ("parts.js", "keys.js"):
+        (tmp_path / name).write_text("")
+    assert Assets(tmp_path).imports("page.js") == ["parts.js", "keys.js"]
+
+
 def test_no_script_parses_text_as_html() -> None:
     for path in STATIC.glob("*.js"):
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write", path.read_text()), path.name
