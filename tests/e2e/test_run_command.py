@@ -96,6 +96,23 @@ if not mark.exists():
     assert second == f"arguments ['--lr', '1', '--from', '{folder}/last'] in {folder}"
 
 
+def test_python_path_of_the_command_is_joined_with_the_launcher_s(run: Run, client: Client, tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "lib.py").write_text("class Wrong(Exception): pass\n")
+    text = """
+import os, sys
+import lib, trainyard.script
+
+print("imported", lib.__file__, os.environ["APP_A"], os.environ["low"], "RANK" in os.environ)
+raise lib.Wrong("of the library")
+"""
+    done = run(text, "--name", "joined", "--", "env", "low=b", "PYTHONPATH=src", "APP_A=a", "python", "train.py")
+    assert "src/lib.py a b False" in done.stdout, done.stderr
+    error = client.job("joined").resource.error
+    assert error is not None
+    assert (error.type, error.message) == ("lib.Wrong", "of the library"), "the hook records the exception"
+
+
 SHELL_SCRIPT = """
 set -e
 echo "one of ${WORLD_SIZE:-none}"

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
@@ -14,6 +14,7 @@ _RESULTS = (
     *(".*", "*.so", "*.o"),
 )
 """Ignored files that programs and tools write, and none reads."""
+_SEARCH_PATHS = frozenset({"PYTHONPATH", "PATH", "LD_LIBRARY_PATH"})
 _SHOWN = 3
 _QUOTED = re.compile(r"['\"]([^'\"\n]{1,1000})['\"]")
 _CODE_FOLDER = re.compile(r"^/.*/(?:attempts/[^/]+/code|job_[0-9a-z]+/work)/")
@@ -82,6 +83,22 @@ def missing_file_hint(message: str, folder: Path, uploaded: Collection[str]) -> 
             f"excludes it; upload it with --include {name}, or read it from a shared folder by its absolute path"
         )
     return None
+
+
+def relative_entries(variables: Mapping[str, str], folder: Path, uploaded: Collection[str]) -> dict[str, str]:
+    """Return variables in whose search paths the uploaded folders are relative to the folder, as the job has them."""
+    root = Path(os.path.abspath(folder))
+    folders = {parent.as_posix() for name in uploaded for parent in PurePosixPath(name).parents}
+
+    def relative(entry: str) -> str:
+        path = Path(os.path.normpath(entry))
+        inside = path.relative_to(root).as_posix() if path.is_relative_to(root) else ""
+        return inside if inside in folders else entry
+
+    return {
+        name: os.pathsep.join(map(relative, value.split(os.pathsep))) if name in _SEARCH_PATHS else value
+        for name, value in variables.items()
+    }
 
 
 def program_path(argv: Sequence[str], folder: Path) -> tuple[tuple[str, ...], str | None]:

@@ -16,6 +16,8 @@ from trainyard.client.errors import InvalidRequestError
 from trainyard.client.program_launchers import LAUNCHER_NAMES, read_launcher
 from trainyard.client.program_python import PYTHON_NAME
 from trainyard.client.program_wrappers import program_position
+from trainyard.contract.base import MAX_SHORT_TEXT
+from trainyard.contract.spec.environment import option_instead
 
 Per = Literal["rank", "node", "job"]
 
@@ -98,12 +100,27 @@ def parse_command(command: Sequence[str]) -> Program:
     if len(parts) == 1 and _SHELL_TEXT.search(parts[0]):
         raise InvalidRequestError(f"this is a line of a shell; use: trainyard run -- bash -c {parts[0]!r}")
     program = _resolve(parts)
-    other = [f"{name}={value}" for name, value in variables.items() if not _VARIABLE.fullmatch(name)]
-    if other:
+    return with_variables(replace(program, variables={}), {**program.variables, **variables})
+
+
+def with_variables(program: Program, variables: Mapping[str, str]) -> Program:
+    """Return a program with more variables. `env` sets those that a spec cannot have.
+
+    Raises:
+        InvalidRequestError: the scheduler, the launcher or the service sets a variable; the message names the option.
+    """
+    for name in variables:
+        if reason := option_instead(name):
+            raise InvalidRequestError(f"{name} {reason}")
+    own = {name: value for name, value in variables.items() if _fits_spec(name, value)}
+    if other := [f"{name}={value}" for name, value in variables.items() if name not in own]:
         argv = program.argv if program.is_command else ("python", *program.argv)
         program = replace(program, argv=("env", *other, *argv), is_command=True)
-    own = {name: value for name, value in variables.items() if _VARIABLE.fullmatch(name)}
     return replace(program, variables={**program.variables, **own})
+
+
+def _fits_spec(name: str, value: str) -> bool:
+    return bool(_VARIABLE.fullmatch(name)) and len(value) <= MAX_SHORT_TEXT and value.isprintable()
 
 
 def _without_assignments(parts: list[str]) -> tuple[list[str], dict[str, str]]:
@@ -121,14 +138,28 @@ def _wrapped(wrapper: Sequence[str], inner: list[str]) -> Program:
     """Return a program with its wrapper, which starts it. A launcher in between is replaced all the same."""
     if not inner:
         return Program(tuple(wrapper), is_command=True, per="job")
+    wrapper, variables = _without_settings(wrapper)
+    if PurePosixPath(inner[0]).name == "env":
+        inner, more = _without_assignments(inner)
+        variables |= more
     # `uv run -m pkg.train`
     program = Program(tuple(inner)) if inner[0].startswith("-") else _resolve(inner)
     argv = program.argv
+    if program.is_command or program.distributed:
+        variables = {**program.variables, **variables}
     if not program.is_command:
+        # The options of Python stay in the command.
         argv = ("python", *argv) if program.distributed else tuple(inner)
-    # The options of Python stay in the command.
-    variables = program.variables if program.distributed else {}
     return replace(program, argv=(*wrapper, *argv), is_command=True, variables=variables)
+
+
+def _without_settings(wrapper: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return a wrapper without the variables that it sets, and the variables, if it is an `env` with other options."""
+    parts = [*wrapper]
+    if PurePosixPath(parts[0]).name != "env" or not {"-", "-i", "--ignore-environment", "-S"}.isdisjoint(parts):
+        return parts, {}
+    settings = [part for part in parts[1:] if _ASSIGNMENT.fullmatch(part)]
+    return [part for part in parts if part not in settings], dict(part.split("=", 1) for part in settings)
 
 
 def _resolve(parts: list[str]) -> Program:

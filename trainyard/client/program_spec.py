@@ -4,15 +4,15 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
 from trainyard.client.errors import InvalidRequestError
 from trainyard.client.git_source import GitSource
-from trainyard.client.left_out import program_path
-from trainyard.client.program_command import Per, Program, parse_command, with_config
+from trainyard.client.left_out import program_path, relative_entries
+from trainyard.client.program_command import Per, Program, parse_command, with_config, with_variables
 from trainyard.client.program_python import ProgramPython
 from trainyard.contract.base import MAX_DISPLAY_NAME
 from trainyard.contract.spec.sections import WarningSignal
@@ -65,19 +65,26 @@ class ProgramOptions:
 
 
 def program_spec(
-    command: Sequence[str], options: ProgramOptions, source: GitSource | None, python: ProgramPython
+    program: Program,
+    options: ProgramOptions,
+    source: GitSource | None,
+    python: ProgramPython,
+    uploaded: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Return the spec that runs the command, without the digest of its code.
+    """Return the spec that runs the program, without the digest of its code.
 
     Args:
         source: The git state of the folder, if it is in a work tree.
         python: The Python that runs the program.
+        uploaded: The files of the folder that are uploaded.
 
     Raises:
-        InvalidRequestError: the command or an option is not understood, or the folder lacks the program.
+        InvalidRequestError: an option is not understood.
     """
-    program, _ = read_program(command, Path(options.code))
-    variables = {**program.variables, **options.env}
+    given = {**program.variables, **options.env}
+    variables = relative_entries(given, Path(options.code), uploaded)
+    program = with_variables(replace(program, variables={}), variables)
+    variables = {**program.variables}
     environment = {**python.fields, "variables": variables, "secrets": list(options.secrets) or None}
     signal = parse_signal(options.signal) if options.signal is not None else None
     limits = {

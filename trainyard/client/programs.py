@@ -120,8 +120,7 @@ def prepare_program(command: Sequence[str], options: ProgramOptions) -> Prepared
         variables=os.environ,
         own_prefix=Path(sys.prefix),
     )
-    document = program_spec(command, options, source, python)
-    _, outside = read_program(command, folder)
+    program, outside = read_program(command, folder)
     included = included_files(folder, options.include)
     if source:
         source = replace(source, files=source.files | included)
@@ -130,5 +129,6 @@ def prepare_program(command: Sequence[str], options: ProgramOptions) -> Prepared
         message = f"{min(included)!r} is excluded by .trainyardignore, or is a file that is never uploaded"
         raise InvalidRequestError(message, param="include")
     ignored = ignored_note(source.ignored, archive.names) if source else None
+    document = program_spec(program, options, source, python, archive.names)
     notes = (python.note, unread_config_note(command, os.environ), outside, ignored)
     return PreparedProgram(document, archive, tuple(note for note in notes if note))

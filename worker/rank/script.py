@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from trainyard.contract.layout import AttemptLayout, RunLayout
-from trainyard.contract.spec.environment import is_of_torchrun
+from trainyard.contract.spec.environment import is_of_torchrun, program_variables
 from trainyard.contract.spec.prerequisites import prerequisite_runs
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.spec.user_code import runs_uploaded_file
@@ -24,7 +24,7 @@ from worker.environment import start_command
 from worker.environment.program_hook import ERROR_FILE, RECORD
 from worker.environment.rank_command import RankCommand, execute
 from worker.environment.select import rank_environment
-from worker.environment.start_command import PYTHON_NAME
+from worker.environment.start_command import PYTHON_NAME, without_variables
 from worker.trackers.variables import tracker_variables
 
 ARTIFACTS = "TRAINYARD_ARTIFACT_DIR"
@@ -79,9 +79,13 @@ def arguments(spec: TrainingSpec, folder: Path) -> list[str]:
     first, *rest = spec.argv or ("",)
     if runs_uploaded_file((first,), runs_command=spec.runs_command):
         first = str(folder / first)
+    variables = program_variables(spec)
+    if not spec.runs_command and not variables:
+        return [first, *rest]
     # Without the site's modules, the hook of exceptions is left to the command, which may be Python itself.
-    start = ["-I", "-S", "-c", inspect.getsource(start_command)] if spec.runs_command else []
-    return [*start, first, *rest]
+    start = ["-I", "-S", "-c", inspect.getsource(start_command)]
+    setting = ["env", *(f"{name}={value}" for name, value in variables.items())] if variables else []
+    return [*start, *setting, *([] if spec.runs_command else ["python"]), first, *rest]
 
 
 def resume_arguments(argv: Sequence[str], checkpoints: str) -> list[str]:
@@ -102,6 +106,6 @@ def script_variables(base: Mapping[str, str], layout: AttemptLayout, spec: Train
     own |= {name: str(folder) for name, folder in folders.items()}
     earlier = prerequisite_runs(spec.after, run.root.parent)
     own |= {AFTER: os.pathsep.join(map(str, earlier))} if earlier else {}
-    if not spec.runs_command or PYTHON_NAME.fullmatch((spec.argv or ("",))[0]):
+    if not spec.runs_command or PYTHON_NAME.fullmatch(without_variables([*(spec.argv or ("",))])[0]):
         own[RECORD] = "1"
     return {**inherited, **watchdog, **own, "PYTHONUNBUFFERED": "1"}

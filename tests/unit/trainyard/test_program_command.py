@@ -160,6 +160,52 @@ def test_variables_that_no_spec_can_have_are_set_by_env() -> None:
     assert (program.argv, program.variables) == (("env", "a_b=1", "python", "train.py"), {"C": "2"})
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "PYTHONPATH=src LD_LIBRARY_PATH=/x python train.py",
+        "/usr/bin/env PYTHONPATH=src LD_LIBRARY_PATH=/x python train.py",
+    ],
+)
+def test_variables_that_select_code_are_for_the_program(command: str) -> None:
+    variables = {"PYTHONPATH": "src", "LD_LIBRARY_PATH": "/x"}
+    assert parse_command(shlex.split(command)) == Program(("train.py",), variables=variables)
+
+
+@pytest.mark.parametrize(
+    ("command", "argv"),
+    [
+        ("nohup env PYTHONPATH=src python train.py", "nohup python train.py"),
+        ("nice -n 10 env -u X PYTHONPATH=src bash run.sh", "nice -n 10 env -u X bash run.sh"),
+        ("env -u X PYTHONPATH=src torchrun train.py", "env -u X python train.py"),
+        ("uv run env PYTHONPATH=src python -O train.py", "uv run python -O train.py"),
+    ],
+)
+def test_variables_inside_of_a_wrapper_are_those_of_the_program(command: str, argv: str) -> None:
+    program = parse_command(shlex.split(command))
+    assert (program.argv, program.variables) == (tuple(shlex.split(argv)), {"PYTHONPATH": "src"})
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("CUDA_VISIBLE_DEVICES=0,1 python train.py", "^CUDA_VISIBLE_DEVICES is set to the GPUs .*use --gpus$"),
+        ("env MASTER_PORT=1 python train.py", "^MASTER_PORT is set by the launcher .*use --gpus and --nodes$"),
+        ("nohup env -u X RANK=0 python train.py", "^RANK is set by the launcher"),
+        ("SLURM_NTASKS=2 ./a.out", "^SLURM_NTASKS is set by the scheduler; use --partition"),
+        ("TRAINYARD_RESUMED=1 ./a.out", "^TRAINYARD_RESUMED is set by the service"),
+    ],
+)
+def test_variables_of_the_allocation_are_refused_with_the_option(command: str, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        parse_command(shlex.split(command))
+
+
+def test_a_long_value_is_set_by_env() -> None:
+    program = parse_command([f"PATH={'x' * 600}", "make"])
+    assert (program.argv, program.variables) == (("env", f"PATH={'x' * 600}", "make"), {})
+
+
 def test_notebook_is_executed_into_the_artifacts() -> None:
     program = parse_command(["nb.ipynb"])
     assert program.argv[-1] == "nb.ipynb"

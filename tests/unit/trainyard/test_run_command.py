@@ -121,6 +121,19 @@ def test_a_path_inside_of_the_folder_is_made_relative(dry_run, tmp_path):
     assert dry_run("python", f"{tmp_path}/sub/../train.py")["argv"] == ["train.py"]
 
 
+def test_uploaded_folders_of_a_search_path_are_made_relative(dry_run, tmp_path):
+    for name in ("src/lib.py", ".venv/pyvenv.cfg", ".venv/lib/x.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    value = f"{tmp_path}/src:{tmp_path}:{tmp_path}/.venv/lib:/opt/lib:"
+    for command in (
+        ("--env", f"PYTHONPATH={value}", "python", "train.py"),
+        (f"PYTHONPATH={value}", "python", "train.py"),
+    ):
+        assert dry_run(*command)["environment"]["variables"] == {"PYTHONPATH": f"src:.:{tmp_path}/.venv/lib:/opt/lib:"}
+    assert "RANK is set by the launcher" in dry_run("--env", "RANK=0", "python", "train.py")
+
+
 @pytest.mark.parametrize("path", ["/opt/train.py", "/opt/sub/../train.py"])
 def test_an_absolute_path_elsewhere_is_retained_and_stated(run, path):
     done = run("run", "--dry-run", "python", path)

@@ -54,8 +54,28 @@ def test_a_command_is_executed_by_the_python_of_the_rank(argv: list[str], starte
     assert command == ["-I", "-S", "-c", inspect.getsource(start_command), *started]
 
 
+@pytest.mark.parametrize(
+    ("changes", "started"),
+    [
+        ({"argv": ["main.py", "x"]}, ["python", "/code/main.py", "x"]),
+        ({"argv": ["-m", "pkg"]}, ["python", "-m", "pkg"]),
+        ({"argv": ["make"], "launch": {"mode": "exec"}}, ["make"]),
+    ],
+)
+def test_variables_that_select_code_are_set_when_the_program_starts(
+    changes: dict[str, Any], started: list[str]
+) -> None:
+    spec = script(environment={"variables": {"PYTHONPATH": "src", "APP_A": "1"}}, **changes)
+    command = arguments(spec, Path("/code"))
+    assert command == ["-I", "-S", "-c", inspect.getsource(start_command), "env", "PYTHONPATH=src", *started]
+
+
 def test_only_python_records_the_exception_of_a_command(tmp_path: Path) -> None:
     """A shell may handle the failure of a Python program that it runs."""
     layout = RunLayout(tmp_path / "job").attempt("1-a")
-    for argv, is_recorded in ((["python", "-X", "dev", "a.py"], True), (["bash", "run.sh"], False)):
+    for argv, is_recorded in (
+        (["python", "-X", "dev", "a.py"], True),
+        (["bash", "run.sh"], False),
+        (["env", "a=1", "python", "a.py"], True),
+    ):
         assert (RECORD in script_variables({}, layout, script(argv=argv, launch={"mode": "exec"}))) == is_recorded
