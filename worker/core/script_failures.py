@@ -81,7 +81,8 @@ def error_of(end: RankExit, tail: str) -> ProgramError | None:
     if exception := end.hook.get("exception"):
         return _recorded(exception)
     if end.hook:
-        text = end.hook.get("exit")
+        # Python ends with 1 after it has printed the text of a SystemExit.
+        text = end.hook.get("exit") if end.exitcode == 1 else None
         return None if text is None else ProgramError("SystemExit", str(text))
     if end.message:
         name, _, message = end.message.partition(":")

@@ -7,6 +7,7 @@ of torchrun, in the form of `@record`, with more in `trainyard`.
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import json
 import os
@@ -25,6 +26,8 @@ _FLUSH_SECONDS = 5
 """Seconds to flush writers. A writer whose disk does not answer must not delay the program's end further."""
 _MAX_TEXT = 60_000
 _MAX_PARTS = 20
+_MAX_STREAMS = 10
+"""Streams that a text for stderr passes through, at most."""
 
 
 def install() -> None:
@@ -131,15 +134,33 @@ def _text(value: object) -> str:
 
 
 def _remember_exits(state: dict[str, Any]) -> None:
-    """Remember the text of `sys.exit(text)`, which Python only prints."""
-    leave = sys.exit
+    """Remember the text of `sys.exit(text)` and `raise SystemExit(text)`, which Python only prints.
+
+    Python prints the text when no code of the program runs any more.
+    """
+    leave, stream, thread = sys.exit, sys.stderr, _thread.get_ident()
 
     def exit(status: Any = None) -> None:
-        if status is not None and not isinstance(status, int):
-            state["exit"] = _text(status)
+        state["exit"] = None if status is None or isinstance(status, int) else _text(status)
         leave(status)
 
+    def write(text: str) -> int:
+        if _thread.get_ident() == thread and state["exit"] is None and _is_after_program():
+            state["exit"] = text[:_MAX_TEXT]
+        return written(text)
+
     sys.exit = exit  # type: ignore[assignment]
+    if stream is not None:
+        written = stream.write
+        stream.write = write  # type: ignore[method-assign]
+
+
+def _is_after_program() -> bool:
+    """Return whether Python itself calls the caller, maybe through `write` of a stream that replaces stderr."""
+    outermost, depth = sys._getframe(1), 1
+    while outermost.f_back is not None and depth < _MAX_STREAMS:
+        outermost, depth = outermost.f_back, depth + 1
+    return outermost.f_back is None and outermost.f_code.co_name == "write"
 
 
 def _record(path: str, state: dict[str, Any]) -> None:

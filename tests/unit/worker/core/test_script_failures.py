@@ -116,6 +116,7 @@ def test_caught_exception_is_not_the_error_of_a_program_that_leaves() -> None:
     caught = trace("KeyError: 'caught'")
     assert error_of(hooked(4, exit=None), caught) is None
     assert not are_final([(hooked(4, exit=None), caught)])
+    assert error_of(hooked(4, exit="config is wrong"), caught) is None, "the program caught this exit"
     assert error_of(hooked(1, exit="config is wrong"), caught) == ProgramError("SystemExit", "config is wrong")
     assert are_final([(hooked(1, exit="config is wrong"), caught)])
 
