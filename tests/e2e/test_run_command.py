@@ -113,6 +113,31 @@ raise lib.Wrong("of the library")
     assert (error.type, error.message) == ("lib.Wrong", "of the library"), "the hook records the exception"
 
 
+def test_program_starts_in_the_folder_of_its_repository(
+    run: Run, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {"lib/__init__.py": "", "lib/a.py": "A = 1", "conf.yaml": "c", "exp/sibling.py": "S = 2"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    subprocess.run(["git", "-C", str(tmp_path), "init", "-q"], check=True)
+    monkeypatch.chdir(tmp_path / "exp")
+    text = """
+import os, pathlib
+from lib.a import A
+from sibling import S
+
+pathlib.Path("out").mkdir()
+pathlib.Path("out/result.txt").write_text(os.path.basename(os.getcwd()))
+print("imported", A, S, open("../conf.yaml").read(), "/work:" in os.environ["PYTHONPATH"] + ":")
+"""
+    (tmp_path / "exp" / "own.py").write_text(text)
+    done = run("", "--name", "inside", "--", "PYTHONPATH=..", "python", "own.py")
+    assert "imported 1 2 c True" in done.stdout, done.stdout + done.stderr
+    assert "and the program starts in its folder exp" in done.stderr
+    artifacts = client.artifacts(client.job("inside").id)
+    assert [artifact.path for artifact in artifacts] == ["output/exp/out/result.txt"]
+
+
 SHELL_SCRIPT = """
 set -e
 echo "one of ${WORLD_SIZE:-none}"

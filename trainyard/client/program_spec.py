@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
+from trainyard.client.code_folder import CodeFolder
 from trainyard.client.errors import InvalidRequestError
 from trainyard.client.git_source import GitSource
 from trainyard.client.left_out import program_path, relative_entries
@@ -42,10 +43,10 @@ class ProgramOptions:
     name: str | None = None
     project: str | None = None
     """None: the name of the git repository that has the folder."""
-    code: str | Path = Path()
-    """The folder to upload."""
+    code: str | Path | None = None
+    """The folder to upload, in which the program starts. None: see `code_folder`."""
     include: Sequence[str | Path] = ()
-    """Files and folders in it that are uploaded although git ignores them."""
+    """Files and folders that are uploaded although git ignores them."""
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Sequence[str] = ()
     """Names of secrets at the service, which become environment variables."""
@@ -69,20 +70,22 @@ def program_spec(
     options: ProgramOptions,
     source: GitSource | None,
     python: ProgramPython,
-    uploaded: Collection[str] = (),
+    folder: CodeFolder,
+    uploaded: Collection[str],
 ) -> dict[str, Any]:
     """Return the spec that runs the program, without the digest of its code.
 
     Args:
         source: The git state of the folder, if it is in a work tree.
         python: The Python that runs the program.
+        folder: The folder of the code.
         uploaded: The files of the folder that are uploaded.
 
     Raises:
         InvalidRequestError: an option is not understood.
     """
     given = {**program.variables, **options.env}
-    variables = relative_entries(given, Path(options.code), uploaded)
+    variables = relative_entries(given, folder, uploaded)
     program = with_variables(replace(program, variables={}), variables)
     variables = {**program.variables}
     environment = {**python.fields, "variables": variables, "secrets": list(options.secrets) or None}
@@ -103,7 +106,7 @@ def program_spec(
             "argv": list(program.argv),
             "resume_argv": _split(options.resume_flag) if options.resume_flag else None,
             "keep": list(options.keep) or None,
-            "launch": _launch(program, size["gpus"]) or None,
+            "launch": _launch(program, size["gpus"], folder) or None,
             "after": list(options.after) or None,
             "gpus": size.pop("gpus"),
             "resources": _without_empty(size | limits),
@@ -155,9 +158,11 @@ def _split(text: str) -> list[str]:
         raise InvalidRequestError(f"{text!r} cannot be split into arguments: {error}", param="resume_flag") from None
 
 
-def _launch(program: Program, gpus: int) -> dict[str, Any]:
+def _launch(program: Program, gpus: int, folder: CodeFolder) -> dict[str, Any]:
     """Return the fields of `launch` that differ from their defaults."""
     fields: dict[str, Any] = {"mode": "exec"} if program.is_command else {}
+    if folder.start:
+        fields["folder"] = folder.start
     if program.per != "rank":
         fields["per"] = program.per
     is_single = gpus == 1 or program.per == "job"
@@ -194,7 +199,7 @@ def _without_empty(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None and value != {}}
 
 
-def read_program(command: Sequence[str], folder: Path) -> tuple[Program, str | None]:
+def read_program(command: Sequence[str], folder: CodeFolder) -> tuple[Program, str | None]:
     """Return the program of the command, and a note about where it must be if the folder does not have it.
 
     A module may be installed on the nodes instead of being in the folder.
@@ -202,29 +207,30 @@ def read_program(command: Sequence[str], folder: Path) -> tuple[Program, str | N
     Raises:
         InvalidRequestError: the command is not understood, or the folder lacks the program.
     """
-    if not folder.is_dir():
-        raise InvalidRequestError(f"there is no folder {str(folder.absolute())!r}", param="code")
-    program = with_config(parse_command(command), folder)
+    if not folder.root.is_dir():
+        raise InvalidRequestError(f"there is no folder {os.path.abspath(folder.root)!r}", param="code")
+    working = folder.working
+    program = with_config(parse_command(command), working)
     if program.is_command and "/" not in program.argv[0]:
-        _require_script(program.argv, folder)
+        _require_script(program.argv, working)
         return program, None
     argv, note = program_path(program.argv, folder)
     if program.is_command and "/" not in argv[0]:
         argv = (f"./{argv[0]}", *argv[1:])
-    if program.is_command and (folder / argv[0]).is_file() and not os.access(folder / argv[0], os.X_OK):
+    if program.is_command and (working / argv[0]).is_file() and not os.access(working / argv[0], os.X_OK):
         message = f"{argv[0]!r} is not executable; use chmod +x, or name the program that reads it, such as bash"
         raise InvalidRequestError(message, param="command")
     expected = expected_code_files({"task": "script", "argv": argv})
-    if argv[0] != "-m" and expected and not any((folder / file).is_file() for file in expected):
-        raise InvalidRequestError(f"there is no file {expected[0]!r} in {str(folder.absolute())!r}", param="code")
+    if argv[0] != "-m" and expected and not any((working / file).is_file() for file in expected):
+        raise InvalidRequestError(f"there is no file {expected[0]!r} in {os.path.abspath(working)!r}", param="code")
     return replace(program, argv=argv), note
 
 
-def _require_script(argv: Sequence[str], folder: Path) -> None:
+def _require_script(argv: Sequence[str], working: Path) -> None:
     """Refuse a file that is named like a program of the search path, and a shell whose script the folder lacks."""
-    if (folder / argv[0]).is_file() and shutil.which(argv[0]) is None:
+    if (working / argv[0]).is_file() and shutil.which(argv[0]) is None:
         message = f"{argv[0]!r} is a file of the folder, as which its name is ./{argv[0]}"
         raise InvalidRequestError(message, param="command")
     script = next(iter(argv[1:2]), "-")
-    if argv[0] in _SHELLS and not script.startswith(("-", "/")) and not (folder / script).is_file():
-        raise InvalidRequestError(f"there is no file {script!r} in {str(folder.absolute())!r}", param="code")
+    if argv[0] in _SHELLS and not script.startswith(("-", "/")) and not (working / script).is_file():
+        raise InvalidRequestError(f"there is no file {script!r} in {os.path.abspath(working)!r}", param="code")

@@ -38,7 +38,7 @@ def exec_script(layout: AttemptLayout, launch: LaunchDocument, execution: int) -
     """Execute the spec's program in this process."""
     if os.environ["RANK"] == "0" and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):
         write_restart_event(layout, launch, execution)
-    folder = layout.work
+    folder = layout.work / launch.spec.start_folder
     os.chdir(folder)
     variables = script_variables(os.environ, layout, launch.spec)
     resume = resume_arguments(launch.spec.resume_argv, variables[CHECKPOINTS]) if variables[RESUMED] == "1" else []

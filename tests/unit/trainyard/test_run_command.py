@@ -121,6 +121,25 @@ def test_a_path_inside_of_the_folder_is_made_relative(dry_run, tmp_path):
     assert dry_run("python", f"{tmp_path}/sub/../train.py")["argv"] == ["train.py"]
 
 
+def test_a_program_starts_in_the_current_folder_of_its_repository(dry_run, tmp_path, monkeypatch):
+    for arguments in (("init", "-q"), ("add", ".")):
+        subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True)
+    (tmp_path / "exp" / "runs").mkdir(parents=True)
+    (tmp_path / "exp" / "own.py").write_text("")
+    monkeypatch.setenv("HOME", "/home/ada")
+    monkeypatch.chdir(tmp_path / "exp")
+    for given, argv in (("own.py", "own.py"), ("../train.py", "../train.py"), (f"{tmp_path}/train.py", "../train.py")):
+        spec = dry_run("--keep", "out", "python", given)
+        assert (spec["argv"], spec["launch"]["folder"], spec["keep"]) == ([argv], "exp", ["out"])
+    assert dry_run(f"PYTHONPATH={tmp_path}:..", "../x")["environment"] == {"variables": {"PYTHONPATH": "..:.."}}
+    assert "folder" not in dry_run("--code", ".", "python", "own.py")["launch"]
+    assert "there is no file 'train.py' in" in dry_run("python", "train.py")
+    assert "is outside of the uploaded folder" in dry_run("python", "../../train.py")
+    with (tmp_path / "data.bin").open("wb") as file:
+        file.truncate(60_000_000)
+    assert "; `--code .` uploads the current folder alone. Largest" in dry_run("python", "own.py")
+
+
 def test_uploaded_folders_of_a_search_path_are_made_relative(dry_run, tmp_path):
     for name in ("src/lib.py", ".venv/pyvenv.cfg", ".venv/lib/x.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
