@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from trainyard.client.code_archive import ALWAYS_IGNORED
 from trainyard.client.code_folder import CodeFolder
 from trainyard.client.errors import InvalidRequestError
+from trainyard.client.program_python import is_in_environment
 
 _RESULTS = (
     *("*.log", "build", "dist", "wandb", "mlruns", "runs", "lightning_logs", "checkpoints", "outputs", "logs", "tmp"),
@@ -113,6 +114,8 @@ def program_path(argv: Sequence[str], folder: CodeFolder) -> tuple[tuple[str, ..
     if argv[0] == "-m":
         return tuple(argv), None
     name = folder.name_of(argv[0])
+    if is_in_environment(folder.working / argv[0]):
+        return (os.path.abspath(folder.working / argv[0]), *argv[1:]), None
     if name is not None:
         return (folder.relative(name), *argv[1:]), None
     if not os.path.isabs(argv[0]):

@@ -84,6 +84,7 @@ _REFUSED = {
 _EXAMPLE = "name a program after `--`, as in: trainyard run --gpus 2 -- python train.py"
 _NOTEBOOK = 'exec jupyter nbconvert --to notebook --execute --output-dir "$TRAINYARD_ARTIFACT_DIR" "$@"'
 _RANKED = 'program=$1; shift; exec {start} "$program" {option}="$LOCAL_RANK" "$@"'
+_RANKED_FILES = [_RANKED.format(start="python", option=option) for option in ("--local_rank", "--local-rank")]
 
 
 def parse_command(command: Sequence[str]) -> Program:
@@ -255,6 +256,12 @@ def _launched(parts: list[str]) -> Program:
         distributed=True,
         counts_gpus=launched.counts_gpus,
     )
+
+
+def started_file(argv: Sequence[str]) -> str | None:
+    """Return the file that a line of ours for `sh` starts; None for another command and for a module."""
+    is_ours = len(argv) > 4 and argv[:2] == ("sh", "-c") and argv[2] in (_NOTEBOOK, *_RANKED_FILES)
+    return argv[4] if is_ours else None
 
 
 def with_config(program: Program, folder: Path) -> Program:

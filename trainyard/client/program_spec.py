@@ -14,17 +14,17 @@ from trainyard.client.errors import InvalidRequestError
 from trainyard.client.git_source import GitSource
 from trainyard.client.left_out import program_path, relative_entries
 from trainyard.client.program_command import Per, Program, parse_command, with_config, with_variables
+from trainyard.client.program_files import module_note, require_files
 from trainyard.client.program_python import ProgramPython
 from trainyard.contract.base import MAX_DISPLAY_NAME
 from trainyard.contract.spec.sections import WarningSignal
-from trainyard.contract.spec.user_code import expected_code_files, program_name
+from trainyard.contract.spec.user_code import program_name
 
 _TIME = re.compile(
     r"(?:(?P<days>\d{1,3})-)?(?P<hours>\d{1,3}):(?P<minutes>\d{2})(?::\d{2})?|(?P<number>\d{1,6})(?P<unit>[mhd])"
 )
 _UNIT_MINUTES = {"m": 1, "h": 60, "d": 24 * 60}
 _SIGNAL = re.compile(r"(?P<name>[A-Za-z0-9]+)(?:@(?P<number>\d{1,6})(?P<unit>[smh]?))?")
-_SHELLS = frozenset({"sh", "bash", "zsh", "dash", "ksh", "fish"})
 _UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
@@ -202,8 +202,6 @@ def _without_empty(fields: dict[str, Any]) -> dict[str, Any]:
 def read_program(command: Sequence[str], folder: CodeFolder) -> tuple[Program, str | None]:
     """Return the program of the command, and a note about where it must be if the folder does not have it.
 
-    A module may be installed on the nodes instead of being in the folder.
-
     Raises:
         InvalidRequestError: the command is not understood, or the folder lacks the program.
     """
@@ -212,25 +210,17 @@ def read_program(command: Sequence[str], folder: CodeFolder) -> tuple[Program, s
     working = folder.working
     program = with_config(parse_command(command), working)
     if program.is_command and "/" not in program.argv[0]:
-        _require_script(program.argv, working)
-        return program, None
+        if (working / program.argv[0]).is_file() and shutil.which(program.argv[0]) is None:
+            message = f"{program.argv[0]!r} is a file of the folder, as which its name is ./{program.argv[0]}"
+            raise InvalidRequestError(message, param="command")
+        require_files(program, folder)
+        return program, module_note(program, folder)
     argv, note = program_path(program.argv, folder)
     if program.is_command and "/" not in argv[0]:
         argv = (f"./{argv[0]}", *argv[1:])
     if program.is_command and (working / argv[0]).is_file() and not os.access(working / argv[0], os.X_OK):
         message = f"{argv[0]!r} is not executable; use chmod +x, or name the program that reads it, such as bash"
         raise InvalidRequestError(message, param="command")
-    expected = expected_code_files({"task": "script", "argv": argv})
-    if argv[0] != "-m" and expected and not any((working / file).is_file() for file in expected):
-        raise InvalidRequestError(f"there is no file {expected[0]!r} in {os.path.abspath(working)!r}", param="code")
-    return replace(program, argv=argv), note
-
-
-def _require_script(argv: Sequence[str], working: Path) -> None:
-    """Refuse a file that is named like a program of the search path, and a shell whose script the folder lacks."""
-    if (working / argv[0]).is_file() and shutil.which(argv[0]) is None:
-        message = f"{argv[0]!r} is a file of the folder, as which its name is ./{argv[0]}"
-        raise InvalidRequestError(message, param="command")
-    script = next(iter(argv[1:2]), "-")
-    if argv[0] in _SHELLS and not script.startswith(("-", "/")) and not (working / script).is_file():
-        raise InvalidRequestError(f"there is no file {script!r} in {os.path.abspath(working)!r}", param="code")
+    program = replace(program, argv=argv)
+    require_files(program, folder)
+    return program, note or module_note(program, folder)

@@ -16,6 +16,7 @@ from trainyard.client.errors import InvalidRequestError
 from trainyard.client.git_source import read_git
 from trainyard.client.left_out import ignored_note, included_files
 from trainyard.client.program_command import Per
+from trainyard.client.program_files import require_uploaded
 from trainyard.client.program_launchers import unread_config_note
 from trainyard.client.program_python import choose_python
 from trainyard.client.program_spec import ProgramOptions, program_spec, read_program
@@ -133,6 +134,7 @@ def prepare_program(command: Sequence[str], options: ProgramOptions) -> Prepared
     if included and not included & archive.names:
         message = f"{min(included)!r} is excluded by .trainyardignore, or is a file that is never uploaded"
         raise InvalidRequestError(message, param="include")
+    require_uploaded(program, folder, archive.names)
     ignored = ignored_note(source.ignored, archive.names, folder) if source else None
     document = program_spec(program, options, source, python, folder, archive.names)
     notes = (python.note, unread_config_note(command, os.environ), folder.note, outside, ignored)
