@@ -15,6 +15,7 @@ import yaml
 from trainyard.client.errors import InvalidRequestError
 from trainyard.client.program_launchers import LAUNCHER_NAMES, read_launcher
 from trainyard.client.program_python import PYTHON_NAME
+from trainyard.client.program_refusals import refuse_other_start, refuse_shell_text
 from trainyard.client.program_wrappers import program_position
 from trainyard.contract.base import MAX_SHORT_TEXT
 from trainyard.contract.spec.environment import option_instead
@@ -44,7 +45,6 @@ class Program:
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 """The variables that a spec can have; `env` sets others."""
-_SHELL_TEXT = re.compile(r"[\s;|&<>$`]")
 _INTERPRETER_OPTIONS: dict[str, dict[str, str]] = {
     "-u": {},
     "-B": {"PYTHONDONTWRITEBYTECODE": "1"},
@@ -70,17 +70,6 @@ command runs on a single node, and a job has one task per node."""
 _COUNTS = ("nproc_per_node", "num_processes", "num_gpus")
 _COUNTS_OF_MPI = ("np", "n")
 _COUNT_OPTION = re.compile(r"--?(?P<name>[a-z][a-z_-]*)(?:=(?P<value>.*))?")
-_REFUSED = {
-    "srun": "Trainyard starts the processes; give their number: trainyard run --gpus 4 -- python train.py",
-    "sbatch": "Trainyard submits the job itself: run the commands of the script, as in: trainyard run -- bash SCRIPT",
-    "salloc": "Trainyard allocates the GPUs itself, with --gpus and --nodes",
-    "sudo": "a job runs with the rights of your account",
-    "ssh": "Slurm chooses the nodes; use --nodes and --gpus",
-    **dict.fromkeys(
-        ("cd", "source", ".", "export", "alias", "time"),
-        "it is a part of a shell: put the line between quotes after bash -c",
-    ),
-}
 _EXAMPLE = "name a program after `--`, as in: trainyard run --gpus 2 -- python train.py"
 _NOTEBOOK = 'exec jupyter nbconvert --to notebook --execute --output-dir "$TRAINYARD_ARTIFACT_DIR" "$@"'
 _RANKED = 'program=$1; shift; exec {start} "$program" {option}="$LOCAL_RANK" "$@"'
@@ -98,8 +87,7 @@ def parse_command(command: Sequence[str]) -> Program:
     parts, variables = _without_assignments(list(command))
     if not parts:
         raise InvalidRequestError(_EXAMPLE)
-    if len(parts) == 1 and _SHELL_TEXT.search(parts[0]):
-        raise InvalidRequestError(f"this is a line of a shell; use: trainyard run -- bash -c {parts[0]!r}")
+    refuse_shell_text(command)
     program = _resolve(parts)
     return with_variables(replace(program, variables={}), {**program.variables, **variables})
 
@@ -175,8 +163,7 @@ def _resolve(parts: list[str]) -> Program:
         return Program(_program(parts[0], parts[1:]))
     if parts[0].endswith(".ipynb"):
         return Program(("sh", "-c", _NOTEBOOK, "sh", *parts), is_command=True, per="job")
-    if advice := _REFUSED.get(name):
-        raise InvalidRequestError(f"{parts[0]!r} cannot be run in a job: {advice}")
+    refuse_other_start(parts)
     start = ("env", *_ON_THIS_NODE) if name in _MPI else ()
     return Program((*start, *parts), _count(name, parts[1:]), is_command=True, per="job")
 

@@ -240,13 +240,73 @@ def test_processes_of_accelerate_are_read_from_its_file(tmp_path: Path, text: st
         ("torchrun --max-restarts 3 train.py", "--max-restarts is not supported: use --retries"),
         ("torchrun --unknown train.py", "has no such option"),
         ("deepspeed --hostfile h train.py", "Slurm chooses the nodes"),
-        ("srun -n 4 python train.py", "trainyard run --gpus 4 -- python train.py"),
-        ("nohup srun -n 4 python train.py", "trainyard run --gpus 4 -- python train.py"),
-        ("sbatch run.sh", "trainyard run -- bash SCRIPT"),
-        ("cd x", "bash -c"),
+        ("cd x", "bash -c 'cd x'"),
+        ("time python 'a b.py'", r"""use: trainyard run -- bash -c 'time python '"'"'a b.py'"'"''$"""),
         ("'python a.py && python b.py'", "trainyard run -- bash -c 'python a.py && python b.py'"),
+        ("'python a.py --lr 1e-3'", "trainyard run -- python a.py --lr 1e-3$"),
+        ("\"echo 'a b' > x\"", r"""bash -c 'echo '"'"'a b'"'"' > x'$"""),
     ],
 )
 def test_what_would_start_otherwise_is_refused_with_the_line_to_use(command: str, message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
         parse_command(shlex.split(command))
+
+
+@pytest.mark.parametrize(
+    ("command", "instead"),
+    [
+        ("srun -n 2 python train.py --x 1", "`python train.py --x 1` with --gpus 2"),
+        ("nohup srun -n4 -l -N 2 python train.py", "`python train.py` with --gpus 4 --nodes 2"),
+        (
+            "srun --nodes=2 --ntasks-per-node 4 -p gpu -t 30 ./a.out",
+            "`./a.out` with --gpus 8 --nodes 2 --partition gpu --time 30m",
+        ),
+        ("srun --gpus 4 --time=1-12:00 -- python 'a b.py'", "`python 'a b.py'` with --gpus 4 --time 1-12:00"),
+        ("srun --pty bash", "`bash` with --gpus and --nodes"),
+        ("sbatch -p gpu run.sh 7", "`bash run.sh 7` with --partition gpu"),
+        ("sbatch --wrap 'python a.py > x'", "`bash -c 'python a.py > x'` with --gpus and --nodes"),
+        ("sudo -u ada A=1 python train.py", "`python train.py`"),
+        ("ssh -p 22 node1 python train.py", "`python train.py`"),
+        ("ssh node1 'cd x; python train.py'", "`bash -c 'cd x; python train.py'`"),
+    ],
+)
+def test_other_starts_are_refused_with_the_line_that_the_user_meant(command: str, instead: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        parse_command(shlex.split(command))
+    own = shlex.join(shlex.split(command.removeprefix("nohup ")))
+    assert str(caught.value).endswith(f"; run {instead} instead of `{own}`")
+
+
+@pytest.mark.parametrize(
+    ("parts", "line"),
+    [
+        (["python", "train.py", ">", "a b.log"], "python train.py > 'a b.log'"),
+        (
+            ["A=1", "python", "train.py", "--lr", "1", "2>&1", "|", "tee", "log"],
+            "A=1 python train.py --lr 1 2>&1 | tee log",
+        ),
+        (["cd", "exp", "&&", "python", "train.py"], "cd exp && python train.py"),
+        (["bash", "run.sh", ";", "echo", "it's"], "bash run.sh ; echo 'it'\"'\"'s'"),
+        (["./a.out", "<", "input"], "./a.out < input"),
+    ],
+)
+def test_operators_of_a_shell_are_refused_with_the_line_to_use(parts: list[str], line: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        parse_command(parts)
+    _, _, shown = str(caught.value).partition("use: ")
+    command = shlex.split(shown.partition("; with several GPUs")[0])
+    assert command == ["trainyard", "run", "--", "bash", "-c", line]
+    assert ("--per rank" in shown) == (parts[0] == "python")
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        ["bash", "-c", 'echo "$1"', "_", ">"],
+        ["find", ".", "-exec", "ls", "{}", ";"],
+        ["python", "train.py", "--where", "loss>2", "<pad>", "a;b", "-->"],
+        ["uv", "run", "bash", "-c", "echo", "&&"],
+    ],
+)
+def test_arguments_with_such_characters_remain(parts: list[str]) -> None:
+    assert parse_command(parts).argv[-1] == parts[-1]
