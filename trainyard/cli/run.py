@@ -14,6 +14,7 @@ from trainyard.cli.errors import FAILED, INTERRUPTED, UsageError, print_note, us
 from trainyard.cli.logs import Follower, LogPosition
 from trainyard.cli.output import LogPrinter, format_metric, print_error, print_json, print_text
 from trainyard.cli.plots import sparkline
+from trainyard.cli.run_problems import named_by_options
 from trainyard.cli.watch import print_outcome
 from trainyard.client import Client
 from trainyard.client.left_out import missing_file_hint
@@ -121,7 +122,12 @@ def run(
     options = replace(options, secrets=secret or (), venv=venv, active_venv=not no_venv, container=container)
     options = replace(options, retries=retries, resume_flag=resume_flag, keep=keep or (), signal=signal)
     options = replace(options, after=after or ())
-    raise typer.Exit(_run(ctx, command or [], options, detach=detach, dry_run=dry_run, as_json=as_json))
+    with named_by_options(options, as_json=as_json):
+        program = _prepare(command or [], options, as_json=as_json, dry_run=dry_run)
+    with make_client(ctx) as client:
+        with named_by_options(options, as_json=as_json):
+            job = _submit(client, program, as_json)
+        raise typer.Exit(0 if detach else follow_program(client, job, as_json=as_json, program=program))
 
 
 def _prepare(command: Sequence[str], options: ProgramOptions, *, as_json: bool, dry_run: bool) -> PreparedProgram:
@@ -134,16 +140,6 @@ def _prepare(command: Sequence[str], options: ProgramOptions, *, as_json: bool, 
         _print_spec(program.document, as_json)
         raise typer.Exit
     return program
-
-
-def _run(
-    ctx: typer.Context, command: Sequence[str], options: ProgramOptions, *, detach: bool, dry_run: bool, as_json: bool
-) -> int:
-    """Submit the program and follow it; return its exit code."""
-    program = _prepare(command, options, as_json=as_json, dry_run=dry_run)
-    with make_client(ctx) as client:
-        job = _submit(client, program, as_json)
-        return 0 if detach else follow_program(client, job, as_json=as_json, program=program)
 
 
 def _submit(client: Client, program: PreparedProgram, as_json: bool) -> JobResource:

@@ -108,7 +108,7 @@ def _unpack_code(layout: AttemptLayout, launch: LaunchDocument) -> None:
     try:
         start.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise CodeError(f"launch.folder: `{spec.start_folder}` is a file of the uploaded folder") from None
+        raise CodeError(f"`{spec.start_folder}`, in which the program starts, is a file of the uploaded code") from None
     argv = spec.argv
     if (
         spec.code is not None
@@ -117,7 +117,7 @@ def _unpack_code(layout: AttemptLayout, launch: LaunchDocument) -> None:
         and not (start / argv[0]).is_file()
     ):
         folder = f"folder `{spec.start_folder}` of the uploaded code" if spec.start_folder else "uploaded folder"
-        raise CodeError(f"argv: there is no file `{argv[0]}` in the {folder}")
+        raise CodeError(f"there is no file `{argv[0]}` in the {folder}")
 
 
 def unpack(archive: Path, digest: str, folder: Path, *, limit: int = MAX_CODE_BYTES) -> None:

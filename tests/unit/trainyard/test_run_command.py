@@ -6,7 +6,7 @@ import subprocess
 import pytest
 import yaml
 
-from tests.unit.trainyard.fake_service import TIME, job, log
+from tests.unit.trainyard.fake_service import TIME, error, job, log
 
 
 @pytest.fixture
@@ -88,17 +88,17 @@ def test_defaults_are_absent(dry_run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--gpus", "4", "--", "torchrun", "--nproc-per-node", "2", "train.py"), "gpus: is 4, but"),
+        (("--gpus", "4", "--", "torchrun", "--nproc-per-node", "2", "train.py"), "--gpus: is 4, but"),
         (("--gpus", "3", "--nodes", "2", "--", "python", "train.py"), "cannot be divided"),
         (("--resume-flag", "'a", "--", "python", "train.py"), "cannot be split into arguments"),
         (("--env", "A", "--", "python", "train.py"), "NAME=VALUE"),
         (("--code", "absent", "--", "python", "train.py"), "there is no folder"),
-        (("--", "python", "absent.py"), "there is no file 'absent.py'"),
+        (("--", "python", "absent.py"), "error: there is no file 'absent.py'"),
         (("--", "python", "../train.py"), "is outside of the uploaded folder"),
         (("--include", "data", "--", "python", "train.py"), "'data' does not exist in the folder"),
         (("--include", "/etc/hosts", "--", "python", "train.py"), "'/etc/hosts' is outside of the folder"),
         (("--", "torchrun", "--nproc-per-node", "gpu", "train.py"), "gpus: is required: the launcher"),
-        (("--nodes", "2", "--gpus", "2", "--", "bash", "-c", "x"), "nodes: is 2, but the command is started once"),
+        (("--nodes", "2", "--gpus", "2", "--", "bash", "-c", "x"), "--nodes: is 2, but the command is started once"),
         (("--", "bash", "absent.sh"), "there is no file 'absent.sh'"),
         (("--", "train.sh"), "as which its name is ./train.sh"),
         (("--", "./train.sh"), "'./train.sh' is not executable; use chmod +x"),
@@ -189,6 +189,28 @@ def test_settings_of_accelerate_that_are_not_read_are_stated(run, dry_run, tmp_p
     done = run("run", "--dry-run", "accelerate", "launch", "train.py")
     assert f"note: {config} is not read: pass its settings as options" in done.stderr
     assert "note" not in run("run", "--dry-run", "python", "train.py").stderr
+
+
+def test_problems_of_the_service_are_named_by_options(run, service, tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text("")
+    monkeypatch.setattr("trainyard.client.Client.upload", lambda _client, archive: archive.digest)
+    problems = {
+        "keep.1": "--keep ../b: no",
+        "argv": "error: no",
+        "environment.variables.LD_X": "--env LD_X: no",
+        "environment.secrets.0": "--secret HF_TOKEN: no",
+        "resources.time_limit_minutes": "--time: no",
+        "resume_argv.3": "--resume-flag: no",
+        "gpus": "--gpus: no",
+        "backend": "backend: no",
+    }
+    listed = [{"param": param, "message": "no"} for param in problems]
+    service.on("POST", "/v1/jobs", error(422, "no", problems=listed))
+    options = ("--keep", "a", "--keep", "../b", "--secret", "HF_TOKEN")
+    done = run("run", *options, "python", "train.py")
+    assert (done.exit_code, done.stderr.splitlines()) == (2, list(problems.values()))
+    answer = json.loads(run("run", "--json", *options, "python", "train.py").stderr)
+    assert [one["param"] for one in answer["problems"]] == list(problems)
 
 
 def test_a_missing_file_that_was_not_uploaded_is_explained(run, service, tmp_path, monkeypatch):

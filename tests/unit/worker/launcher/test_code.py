@@ -157,8 +157,8 @@ def archives(tmp_path):
     [
         ("exp", ["../a.py"], None),
         ("new", ["-m", "x"], None),
-        ("exp", ["a.py"], "argv: there is no file `a.py` in the folder `exp` of the uploaded code"),
-        ("a.py", ["-m", "x"], "launch.folder: `a.py` is a file of the uploaded folder"),
+        ("exp", ["a.py"], "there is no file `a.py` in the folder `exp` of the uploaded code"),
+        ("a.py", ["-m", "x"], "`a.py`, in which the program starts, is a file of the uploaded code"),
     ],
 )
 def test_program_is_in_the_folder_where_it_starts(tmp_path, folder, argv, reason):
