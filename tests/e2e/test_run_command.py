@@ -22,7 +22,7 @@ def test_output_and_curves_of_a_program_from_git_are_printed(run: Run, client: C
 import os, sys
 import mlflow
 
-print("hello", sys.argv[1:])
+print("hello", sys.argv)
 print(sorted(name for _, _, names in os.walk(".") for name in names))
 for step in (1, 2, 3):
     mlflow.log_metric("my loss", 1 / step, step=step)
@@ -35,7 +35,7 @@ for step in (1, 2, 3):
         subprocess.run([*git, *command], check=True)
     done = run(text, "--name", "greet", "--", "python", "train.py", "--lr", "3e-4")
     assert done.returncode == 0, done.stderr
-    assert "hello ['--lr', '3e-4']" in done.stdout
+    assert "hello ['train.py', '--lr', '3e-4']" in done.stdout
     assert "['.gitignore', 'train.py', 'uncommitted.diff']" in done.stdout, "what git ignores is not uploaded"
     assert "my loss  █▃▁  0.3333 at step 3" in done.stderr
     job = client.job("greet")
