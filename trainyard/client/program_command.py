@@ -14,6 +14,7 @@ import yaml
 
 from trainyard.client.errors import InvalidRequestError
 from trainyard.client.program_launchers import LAUNCHER_NAMES, read_launcher
+from trainyard.client.program_notebooks import NOTEBOOK
 from trainyard.client.program_python import PYTHON_NAME
 from trainyard.client.program_refusals import refuse_other_start, refuse_shell_text
 from trainyard.client.program_wrappers import program_position
@@ -71,7 +72,6 @@ _COUNTS = ("nproc_per_node", "num_processes", "num_gpus")
 _COUNTS_OF_MPI = ("np", "n")
 _COUNT_OPTION = re.compile(r"--?(?P<name>[a-z][a-z_-]*)(?:=(?P<value>.*))?")
 _EXAMPLE = "name a program after `--`, as in: trainyard run --gpus 2 -- python train.py"
-_NOTEBOOK = 'exec jupyter nbconvert --to notebook --execute --output-dir "$TRAINYARD_ARTIFACT_DIR" "$@"'
 _RANKED = 'program=$1; shift; exec {start} "$program" {option}="$LOCAL_RANK" "$@"'
 _RANKED_FILES = [_RANKED.format(start="python", option=option) for option in ("--local_rank", "--local-rank")]
 
@@ -162,7 +162,7 @@ def _resolve(parts: list[str]) -> Program:
     if parts[0].endswith(".py"):
         return Program(_program(parts[0], parts[1:]))
     if parts[0].endswith(".ipynb"):
-        return Program(("sh", "-c", _NOTEBOOK, "sh", *parts), is_command=True, per="job")
+        return Program(("python", "-c", NOTEBOOK, *parts), is_command=True, per="job")
     refuse_other_start(parts)
     start = ("env", *_ON_THIS_NODE) if name in _MPI else ()
     return Program((*start, *parts), _count(name, parts[1:]), is_command=True, per="job")
@@ -246,9 +246,10 @@ def _launched(parts: list[str]) -> Program:
 
 
 def started_file(argv: Sequence[str]) -> str | None:
-    """Return the file that a line of ours for `sh` starts; None for another command and for a module."""
-    is_ours = len(argv) > 4 and argv[:2] == ("sh", "-c") and argv[2] in (_NOTEBOOK, *_RANKED_FILES)
-    return argv[4] if is_ours else None
+    """Return the file that a text of ours starts; None for another command and for a module."""
+    if NOTEBOOK in argv[2:3]:
+        return argv[3]
+    return argv[4] if argv[0] == "sh" and argv[2:3] and argv[2] in _RANKED_FILES else None
 
 
 def with_config(program: Program, folder: Path) -> Program:

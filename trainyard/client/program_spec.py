@@ -14,8 +14,10 @@ from trainyard.client.errors import InvalidRequestError
 from trainyard.client.git_source import GitSource
 from trainyard.client.left_out import program_path, relative_entries
 from trainyard.client.program_command import Per, Program, parse_command, with_config, with_variables
-from trainyard.client.program_files import module_note, require_files
+from trainyard.client.program_files import module_note, named_program, require_files
+from trainyard.client.program_notebooks import output_notebook
 from trainyard.client.program_python import ProgramPython
+from trainyard.client.program_wrappers import program_position
 from trainyard.contract.base import MAX_DISPLAY_NAME
 from trainyard.contract.spec.sections import WarningSignal
 from trainyard.contract.spec.user_code import program_name
@@ -84,11 +86,10 @@ def program_spec(
     Raises:
         InvalidRequestError: an option is not understood.
     """
-    given = {**program.variables, **options.env}
-    variables = relative_entries(given, folder, uploaded)
+    name = options.name or _name_of(program)
+    variables = relative_entries({**program.variables, **options.env}, folder, uploaded)
     program = with_variables(replace(program, variables={}), variables)
-    variables = {**program.variables}
-    environment = {**python.fields, "variables": variables, "secrets": list(options.secrets) or None}
+    environment = {**python.fields, "variables": {**program.variables}, "secrets": list(options.secrets) or None}
     signal = parse_signal(options.signal) if options.signal is not None else None
     limits = {
         "partition": options.partition,
@@ -96,16 +97,17 @@ def program_spec(
     }
     if options.per:
         program = replace(program, per=options.per)
+    keep = [*options.keep, *filter(None, [output_notebook(program.argv)])]
     size = _size(program, options.gpus, options.nodes)
     return _without_empty(
         {
             "version": 1,
-            "name": options.name or program_name(program.argv),
+            "name": name,
             "project": options.project or (source.repository[:MAX_DISPLAY_NAME] or None if source else None),
             "task": "script",
             "argv": list(program.argv),
             "resume_argv": _split(options.resume_flag) if options.resume_flag else None,
-            "keep": list(options.keep) or None,
+            "keep": keep or None,
             "launch": _launch(program, size["gpus"], folder) or None,
             "after": list(options.after) or None,
             "gpus": size.pop("gpus"),
@@ -115,6 +117,14 @@ def program_spec(
             "metadata": source.labels if source else {},
         }
     )
+
+
+def _name_of(program: Program) -> str:
+    """Return a name for the job of a program, also behind a wrapper such as `env A=1` or `uv run`."""
+    kind, named = named_program(program)
+    if kind:
+        return program_name(("-m", named) if kind == "module" else (named,))
+    return program_name(program.argv[program_position(program.argv) :] or program.argv)
 
 
 def parse_minutes(text: str) -> int:

@@ -7,6 +7,7 @@ import pytest
 
 from trainyard.client.errors import InvalidRequestError
 from trainyard.client.program_command import Program, parse_command, with_config
+from trainyard.client.program_notebooks import NOTEBOOK, output_notebook
 
 PROGRAM = ("train.py", "--lr", "1")
 
@@ -206,11 +207,28 @@ def test_a_long_value_is_set_by_env() -> None:
     assert (program.argv, program.variables) == (("env", f"PATH={'x' * 600}", "make"), {})
 
 
-def test_notebook_is_executed_into_the_artifacts() -> None:
-    program = parse_command(["nb.ipynb"])
-    assert program.argv[-1] == "nb.ipynb"
-    assert "nbconvert" in program.argv[2]
-    assert "TRAINYARD_ARTIFACT_DIR" in program.argv[2]
+def test_notebook_is_executed_by_the_python_of_the_program() -> None:
+    program = parse_command(["nb.ipynb", "--ExecutePreprocessor.timeout=60"])
+    assert program == Program(("python", "-c", NOTEBOOK, *program.argv[3:]), is_command=True, per="job")
+    assert program.argv[3:] == ("nb.ipynb", "--ExecutePreprocessor.timeout=60")
+    compile(NOTEBOOK, "notebook", "exec")
+
+
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [
+        ("papermill in.ipynb out/b.ipynb -p lr 1", "out/b.ipynb"),
+        ("uv run papermill -p lr 1 in.ipynb out.ipynb", "out.ipynb"),
+        ("python -m papermill in.ipynb out.ipynb", "out.ipynb"),
+        ("papermill in.ipynb /scratch/out.ipynb", None),
+        ("papermill in.ipynb s3://a/out.ipynb", None),
+        ("papermill in.ipynb ../out.ipynb", None),
+        ("papermill in.ipynb", None),
+        ("python train.py a.ipynb b.ipynb", None),
+    ],
+)
+def test_output_of_papermill_is_known(command: str, output: str | None) -> None:
+    assert output_notebook(parse_command(shlex.split(command)).argv) == output
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,20 @@ def test_start_of_a_command_is_in_the_spec(dry_run, arguments, argv, launch):
     assert spec["name"] == {"make": "make", "./x": "x"}.get(argv[0], "train")
 
 
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("low=1 python -m pkg.train", "pkg.train"),
+        ("uv run -m pkg.train", "pkg.train"),
+        ("nohup ./x", "x"),
+        ("python -X dev train.py a.sh", "train"),
+        ("low=1 make", "make"),
+    ],
+)
+def test_name_is_that_of_the_program_behind_a_wrapper(dry_run, command, name):
+    assert dry_run(*command.split())["name"] == name
+
+
 def test_dry_run_prints_json(dry_run, run):
     done = run("run", "--dry-run", "--json", "--", "python", "train.py")
     assert json.loads(done.stdout) == dry_run("--", "python", "train.py")
