@@ -1,5 +1,6 @@
 """Problems of a spec that `trainyard run` made, in the terms of its command line."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -39,6 +40,9 @@ _OF_THE_COMMAND = frozenset({"argv", "code", "command", "launch", "task", "envir
 """Fields that come from the command and its folder: their problems are stated without a name."""
 
 
+_FIELD = re.compile(r"`([a-z_.]+)`")
+
+
 @contextmanager
 def named_by_options(options: ProgramOptions, *, as_json: bool) -> Iterator[None]:
     """Translate the problems that the block raises: from fields of the spec to options of the command line.
@@ -57,6 +61,9 @@ def named_by_options(options: ProgramOptions, *, as_json: bool) -> Iterator[None
 
 def option_of(field: str, options: ProgramOptions) -> str:
     """Return the option that a field of the spec comes from, with the user's value; the field if there is none."""
+    if field == "resources":
+        given = {"--partition": options.partition, "--nodes": options.nodes, "--time": options.time}
+        return next((option for option, value in given.items() if value), field)
     parts = field.split(".")
     for number in range(len(parts), 0, -1):
         above, below = ".".join(parts[:number]), parts[number:]
@@ -71,4 +78,5 @@ def option_of(field: str, options: ProgramOptions) -> str:
 
 
 def _translated(problem: Problem, options: ProgramOptions) -> Problem:
-    return Problem(param=option_of(problem.param, options), message=problem.message)
+    message = _FIELD.sub(lambda match: f"`{_OPTIONS.get(match[1], match[1])}`", problem.message)
+    return Problem(param=option_of(problem.param, options), message=message)

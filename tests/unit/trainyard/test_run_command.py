@@ -216,15 +216,18 @@ def test_problems_of_the_service_are_named_by_options(run, service, tmp_path, mo
         "resources.time_limit_minutes": "--time: no",
         "resume_argv.3": "--resume-flag: no",
         "gpus": "--gpus: no",
+        "resources": "--partition: no",
         "backend": "backend: no",
     }
     listed = [{"param": param, "message": "no"} for param in problems]
+    listed.append({"param": "", "message": "only `resources.time_limit_minutes` and `backend`"})
     service.on("POST", "/v1/jobs", error(422, "no", problems=listed))
-    options = ("--keep", "a", "--keep", "../b", "--secret", "HF_TOKEN")
+    options = ("--keep", "a", "--keep", "../b", "--secret", "HF_TOKEN", "--partition", "gpu")
     done = run("run", *options, "python", "train.py")
-    assert (done.exit_code, done.stderr.splitlines()) == (2, list(problems.values()))
+    assert (done.exit_code, done.stderr.splitlines()[:-1]) == (2, list(problems.values()))
+    assert done.stderr.endswith("\nerror: only `--time` and `backend`\n")
     answer = json.loads(run("run", "--json", *options, "python", "train.py").stderr)
-    assert [one["param"] for one in answer["problems"]] == list(problems)
+    assert [one["param"] for one in answer["problems"]] == [*problems, ""]
 
 
 def test_a_missing_file_that_was_not_uploaded_is_explained(run, service, tmp_path, monkeypatch):
