@@ -73,7 +73,11 @@ def missing_file_hint(message: str, folder: CodeFolder, uploaded: Collection[str
     for path in _QUOTED.findall(message):
         inside = _CODE_FOLDER.sub("", path)
         name = os.path.normpath(path if inside == path else folder.relative(inside))
-        if os.path.isabs(name) or name in (".", "..") or not (folder.working / name).exists():
+        if os.path.isabs(name) or name in (".", ".."):
+            continue
+        if not (folder.working / name).exists():
+            if hint := _missing_folder_hint(os.path.dirname(name), folder, uploaded):
+                return hint
             continue
         in_code = folder.name_of(name)
         if in_code is None:
@@ -89,6 +93,21 @@ def missing_file_hint(message: str, folder: CodeFolder, uploaded: Collection[str
             "absolute path"
         )
     return None
+
+
+def _missing_folder_hint(path: str, folder: CodeFolder, uploaded: Collection[str]) -> str | None:
+    """Return why a folder is missing in which a program wanted to write, if it exists here; else None."""
+    in_code = folder.name_of(path) if path else None
+    if (
+        in_code is None
+        or not (folder.working / path).is_dir()
+        or any(one.startswith(f"{in_code}/") for one in uploaded)
+    ):
+        return None
+    return (
+        f"the folder {path!r} exists here and not in the job, since no file of it was uploaded; create it in the "
+        f"program: os.makedirs({path!r}, exist_ok=True)"
+    )
 
 
 def relative_entries(variables: Mapping[str, str], folder: CodeFolder, uploaded: Collection[str]) -> dict[str, str]:

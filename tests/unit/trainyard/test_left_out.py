@@ -52,6 +52,17 @@ def test_a_file_outside_of_the_folder_is_named(folder: Path) -> None:
     assert hint.startswith("'../data/a.csv' exists here, outside of the folder")
 
 
+def test_a_folder_without_uploaded_files_is_named(folder: Path) -> None:
+    (folder / "results").mkdir()
+    message = "[Errno 2] No such file or directory: 'results/new.txt'"
+    hint = missing_file_hint(message, CodeFolder(folder), {"train.py"})
+    assert hint is not None
+    assert hint.endswith("create it in the program: os.makedirs('results', exist_ok=True)")
+    assert missing_file_hint(message, CodeFolder(folder), {"results/a"}) is None
+    assert missing_file_hint("No such file: 'absent/new.txt'", CodeFolder(folder), {"train.py"}) is None
+    assert missing_file_hint("No such file: '../new.txt'", CodeFolder(folder / "results"), {"train.py"}) is None
+
+
 @pytest.mark.parametrize("path", ["../data/a.csv", "/runs/job_1/work/data/a.csv"])
 def test_a_file_of_the_repository_is_named_from_the_working_folder(folder: Path, path: str) -> None:
     (folder / "sub").mkdir()
