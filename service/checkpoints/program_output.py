@@ -11,6 +11,7 @@ from service.checkpoints.safe_files import list_files
 from service.core.untrusted_files import UntrustedFiles
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.output_paths import OUTPUT_ARTIFACTS, is_checkpoint_file, is_output, output_paths
+from trainyard.contract.spec.user_code import start_folder
 from trainyard.contract.wire.files import FileResource
 
 _MAX_ATTEMPTS = 10_000
@@ -40,7 +41,7 @@ class ProgramOutput:
                 files.status(attempt.output)
             except OSError:
                 continue
-            return cls(_folder(files, attempt), output_paths(spec.get("keep", ())))
+            return cls(_folder(files, attempt), _paths(spec))
         return None
 
     def list(self, files: UntrustedFiles) -> list[FileResource]:
@@ -52,6 +53,10 @@ class ProgramOutput:
         """Return the path below `folder` of an artifact; None if it is none of the program's output."""
         path = artifact.removeprefix(_PREFIX)
         return path if path != artifact and is_output(path, self.paths) else None
+
+
+def _paths(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    return output_paths(spec.get("keep", ()), start_folder(spec))
 
 
 def _folder(files: UntrustedFiles, attempt: AttemptLayout) -> Path:
@@ -73,7 +78,7 @@ def newest_checkpoint(files: UntrustedFiles, attempt: AttemptLayout, spec: Mappi
         RunLayout(attempt.root.parent.parent).checkpoints, limit=_MAX_ENTRIES, enter=lambda _: True
     )
     times = [status.st_mtime for _, status in checkpoints]
-    return max([*times, *_output_times(files, attempt, output_paths(spec.get("keep", ())))], default=None)
+    return max([*times, *_output_times(files, attempt, _paths(spec))], default=None)
 
 
 def _output_times(files: UntrustedFiles, attempt: AttemptLayout, paths: tuple[str, ...]) -> Iterator[float]:

@@ -22,7 +22,7 @@ def test_output_and_curves_of_a_program_from_git_are_printed(run: Run, client: C
 import os, sys
 import mlflow
 
-print("hello", sys.argv[1:])
+print("hello", sys.argv)
 print(sorted(name for _, _, names in os.walk(".") for name in names))
 for step in (1, 2, 3):
     mlflow.log_metric("my loss", 1 / step, step=step)
@@ -35,7 +35,7 @@ for step in (1, 2, 3):
         subprocess.run([*git, *command], check=True)
     done = run(text, "--name", "greet", "--", "python", "train.py", "--lr", "3e-4")
     assert done.returncode == 0, done.stderr
-    assert "hello ['--lr', '3e-4']" in done.stdout
+    assert "hello ['train.py', '--lr', '3e-4']" in done.stdout
     assert "['.gitignore', 'train.py', 'uncommitted.diff']" in done.stdout, "what git ignores is not uploaded"
     assert "my loss  █▃▁  0.3333 at step 3" in done.stderr
     job = client.job("greet")
@@ -94,6 +94,48 @@ if not mark.exists():
     assert first.startswith("arguments ['--lr', '1'] in ")
     folder = first.rpartition(" ")[2]
     assert second == f"arguments ['--lr', '1', '--from', '{folder}/last'] in {folder}"
+
+
+def test_python_path_of_the_command_is_joined_with_the_launcher_s(run: Run, client: Client, tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "lib.py").write_text("class Wrong(Exception): pass\n")
+    text = """
+import os, sys
+import lib, trainyard.script
+
+print("imported", lib.__file__, os.environ["APP_A"], os.environ["low"], "RANK" in os.environ)
+raise lib.Wrong("of the library")
+"""
+    done = run(text, "--name", "joined", "--", "env", "low=b", "PYTHONPATH=src", "APP_A=a", "python", "train.py")
+    assert "src/lib.py a b False" in done.stdout, done.stderr
+    error = client.job("joined").resource.error
+    assert error is not None
+    assert (error.type, error.message) == ("lib.Wrong", "of the library"), "the hook records the exception"
+
+
+def test_program_starts_in_the_folder_of_its_repository(
+    run: Run, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {"lib/__init__.py": "", "lib/a.py": "A = 1", "conf.yaml": "c", "exp/sibling.py": "S = 2"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    subprocess.run(["git", "-C", str(tmp_path), "init", "-q"], check=True)
+    monkeypatch.chdir(tmp_path / "exp")
+    text = """
+import os, pathlib
+from lib.a import A
+from sibling import S
+
+pathlib.Path("out").mkdir()
+pathlib.Path("out/result.txt").write_text(os.path.basename(os.getcwd()))
+print("imported", A, S, open("../conf.yaml").read(), "/work:" in os.environ["PYTHONPATH"] + ":")
+"""
+    (tmp_path / "exp" / "own.py").write_text(text)
+    done = run("", "--name", "inside", "--", "PYTHONPATH=..", "python", "own.py")
+    assert "imported 1 2 c True" in done.stdout, done.stdout + done.stderr
+    assert "and the program starts in its folder exp" in done.stderr
+    artifacts = client.artifacts(client.job("inside").id)
+    assert [artifact.path for artifact in artifacts] == ["output/exp/out/result.txt"]
 
 
 SHELL_SCRIPT = """

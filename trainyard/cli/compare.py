@@ -9,7 +9,7 @@ import typer
 from trainyard.cli.arguments import JsonOption, SweepOption, find_jobs, find_sweep, make_client
 from trainyard.cli.completion import complete_job
 from trainyard.cli.errors import UsageError
-from trainyard.cli.metrics import AxisOption, format_position, format_x, plot_series
+from trainyard.cli.metrics import AxisOption, describe_none, format_position, format_x, plot_series
 from trainyard.cli.output import (
     StatusText,
     format_number,
@@ -78,7 +78,7 @@ def compare(
     if keys:
         _plot(jobs, results, keys)
     elif not chosen:
-        print_error("no metrics yet")
+        print_error(describe_none(jobs))
 
 
 def default_metric(results: Sequence[MetricsResource], of_sweep: str = "") -> list[str]:

@@ -64,12 +64,22 @@ def metrics(
         for one in curves:
             print_json(one)
     elif empty:
-        named = f" named {', '.join(keys)}" if keys else ""
-        print_error(f"no metrics{named} {f'from step {from_step} on' if from_step else 'yet'}{known}")
+        if not keys and not from_step:
+            print_error(describe_none(jobs))
+        else:
+            named = f" named {', '.join(keys)}" if keys else ""
+            print_error(f"no metrics{named} {f'from step {from_step} on' if from_step else 'yet'}{known}")
     elif keys:
         print_plots(curves)
     else:
         print_metrics(curves)
+
+
+def describe_none(jobs: Sequence[JobResource]) -> str:
+    """Return the message that the jobs have no metrics: whether some can still come."""
+    if not all(job.status in TERMINAL for job in jobs):
+        return "no metrics yet"
+    return f"job {jobs[0].id} ended without metrics" if len(jobs) == 1 else "these jobs ended without metrics"
 
 
 def _join_csv(jobs: Sequence[JobResource], texts: Sequence[str]) -> Iterator[str]:

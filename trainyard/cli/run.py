@@ -14,6 +14,7 @@ from trainyard.cli.errors import FAILED, INTERRUPTED, UsageError, print_note, us
 from trainyard.cli.logs import Follower, LogPosition
 from trainyard.cli.output import LogPrinter, format_metric, print_error, print_json, print_text
 from trainyard.cli.plots import sparkline
+from trainyard.cli.run_problems import named_by_options
 from trainyard.cli.watch import print_outcome
 from trainyard.client import Client
 from trainyard.client.left_out import missing_file_hint
@@ -51,7 +52,10 @@ IncludeOption = Annotated[
     list[str] | None,
     typer.Option("--include", metavar="PATH", help="Upload this too, although git ignores it; can be repeated."),
 ]
-FolderOption = Annotated[Path, typer.Option(metavar="FOLDER", help="The folder to upload.")]
+FolderOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", help="Upload this and start in it; default: the git repository, or this folder."),
+]
 VariableOption = Annotated[
     list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="Environment variable; can be repeated.")
 ]
@@ -91,7 +95,7 @@ def run(
     time: TimeOption = None,
     name: NameOption = None,
     project: ProjectOption = None,
-    code: FolderOption = Path(),
+    code: FolderOption = None,
     include: IncludeOption = None,
     env: VariableOption = None,
     secret: SecretOption = None,
@@ -118,7 +122,12 @@ def run(
     options = replace(options, secrets=secret or (), venv=venv, active_venv=not no_venv, container=container)
     options = replace(options, retries=retries, resume_flag=resume_flag, keep=keep or (), signal=signal)
     options = replace(options, after=after or ())
-    raise typer.Exit(_run(ctx, command or [], options, detach=detach, dry_run=dry_run, as_json=as_json))
+    with named_by_options(options, as_json=as_json):
+        program = _prepare(command or [], options, as_json=as_json, dry_run=dry_run)
+    with make_client(ctx) as client:
+        with named_by_options(options, as_json=as_json):
+            job = _submit(client, program, as_json)
+        raise typer.Exit(0 if detach else follow_program(client, job, as_json=as_json, program=program))
 
 
 def _prepare(command: Sequence[str], options: ProgramOptions, *, as_json: bool, dry_run: bool) -> PreparedProgram:
@@ -131,16 +140,6 @@ def _prepare(command: Sequence[str], options: ProgramOptions, *, as_json: bool, 
         _print_spec(program.document, as_json)
         raise typer.Exit
     return program
-
-
-def _run(
-    ctx: typer.Context, command: Sequence[str], options: ProgramOptions, *, detach: bool, dry_run: bool, as_json: bool
-) -> int:
-    """Submit the program and follow it; return its exit code."""
-    program = _prepare(command, options, as_json=as_json, dry_run=dry_run)
-    with make_client(ctx) as client:
-        job = _submit(client, program, as_json)
-        return 0 if detach else follow_program(client, job, as_json=as_json, program=program, folder=Path(options.code))
 
 
 def _submit(client: Client, program: PreparedProgram, as_json: bool) -> JobResource:
@@ -161,17 +160,12 @@ def _print_spec(document: Mapping[str, Any], as_json: bool) -> None:
 
 
 def follow_program(
-    client: Client,
-    job: JobResource,
-    *,
-    as_json: bool = False,
-    program: PreparedProgram | None = None,
-    folder: Path = Path(),
+    client: Client, job: JobResource, *, as_json: bool = False, program: PreparedProgram | None = None
 ) -> int:
     """Print the log of rank 0 until the job ends, and return the exit code of the program.
 
     Args:
-        program: The program that was submitted from `folder`, to explain an error about a file.
+        program: The program that was submitted, to explain an error about a file.
     """
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     try:
@@ -192,7 +186,7 @@ def follow_program(
     code = 0 if job.status == "succeeded" else print_outcome(job, as_json=as_json)
     if program and job.error and not as_json:
         text = f"{job.error.message}\n{job.error.traceback[-_TRACEBACK_CHARS:]}" if is_missing(job) else ""
-        if hint := missing_file_hint(text, folder, program.archive.names):
+        if hint := missing_file_hint(text, program.folder, program.archive.names):
             print_error(f"hint: {hint}")
     program_code = job.error.exit_code if job.error else None
     return program_code if code == FAILED and program_code else code

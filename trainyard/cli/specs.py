@@ -16,7 +16,7 @@ from trainyard.contract.problems import Problem, SpecError
 from trainyard.contract.spec.field_types import is_text
 from trainyard.contract.spec.templates import code_folder, set_path
 from trainyard.contract.spec.training_spec import fields_reset_by
-from trainyard.contract.spec.user_code import expected_code_files, is_command
+from trainyard.contract.spec.user_code import expected_code_files, is_command, path_in_code, start_folder
 from trainyard.contract.spec.yaml_loader import load_yaml
 
 _NO_FIELDS = "the spec must be a mapping of fields, like those of: trainyard templates digits_ddp"
@@ -97,7 +97,9 @@ def _find_code(document: dict[str, Any], source: str) -> Path | None:
     from_pipe = source == "-" or _is_readable(spec)
     folder = spec.resolve().parent if spec.is_file() else Path.cwd() if from_pipe else code_folder()
     # A command may name its files anywhere, as `bash run.sh` does.
-    named = document["argv"] if is_command(document) and isinstance(document.get("argv"), list) else expected
+    named = expected
+    if is_command(document) and isinstance(document.get("argv"), list):
+        named = tuple(path_in_code(str(word), start_folder(document)) for word in document["argv"])
     if any((folder / str(file)).is_file() for file in named):
         return folder
     if document.get("task") == "script" and expected and document["argv"][0] != "-m":

@@ -13,7 +13,7 @@ from trainyard.cli.event_files import records
 from trainyard.cli.output import print_error, print_json, print_line
 from trainyard.client import Client
 from trainyard.client.download import safe_name
-from trainyard.contract.wire.jobs import JobResource
+from trainyard.contract.wire.jobs import TERMINAL, JobResource
 
 
 def tensorboard(
@@ -40,9 +40,13 @@ def tensorboard(
             if as_json:
                 print_json({"object": "event_files", "job_id": job.id, "path": str(folder), "points": count})
             else:
-                print_line(f"{job.id}: {count} points") if count else print_error(f"{job.id}: no metrics yet")
+                print_line(f"{job.id}: {count} points") if count else print_error(f"{job.id}: {_none(job)}")
     if not as_json:
         print_line(f"view them with: tensorboard --logdir {to}")
+
+
+def _none(job: JobResource) -> str:
+    return "ended without metrics" if job.status in TERMINAL else "no metrics yet"
 
 
 def _folder(job: JobResource) -> str:

@@ -162,7 +162,7 @@ def error_lines(job: JobResource) -> list[str]:
     rank = "" if error.rank is None else f" on rank {error.rank}"
     host = f" ({error.host})" if error.host else ""
     stated = job.status_message.rstrip(".") in (error.message.rstrip("."), error.summary.rstrip("."))
-    lines = [] if stated else [f"first error{rank}{host}: {error.type}: {error.message}"]
+    lines = [] if stated else [f"first error{rank}{host}: {error.text}"]
     if summary is not None and summary.frame is not None:
         frame = summary.frame
         lines.append(f"{frame.file}, line {frame.line}, in {frame.function}")

@@ -21,6 +21,8 @@ ALWAYS_IGNORED = (
     *(".git", ".hg", ".svn", "__pycache__", "*.pyc", ".venv", "venv", "node_modules", ".DS_Store"),
     *(".mypy_cache", ".pytest_cache", ".ruff_cache", ".ipynb_checkpoints", "*.egg-info", ".tox", ".idea", ".vscode"),
 )
+_Pattern = tuple[str, str]
+"""A pattern of a file of ignored names, after the path of the file's folder."""
 _LARGEST = 5
 _MANY = 100
 """A file or folder below this part of the whole size is not listed."""
@@ -37,12 +39,16 @@ class CodeArchive:
 
 
 def pack(
-    folder: Path, *, without: Path | None = None, source: GitSource | None = None, limit: int = MAX_CODE_BYTES
+    folder: Path,
+    *,
+    without: Path | None = None,
+    source: GitSource | None = None,
+    limit: int = MAX_CODE_BYTES,
 ) -> CodeArchive:
     """Archive a folder, without caches and the like, and without files that its `.trainyardignore` excludes.
 
     That file has a pattern on each line: `*.csv` and `data` match a name at any depth, `runs/old` a path from the
-    folder's root, and a trailing slash only folders; `#` starts a comment.
+    file's folder, and a trailing slash only folders; `#` starts a comment. Folders inside can have such files too.
 
     Args:
         without: A file to leave out, such as the spec: a change of the spec does not change the code.
@@ -56,9 +62,7 @@ def pack(
         raise _problem(f"{str(folder)!r} is not a folder")
     excluded = without.expanduser().resolve() if without else None
     listed = _with_folders(source.files) if source else None
-    files = sorted(
-        (name, path) for name, path in _files(root, root, _patterns(root), listed) if path.resolve() != excluded
-    )
+    files = sorted((name, path) for name, path in _files(root, root, [], listed) if path.resolve() != excluded)
     sizes = {name: path.stat().st_size for name, path in files}
     if sum(sizes.values()) > limit:
         raise _too_large(folder, sizes, limit)
@@ -84,13 +88,18 @@ def _tar(files: list[tuple[str, Path]], diff: bytes) -> bytes:
     return buffer.getvalue()
 
 
-def _patterns(root: Path) -> list[str]:
-    file = root / IGNORE_FILE
+def _patterns(root: Path, folder: Path) -> list[_Pattern]:
+    """Return the patterns of the folder's file, each with the folder's path and a slash; the root's path is empty."""
+    file = folder / IGNORE_FILE
     lines = file.read_text().splitlines() if file.is_file() else []
-    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    base = "" if folder == root else f"{folder.relative_to(root).as_posix()}/"
+    return [(base, line.strip()) for line in lines if line.strip() and not line.startswith("#")]
 
 
-def _files(root: Path, folder: Path, patterns: list[str], listed: frozenset[str] | None) -> Iterator[tuple[str, Path]]:
+def _files(
+    root: Path, folder: Path, above: list[_Pattern], listed: frozenset[str] | None
+) -> Iterator[tuple[str, Path]]:
+    patterns = above + _patterns(root, folder)
     for entry in os.scandir(folder):
         path = Path(entry.path)
         name = path.relative_to(root).as_posix()
@@ -113,15 +122,15 @@ def _with_folders(files: frozenset[str]) -> frozenset[str]:
     return files | {parent.as_posix() for name in files for parent in PurePosixPath(name).parents}
 
 
-def _ignored(name: str, folder: bool, patterns: list[str]) -> bool:
+def _ignored(name: str, folder: bool, patterns: list[_Pattern]) -> bool:
     base = name.rpartition("/")[2]
     if any(fnmatchcase(base, pattern) for pattern in ALWAYS_IGNORED):
         return True
-    for pattern in patterns:
+    for above, pattern in patterns:
         bare = pattern.rstrip("/")
         if pattern.endswith("/") and not folder:
             continue
-        subject = name if "/" in bare else base
+        subject = name.removeprefix(above) if "/" in bare else base
         if fnmatchcase(subject, bare.lstrip("/")):
             return True
     return False

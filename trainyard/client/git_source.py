@@ -1,5 +1,6 @@
 """Reads the git state of a folder of code: its files, the commit, and the uncommitted changes."""
 
+import os
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,13 @@ def read_git(folder: Path) -> GitSource | None:
         repository=_label(top.strip().rpartition(b"/")[2]),
         ignored=_ignored(folder),
     )
+
+
+def find_work_tree(folder: Path) -> Path | None:
+    """Return the root of the work tree that has files of the folder; None outside of a work tree, or if git ignores
+    the folder."""
+    top = (_git(folder, "rev-parse", "--show-toplevel") or b"").rstrip(b"\n")
+    return Path(os.fsdecode(top)) if top and _files(folder) else None
 
 
 def _files(folder: Path) -> set[str]:

@@ -2,45 +2,49 @@
 
 import os
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from trainyard.client.code_archive import ALWAYS_IGNORED
+from trainyard.client.code_folder import CodeFolder
 from trainyard.client.errors import InvalidRequestError
+from trainyard.client.program_python import is_in_environment
 
 _RESULTS = (
     *("*.log", "build", "dist", "wandb", "mlruns", "runs", "lightning_logs", "checkpoints", "outputs", "logs", "tmp"),
     *(".*", "*.so", "*.o"),
 )
 """Ignored files that programs and tools write, and none reads."""
+_SEARCH_PATHS = frozenset({"PYTHONPATH", "PATH", "LD_LIBRARY_PATH"})
 _SHOWN = 3
 _QUOTED = re.compile(r"['\"]([^'\"\n]{1,1000})['\"]")
 _CODE_FOLDER = re.compile(r"^/.*/(?:attempts/[^/]+/code|job_[0-9a-z]+/work)/")
 
 
-def included_files(folder: Path, paths: Iterable[str | Path]) -> frozenset[str]:
-    """Return the files at paths inside of a folder, or below them, relative to the folder.
+def included_files(folder: CodeFolder, paths: Iterable[str | Path]) -> frozenset[str]:
+    """Return the files at paths, which are relative to the working folder, or below them, relative to the root.
 
     Raises:
-        InvalidRequestError: a path does not exist, or is outside of the folder.
+        InvalidRequestError: a path does not exist, or is outside of the root.
     """
-    root, files = Path(os.path.abspath(folder)), set()
+    root, files = Path(os.path.abspath(folder.root)), set()
     for given in paths:
-        path = Path(os.path.abspath(root / given))
+        path = Path(os.path.abspath(root / folder.start / given))
         if not path.is_relative_to(root) or not path.exists():
             where = "is outside of" if path.exists() else "does not exist in"
-            raise InvalidRequestError(f"{str(given)!r} {where} the folder {str(root)!r}", param="include")
+            shown = str(root) if path.exists() else os.path.abspath(folder.working)
+            raise InvalidRequestError(f"{str(given)!r} {where} the folder {shown!r}", param="include")
         matches = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
         files |= {one.relative_to(root).as_posix() for one in matches}
     return frozenset(files)
 
 
-def ignored_note(ignored: Iterable[str], uploaded: Collection[str]) -> str | None:
+def ignored_note(ignored: Iterable[str], uploaded: Collection[str], folder: CodeFolder) -> str | None:
     """Return a note about ignored files that a program may read; None if there are none.
 
     Args:
-        ignored: Paths that git ignores, relative to the folder; a folder that is ignored as a whole ends in a slash.
+        ignored: Paths that git ignores, relative to the root; a folder that is ignored as a whole ends in a slash.
         uploaded: The files that are uploaded.
     """
     uploaded_paths = {
@@ -50,7 +54,8 @@ def ignored_note(ignored: Iterable[str], uploaded: Collection[str]) -> str | Non
     if not named:
         return None
     more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
-    return f"not uploaded, as git ignores them: {', '.join(named[:_SHOWN])}{more}; upload one with --include PATH"
+    shown = [folder.relative(name) + "/" * name.endswith("/") for name in named[:_SHOWN]]
+    return f"not uploaded, as git ignores them: {', '.join(shown)}{more}; upload one with --include PATH"
 
 
 def _is_result(name: str) -> bool:
@@ -58,7 +63,7 @@ def _is_result(name: str) -> bool:
     return any(fnmatchcase(part, pattern) for part in PurePosixPath(name).parts for pattern in patterns)
 
 
-def missing_file_hint(message: str, folder: Path, uploaded: Collection[str]) -> str | None:
+def missing_file_hint(message: str, folder: CodeFolder, uploaded: Collection[str]) -> str | None:
     """Return why a file that a program did not find is missing there, if the local folder has it; else None.
 
     Args:
@@ -66,39 +71,76 @@ def missing_file_hint(message: str, folder: Path, uploaded: Collection[str]) -> 
         uploaded: The files that were uploaded.
     """
     for path in _QUOTED.findall(message):
-        name = os.path.normpath(_CODE_FOLDER.sub("", path))
-        local = folder / name
-        if os.path.isabs(name) or name in (".", "..") or not local.exists():
+        inside = _CODE_FOLDER.sub("", path)
+        name = os.path.normpath(path if inside == path else folder.relative(inside))
+        if os.path.isabs(name) or name in (".", ".."):
             continue
-        if name.startswith("../"):
+        if not (folder.working / name).exists():
+            if hint := _missing_folder_hint(os.path.dirname(name), folder, uploaded):
+                return hint
+            continue
+        in_code = folder.name_of(name)
+        if in_code is None:
             return (
-                f"{name!r} exists here, outside of the folder {str(folder.absolute())!r} that was uploaded; run from a "
-                "folder that holds both, or read it from a shared folder by its absolute path"
+                f"{name!r} exists here, outside of the folder {os.path.abspath(folder.root)!r} that was uploaded; name "
+                "a folder that holds both with --code, or read it from a shared folder by its absolute path"
             )
-        if name in uploaded or any(one.startswith(f"{name}/") for one in uploaded):
+        if in_code in uploaded or any(one.startswith(f"{in_code}/") for one in uploaded):
             continue
         return (
-            f"{name!r} exists in {str(folder.absolute())!r} and was not uploaded, since git or .trainyardignore "
-            f"excludes it; upload it with --include {name}, or read it from a shared folder by its absolute path"
+            f"{name!r} exists in {os.path.abspath(folder.working)!r} and was not uploaded, since git or "
+            f".trainyardignore excludes it; upload it with --include {name}, or read it from a shared folder by its "
+            "absolute path"
         )
     return None
 
 
-def program_path(argv: Sequence[str], folder: Path) -> tuple[tuple[str, ...], str | None]:
-    """Return the program with a path relative to the folder, if it is inside, and otherwise a note.
+def _missing_folder_hint(path: str, folder: CodeFolder, uploaded: Collection[str]) -> str | None:
+    """Return why a folder is missing in which a program wanted to write, if it exists here; else None."""
+    in_code = folder.name_of(path) if path else None
+    if (
+        in_code is None
+        or not (folder.working / path).is_dir()
+        or any(one.startswith(f"{in_code}/") for one in uploaded)
+    ):
+        return None
+    return (
+        f"the folder {path!r} exists here and not in the job, since no file of it was uploaded; create it in the "
+        f"program: os.makedirs({path!r}, exist_ok=True)"
+    )
+
+
+def relative_entries(variables: Mapping[str, str], folder: CodeFolder, uploaded: Collection[str]) -> dict[str, str]:
+    """Return variables in whose search paths the uploaded folders are relative to the working folder."""
+    folders = {parent.as_posix() for name in uploaded for parent in PurePosixPath(name).parents}
+
+    def relative(entry: str) -> str:
+        name = folder.name_of(entry) if os.path.isabs(entry) else None
+        return folder.relative(name) if name in folders and name is not None else entry
+
+    return {
+        name: os.pathsep.join(map(relative, value.split(os.pathsep))) if name in _SEARCH_PATHS else value
+        for name, value in variables.items()
+    }
+
+
+def program_path(argv: Sequence[str], folder: CodeFolder) -> tuple[tuple[str, ...], str | None]:
+    """Return the program with a path relative to the working folder, if it is in the code, and otherwise a note.
 
     Raises:
-        InvalidRequestError: a relative path leads out of the folder.
+        InvalidRequestError: a relative path leads out of the code.
     """
     if argv[0] == "-m":
         return tuple(argv), None
-    root = Path(os.path.abspath(folder))
-    path = Path(os.path.abspath(root / argv[0]))
-    if path.is_relative_to(root):
-        return (path.relative_to(root).as_posix(), *argv[1:]), None
+    name = folder.name_of(argv[0])
+    if is_in_environment(folder.working / argv[0]):
+        return (os.path.abspath(folder.working / argv[0]), *argv[1:]), None
+    if name is not None:
+        return (folder.relative(name), *argv[1:]), None
     if not os.path.isabs(argv[0]):
         raise InvalidRequestError(
-            f"{argv[0]!r} is outside of the uploaded folder {str(root)!r}; change to its folder, use --code, or name a "
-            "file of the nodes by its absolute path"
+            f"{argv[0]!r} is outside of the uploaded folder {os.path.abspath(folder.root)!r}; change to its folder, "
+            "use --code, or name a file of the nodes by its absolute path"
         )
-    return (str(path), *argv[1:]), f"{path} is outside of the uploaded folder: it must exist at this path on the nodes"
+    path = os.path.normpath(argv[0])
+    return (path, *argv[1:]), f"{path} is outside of the uploaded folder: it must exist at this path on the nodes"

@@ -14,8 +14,12 @@ import yaml
 
 from trainyard.client.errors import InvalidRequestError
 from trainyard.client.program_launchers import LAUNCHER_NAMES, read_launcher
+from trainyard.client.program_notebooks import NOTEBOOK
 from trainyard.client.program_python import PYTHON_NAME
+from trainyard.client.program_refusals import refuse_other_start, refuse_shell_text
 from trainyard.client.program_wrappers import program_position
+from trainyard.contract.base import MAX_SHORT_TEXT
+from trainyard.contract.spec.environment import option_instead
 
 Per = Literal["rank", "node", "job"]
 
@@ -42,7 +46,6 @@ class Program:
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 """The variables that a spec can have; `env` sets others."""
-_SHELL_TEXT = re.compile(r"[\s;|&<>$`]")
 _INTERPRETER_OPTIONS: dict[str, dict[str, str]] = {
     "-u": {},
     "-B": {"PYTHONDONTWRITEBYTECODE": "1"},
@@ -68,20 +71,9 @@ command runs on a single node, and a job has one task per node."""
 _COUNTS = ("nproc_per_node", "num_processes", "num_gpus")
 _COUNTS_OF_MPI = ("np", "n")
 _COUNT_OPTION = re.compile(r"--?(?P<name>[a-z][a-z_-]*)(?:=(?P<value>.*))?")
-_REFUSED = {
-    "srun": "Trainyard starts the processes; give their number: trainyard run --gpus 4 -- python train.py",
-    "sbatch": "Trainyard submits the job itself: run the commands of the script, as in: trainyard run -- bash SCRIPT",
-    "salloc": "Trainyard allocates the GPUs itself, with --gpus and --nodes",
-    "sudo": "a job runs with the rights of your account",
-    "ssh": "Slurm chooses the nodes; use --nodes and --gpus",
-    **dict.fromkeys(
-        ("cd", "source", ".", "export", "alias", "time"),
-        "it is a part of a shell: put the line between quotes after bash -c",
-    ),
-}
 _EXAMPLE = "name a program after `--`, as in: trainyard run --gpus 2 -- python train.py"
-_NOTEBOOK = 'exec jupyter nbconvert --to notebook --execute --output-dir "$TRAINYARD_ARTIFACT_DIR" "$@"'
 _RANKED = 'program=$1; shift; exec {start} "$program" {option}="$LOCAL_RANK" "$@"'
+_RANKED_FILES = [_RANKED.format(start="python", option=option) for option in ("--local_rank", "--local-rank")]
 
 
 def parse_command(command: Sequence[str]) -> Program:
@@ -95,15 +87,29 @@ def parse_command(command: Sequence[str]) -> Program:
     parts, variables = _without_assignments(list(command))
     if not parts:
         raise InvalidRequestError(_EXAMPLE)
-    if len(parts) == 1 and _SHELL_TEXT.search(parts[0]):
-        raise InvalidRequestError(f"this is a line of a shell; use: trainyard run -- bash -c {parts[0]!r}")
+    refuse_shell_text(command)
     program = _resolve(parts)
-    other = [f"{name}={value}" for name, value in variables.items() if not _VARIABLE.fullmatch(name)]
-    if other:
+    return with_variables(replace(program, variables={}), {**program.variables, **variables})
+
+
+def with_variables(program: Program, variables: Mapping[str, str]) -> Program:
+    """Return a program with more variables. `env` sets those that a spec cannot have.
+
+    Raises:
+        InvalidRequestError: the scheduler, the launcher or the service sets a variable; the message names the option.
+    """
+    for name in variables:
+        if reason := option_instead(name):
+            raise InvalidRequestError(f"{name} {reason}")
+    own = {name: value for name, value in variables.items() if _fits_spec(name, value)}
+    if other := [f"{name}={value}" for name, value in variables.items() if name not in own]:
         argv = program.argv if program.is_command else ("python", *program.argv)
         program = replace(program, argv=("env", *other, *argv), is_command=True)
-    own = {name: value for name, value in variables.items() if _VARIABLE.fullmatch(name)}
     return replace(program, variables={**program.variables, **own})
+
+
+def _fits_spec(name: str, value: str) -> bool:
+    return bool(_VARIABLE.fullmatch(name)) and len(value) <= MAX_SHORT_TEXT and value.isprintable()
 
 
 def _without_assignments(parts: list[str]) -> tuple[list[str], dict[str, str]]:
@@ -121,14 +127,28 @@ def _wrapped(wrapper: Sequence[str], inner: list[str]) -> Program:
     """Return a program with its wrapper, which starts it. A launcher in between is replaced all the same."""
     if not inner:
         return Program(tuple(wrapper), is_command=True, per="job")
+    wrapper, variables = _without_settings(wrapper)
+    if PurePosixPath(inner[0]).name == "env":
+        inner, more = _without_assignments(inner)
+        variables |= more
     # `uv run -m pkg.train`
     program = Program(tuple(inner)) if inner[0].startswith("-") else _resolve(inner)
     argv = program.argv
+    if program.is_command or program.distributed:
+        variables = {**program.variables, **variables}
     if not program.is_command:
+        # The options of Python stay in the command.
         argv = ("python", *argv) if program.distributed else tuple(inner)
-    # The options of Python stay in the command.
-    variables = program.variables if program.distributed else {}
     return replace(program, argv=(*wrapper, *argv), is_command=True, variables=variables)
+
+
+def _without_settings(wrapper: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return a wrapper without the variables that it sets, and the variables, if it is an `env` with other options."""
+    parts = [*wrapper]
+    if PurePosixPath(parts[0]).name != "env" or not {"-", "-i", "--ignore-environment", "-S"}.isdisjoint(parts):
+        return parts, {}
+    settings = [part for part in parts[1:] if _ASSIGNMENT.fullmatch(part)]
+    return [part for part in parts if part not in settings], dict(part.split("=", 1) for part in settings)
 
 
 def _resolve(parts: list[str]) -> Program:
@@ -142,9 +162,8 @@ def _resolve(parts: list[str]) -> Program:
     if parts[0].endswith(".py"):
         return Program(_program(parts[0], parts[1:]))
     if parts[0].endswith(".ipynb"):
-        return Program(("sh", "-c", _NOTEBOOK, "sh", *parts), is_command=True, per="job")
-    if advice := _REFUSED.get(name):
-        raise InvalidRequestError(f"{parts[0]!r} cannot be run in a job: {advice}")
+        return Program(("python", "-c", NOTEBOOK, *parts), is_command=True, per="job")
+    refuse_other_start(parts)
     start = ("env", *_ON_THIS_NODE) if name in _MPI else ()
     return Program((*start, *parts), _count(name, parts[1:]), is_command=True, per="job")
 
@@ -224,6 +243,13 @@ def _launched(parts: list[str]) -> Program:
         distributed=True,
         counts_gpus=launched.counts_gpus,
     )
+
+
+def started_file(argv: Sequence[str]) -> str | None:
+    """Return the file that a text of ours starts; None for another command and for a module."""
+    if NOTEBOOK in argv[2:3]:
+        return argv[3]
+    return argv[4] if argv[0] == "sh" and argv[2:3] and argv[2] in _RANKED_FILES else None
 
 
 def with_config(program: Program, folder: Path) -> Program:

@@ -84,6 +84,11 @@ def _of_path(word: str) -> dict[str, Any] | None:
     return _environment_of(path) or {"python": str(path)}
 
 
+def is_in_environment(path: Path) -> bool:
+    """Return whether a program is in a virtual or conda environment, which is not uploaded."""
+    return path.is_file() and _environment_of(Path(os.path.abspath(path))) is not None
+
+
 def _environment_of(path: Path) -> dict[str, Any] | None:
     """Return the field for the virtual or conda environment with this program; None if it is in none."""
     folder = path.parent.parent

@@ -4,26 +4,29 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
+from trainyard.client.code_folder import CodeFolder
 from trainyard.client.errors import InvalidRequestError
 from trainyard.client.git_source import GitSource
-from trainyard.client.left_out import program_path
-from trainyard.client.program_command import Per, Program, parse_command, with_config
+from trainyard.client.left_out import program_path, relative_entries
+from trainyard.client.program_command import Per, Program, parse_command, with_config, with_variables
+from trainyard.client.program_files import module_note, named_program, require_files
+from trainyard.client.program_notebooks import output_notebook
 from trainyard.client.program_python import ProgramPython
+from trainyard.client.program_wrappers import program_position
 from trainyard.contract.base import MAX_DISPLAY_NAME
 from trainyard.contract.spec.sections import WarningSignal
-from trainyard.contract.spec.user_code import expected_code_files, program_name
+from trainyard.contract.spec.user_code import program_name
 
 _TIME = re.compile(
     r"(?:(?P<days>\d{1,3})-)?(?P<hours>\d{1,3}):(?P<minutes>\d{2})(?::\d{2})?|(?P<number>\d{1,6})(?P<unit>[mhd])"
 )
 _UNIT_MINUTES = {"m": 1, "h": 60, "d": 24 * 60}
 _SIGNAL = re.compile(r"(?P<name>[A-Za-z0-9]+)(?:@(?P<number>\d{1,6})(?P<unit>[smh]?))?")
-_SHELLS = frozenset({"sh", "bash", "zsh", "dash", "ksh", "fish"})
 _UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
@@ -42,10 +45,10 @@ class ProgramOptions:
     name: str | None = None
     project: str | None = None
     """None: the name of the git repository that has the folder."""
-    code: str | Path = Path()
-    """The folder to upload."""
+    code: str | Path | None = None
+    """The folder to upload, in which the program starts. None: see `code_folder`."""
     include: Sequence[str | Path] = ()
-    """Files and folders in it that are uploaded although git ignores them."""
+    """Files and folders that are uploaded although git ignores them."""
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Sequence[str] = ()
     """Names of secrets at the service, which become environment variables."""
@@ -65,20 +68,28 @@ class ProgramOptions:
 
 
 def program_spec(
-    command: Sequence[str], options: ProgramOptions, source: GitSource | None, python: ProgramPython
+    program: Program,
+    options: ProgramOptions,
+    source: GitSource | None,
+    python: ProgramPython,
+    folder: CodeFolder,
+    uploaded: Collection[str],
 ) -> dict[str, Any]:
-    """Return the spec that runs the command, without the digest of its code.
+    """Return the spec that runs the program, without the digest of its code.
 
     Args:
         source: The git state of the folder, if it is in a work tree.
         python: The Python that runs the program.
+        folder: The folder of the code.
+        uploaded: The files of the folder that are uploaded.
 
     Raises:
-        InvalidRequestError: the command or an option is not understood, or the folder lacks the program.
+        InvalidRequestError: an option is not understood.
     """
-    program, _ = read_program(command, Path(options.code))
-    variables = {**program.variables, **options.env}
-    environment = {**python.fields, "variables": variables, "secrets": list(options.secrets) or None}
+    name = options.name or _name_of(program)
+    variables = relative_entries({**program.variables, **options.env}, folder, uploaded)
+    program = with_variables(replace(program, variables={}), variables)
+    environment = {**python.fields, "variables": {**program.variables}, "secrets": list(options.secrets) or None}
     signal = parse_signal(options.signal) if options.signal is not None else None
     limits = {
         "partition": options.partition,
@@ -86,17 +97,18 @@ def program_spec(
     }
     if options.per:
         program = replace(program, per=options.per)
+    keep = [*options.keep, *filter(None, [output_notebook(program.argv)])]
     size = _size(program, options.gpus, options.nodes)
     return _without_empty(
         {
             "version": 1,
-            "name": options.name or program_name(program.argv),
+            "name": name,
             "project": options.project or (source.repository[:MAX_DISPLAY_NAME] or None if source else None),
             "task": "script",
             "argv": list(program.argv),
             "resume_argv": _split(options.resume_flag) if options.resume_flag else None,
-            "keep": list(options.keep) or None,
-            "launch": _launch(program, size["gpus"]) or None,
+            "keep": keep or None,
+            "launch": _launch(program, size["gpus"], folder) or None,
             "after": list(options.after) or None,
             "gpus": size.pop("gpus"),
             "resources": _without_empty(size | limits),
@@ -105,6 +117,14 @@ def program_spec(
             "metadata": source.labels if source else {},
         }
     )
+
+
+def _name_of(program: Program) -> str:
+    """Return a name for the job of a program, also behind a wrapper such as `env A=1` or `uv run`."""
+    kind, named = named_program(program)
+    if kind:
+        return program_name(("-m", named) if kind == "module" else (named,))
+    return program_name(program.argv[program_position(program.argv) :] or program.argv)
 
 
 def parse_minutes(text: str) -> int:
@@ -148,9 +168,11 @@ def _split(text: str) -> list[str]:
         raise InvalidRequestError(f"{text!r} cannot be split into arguments: {error}", param="resume_flag") from None
 
 
-def _launch(program: Program, gpus: int) -> dict[str, Any]:
+def _launch(program: Program, gpus: int, folder: CodeFolder) -> dict[str, Any]:
     """Return the fields of `launch` that differ from their defaults."""
     fields: dict[str, Any] = {"mode": "exec"} if program.is_command else {}
+    if folder.start:
+        fields["folder"] = folder.start
     if program.per != "rank":
         fields["per"] = program.per
     is_single = gpus == 1 or program.per == "job"
@@ -187,37 +209,28 @@ def _without_empty(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None and value != {}}
 
 
-def read_program(command: Sequence[str], folder: Path) -> tuple[Program, str | None]:
+def read_program(command: Sequence[str], folder: CodeFolder) -> tuple[Program, str | None]:
     """Return the program of the command, and a note about where it must be if the folder does not have it.
-
-    A module may be installed on the nodes instead of being in the folder.
 
     Raises:
         InvalidRequestError: the command is not understood, or the folder lacks the program.
     """
-    if not folder.is_dir():
-        raise InvalidRequestError(f"there is no folder {str(folder.absolute())!r}", param="code")
-    program = with_config(parse_command(command), folder)
+    if not folder.root.is_dir():
+        raise InvalidRequestError(f"there is no folder {os.path.abspath(folder.root)!r}", param="code")
+    working = folder.working
+    program = with_config(parse_command(command), working)
     if program.is_command and "/" not in program.argv[0]:
-        _require_script(program.argv, folder)
-        return program, None
+        if (working / program.argv[0]).is_file() and shutil.which(program.argv[0]) is None:
+            message = f"{program.argv[0]!r} is a file of the folder, as which its name is ./{program.argv[0]}"
+            raise InvalidRequestError(message, param="command")
+        require_files(program, folder)
+        return program, module_note(program, folder)
     argv, note = program_path(program.argv, folder)
     if program.is_command and "/" not in argv[0]:
         argv = (f"./{argv[0]}", *argv[1:])
-    if program.is_command and (folder / argv[0]).is_file() and not os.access(folder / argv[0], os.X_OK):
+    if program.is_command and (working / argv[0]).is_file() and not os.access(working / argv[0], os.X_OK):
         message = f"{argv[0]!r} is not executable; use chmod +x, or name the program that reads it, such as bash"
         raise InvalidRequestError(message, param="command")
-    expected = expected_code_files({"task": "script", "argv": argv})
-    if argv[0] != "-m" and expected and not any((folder / file).is_file() for file in expected):
-        raise InvalidRequestError(f"there is no file {expected[0]!r} in {str(folder.absolute())!r}", param="code")
-    return replace(program, argv=argv), note
-
-
-def _require_script(argv: Sequence[str], folder: Path) -> None:
-    """Refuse a file that is named like a program of the search path, and a shell whose script the folder lacks."""
-    if (folder / argv[0]).is_file() and shutil.which(argv[0]) is None:
-        message = f"{argv[0]!r} is a file of the folder, as which its name is ./{argv[0]}"
-        raise InvalidRequestError(message, param="command")
-    script = next(iter(argv[1:2]), "-")
-    if argv[0] in _SHELLS and not script.startswith(("-", "/")) and not (folder / script).is_file():
-        raise InvalidRequestError(f"there is no file {script!r} in {str(folder.absolute())!r}", param="code")
+    program = replace(program, argv=argv)
+    require_files(program, folder)
+    return program, note or module_note(program, folder)

@@ -11,14 +11,19 @@ from typing import Any, TypedDict, Unpack
 from trainyard.client._sync.client import Client
 from trainyard.client._sync.handle import JobHandle
 from trainyard.client.code_archive import CodeArchive, pack
+from trainyard.client.code_folder import CodeFolder, code_folder
 from trainyard.client.errors import InvalidRequestError
-from trainyard.client.git_source import read_git
+from trainyard.client.git_source import GitSource, read_git
 from trainyard.client.left_out import ignored_note, included_files
 from trainyard.client.program_command import Per
+from trainyard.client.program_files import require_uploaded
 from trainyard.client.program_launchers import unread_config_note
 from trainyard.client.program_python import choose_python
 from trainyard.client.program_spec import ProgramOptions, program_spec, read_program
 from trainyard.client.references import split_end
+from trainyard.contract.problems import Problem, SpecError
+
+_THIS_FOLDER = ". `--code .` uploads the current folder alone"
 
 
 class ProgramKeywords(TypedDict, total=False):
@@ -31,7 +36,7 @@ class ProgramKeywords(TypedDict, total=False):
     time: str | None
     name: str | None
     project: str | None
-    code: str | Path
+    code: str | Path | None
     include: Sequence[str | Path]
     env: Mapping[str, str]
     secrets: Sequence[str]
@@ -62,8 +67,9 @@ def run(command: str | Sequence[str], *, client: Client | None = None, **options
         time: time limit, such as `90m`, `4h`, `2d` or `1-12:00`.
         name: display name of the job; default: the program's.
         project: project of the job; default: the name of the git repository that has the folder.
-        code: the folder to upload; default: the current folder.
-        include: files and folders in it that are uploaded although git ignores them.
+        code: the folder to upload, in which the program starts; default: the git repository of the current folder, in
+            which it starts in the current folder, or the current folder.
+        include: files and folders that are uploaded although git ignores them.
         env: environment variables.
         secrets: names of secrets at the service, which become environment variables.
         venv: folder of a virtual environment on the nodes.
@@ -98,6 +104,7 @@ class PreparedProgram:
     document: Mapping[str, Any]
     """Its spec, without the digest of its code."""
     archive: CodeArchive
+    folder: CodeFolder
     notes: tuple[str, ...]
     """Notes for the user."""
 
@@ -108,10 +115,26 @@ class PreparedProgram:
         return client.submit({**self.document, **after, "code": client.upload(self.archive)})
 
 
+def _packed(folder: CodeFolder, source: GitSource | None) -> CodeArchive:
+    """Return the archive of the code.
+
+    Raises:
+        SpecError: as `pack`; of a whole repository, with the way to upload a part of it.
+    """
+    try:
+        return pack(folder.root, source=source)
+    except SpecError as error:
+        if not folder.start:
+            raise
+        raise SpecError(
+            [Problem(param=one.param, message=f"{one.message}{_THIS_FOLDER}") for one in error.problems]
+        ) from None
+
+
 def prepare_program(command: Sequence[str], options: ProgramOptions) -> PreparedProgram:
     """Return the spec and the archive of a program, without a request; raises as `run` does."""
-    folder = Path(options.code)
-    source = read_git(folder)
+    folder = code_folder(options.code)
+    source = read_git(folder.root)
     python = choose_python(
         command,
         venv=options.venv,
@@ -120,15 +143,16 @@ def prepare_program(command: Sequence[str], options: ProgramOptions) -> Prepared
         variables=os.environ,
         own_prefix=Path(sys.prefix),
     )
-    document = program_spec(command, options, source, python)
-    _, outside = read_program(command, folder)
+    program, outside = read_program(command, folder)
     included = included_files(folder, options.include)
     if source:
         source = replace(source, files=source.files | included)
-    archive = pack(folder, source=source)
+    archive = _packed(folder, source)
     if included and not included & archive.names:
         message = f"{min(included)!r} is excluded by .trainyardignore, or is a file that is never uploaded"
         raise InvalidRequestError(message, param="include")
-    ignored = ignored_note(source.ignored, archive.names) if source else None
-    notes = (python.note, unread_config_note(command, os.environ), outside, ignored)
-    return PreparedProgram(document, archive, tuple(note for note in notes if note))
+    require_uploaded(program, folder, archive.names)
+    ignored = ignored_note(source.ignored, archive.names, folder) if source else None
+    document = program_spec(program, options, source, python, folder, archive.names)
+    notes = (python.note, unread_config_note(command, os.environ), folder.note, outside, ignored)
+    return PreparedProgram(document, archive, folder, tuple(note for note in notes if note))

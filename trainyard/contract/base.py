@@ -84,7 +84,8 @@ DisplayName = Annotated[str, StringConstraints(min_length=1, max_length=MAX_DISP
 """A single line of text, for display; it is never passed to the scheduler. Characters that change the direction of
 writing, or are invisible, could make it look like another name."""
 
-ShortText = Annotated[str, StringConstraints(max_length=512, pattern=CONTROL_FREE_PATTERN)]
+MAX_SHORT_TEXT = 512
+ShortText = Annotated[str, StringConstraints(max_length=MAX_SHORT_TEXT, pattern=CONTROL_FREE_PATTERN)]
 
 MAX_SPEC_SECRETS = 16
 

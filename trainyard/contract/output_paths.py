@@ -27,10 +27,20 @@ _CHECKPOINTS = frozenset(
 )
 
 
-def output_paths(keep: Iterable[str]) -> tuple[str, ...]:
-    """Return the paths that a spec names and the usual paths, without paths below another of them."""
-    paths = sorted({*keep, *USUAL_OUTPUT})
+def output_paths(keep: Iterable[str], folder: str = "") -> tuple[str, ...]:
+    """Return the paths that a spec names and the usual paths, without paths below another of them.
+
+    Args:
+        folder: The folder in which the program starts, which has these paths. The root of the code has the usual ones
+            too.
+    """
+    paths = sorted({*named_paths((*keep, *USUAL_OUTPUT), folder), *USUAL_OUTPUT})
     return tuple(path for path in paths if not is_output(path, (other for other in paths if other != path)))
+
+
+def named_paths(keep: Iterable[str], folder: str) -> list[str]:
+    """Return paths in the folder in which the program starts, relative to the root of the code."""
+    return [f"{folder}/{path}" if folder else path for path in keep]
 
 
 def is_output(path: str, paths: Iterable[str]) -> bool:

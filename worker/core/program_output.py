@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
-from trainyard.contract.output_paths import is_checkpoint_file, is_output, output_paths
+from trainyard.contract.output_paths import is_checkpoint_file, is_output, named_paths, output_paths
 
 log = logging.getLogger(__name__)
 
@@ -17,19 +17,20 @@ _MAX_FILES = 10_000
 """Maximum files to look at below a path."""
 
 
-def take_output(layout: AttemptLayout, keep: Sequence[str]) -> None:
+def take_output(layout: AttemptLayout, keep: Sequence[str], folder: str = "") -> None:
     """Move the program's files from earlier attempts to this attempt, whose code is complete; record their paths.
 
     An earlier attempt's file or folder replaces the uploaded file at its path, which the earlier attempt had too.
 
     Args:
         keep: The paths that the spec names, in addition to the usual ones.
+        folder: The folder in which the program starts.
 
     Raises:
         OSError: The files cannot be moved. The next attempt finds each path in either folder.
     """
     sources, moved = _sources(layout), []
-    paths = output_paths(keep)
+    paths = output_paths(keep, folder)
     for path in paths:
         source = next((code / path for code in sources if os.path.lexists(code / path)), None)
         if source is None:
@@ -41,7 +42,7 @@ def take_output(layout: AttemptLayout, keep: Sequence[str]) -> None:
         moved.append(path)
     if moved:
         log.info("the working directory has what earlier attempts left in %s", ", ".join(moved))
-    record = {"paths": paths, "named": list(keep), "moved": moved, "inode": layout.code.stat().st_ino}
+    record = {"paths": paths, "named": named_paths(keep, folder), "moved": moved, "inode": layout.code.stat().st_ino}
     write_atomic(layout.output, json.dumps(record))
 
 

@@ -3,7 +3,7 @@
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,14 @@ _OWN_LINE = re.compile(r"[-\d]{10} [:\d]{8}\+\d{4} INFO rank \d+, attempt ")
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
 _FRAME = re.compile(r'^\s*File "(?P<path>[^"]*)", line (?P<line>\d+), in (?P<function>.*)$')
 _TRACEBACK = "Traceback (most recent call last):"
+_IN_CELL = re.compile(
+    r"An error occurred while executing the following cell:\n-{10,}\n(?P<source>.*?)\n-{10,}\n"
+    r'|Exception encountered at "In \[[\d ]+\]":',
+    re.DOTALL,
+)
+_CELL_TRACEBACK = re.compile(r"^(?P<type>[A-Za-z_][\w.]*) +Traceback \(most recent call last\)$", re.MULTILINE)
+_CELL_NUMBER = re.compile(r"^ *(?:Cell |Input )?In ?\[(\d+)\], line (\d+)", re.MULTILINE)
+_CELL_LINE = re.compile(r"^-+> \d+ (.*)$", re.MULTILINE)
 _WITH_DIGITS = re.compile(r"\w*\d\w*")
 _SIGNATURE_LINES = 8
 _ABORTED = "terminate called without an active exception"
@@ -57,6 +65,13 @@ class ProgramError:
     message: str
     related: tuple[tuple[str, str], ...] = ()
     """The names of its base classes, its causes and the exceptions of its group, each with its message."""
+    cell: str = ""
+    """The cell of a notebook, and its text."""
+
+    @property
+    def shown(self) -> str:
+        """The message for users."""
+        return f"{self.message}{self.cell}"
 
 
 def read_tail(log: Path, start: int = 0) -> str:
@@ -81,12 +96,13 @@ def error_of(end: RankExit, tail: str) -> ProgramError | None:
     if exception := end.hook.get("exception"):
         return _recorded(exception)
     if end.hook:
-        text = end.hook.get("exit")
+        # Python ends with 1 after it has printed the text of a SystemExit.
+        text = end.hook.get("exit") if end.exitcode == 1 else None
         return None if text is None else ProgramError("SystemExit", str(text))
     if end.message:
         name, _, message = end.message.partition(":")
         return ProgramError(name, message.strip()) if _NAME.fullmatch(name) else find_error(end.message)
-    return find_error(tail)
+    return notebook_error(tail.rpartition(_TRACEBACK)[2]) or find_error(tail)
 
 
 def _recorded(exception: Mapping[str, Any]) -> ProgramError:
@@ -95,6 +111,8 @@ def _recorded(exception: Mapping[str, Any]) -> ProgramError:
     related = [(str(name), str(one.get("message", ""))) for one in described for name in one.get("bases", ())]
     message = "\n".join([str(exception.get("message", "")), *map(str, exception.get("notes", ()))])
     type_ = str(exception.get("type", "Exception"))
+    if in_notebook := notebook_error(clean(message)):
+        return replace(in_notebook, related=((type_, ""),))
     # Pools and loaders raise an exception whose message has the traceback of their worker.
     if inner := _quoted(message):
         return ProgramError(*inner, ((type_, message), *related))
@@ -107,6 +125,26 @@ def _quoted(message: str) -> tuple[str, str] | None:
     lines = [line for line in text.splitlines() if line and not line.startswith(" ")] if header else []
     match = re.fullmatch(r"([A-Za-z_][\w.]*)(?:: ?(.*))?", lines[0]) if lines else None
     return (match[1], "\n".join([match[2] or "", *lines[1:]]).strip()) if match else None
+
+
+def notebook_error(text: str) -> ProgramError | None:
+    """Return the exception of a notebook's cell, with the cell, from the message of nbconvert or papermill."""
+    match = _IN_CELL.search(text)
+    if match is None:
+        return None
+    report = text[match.end() :]
+    header = _CELL_TRACEBACK.search(report)
+    line = next(
+        (line for line in reversed(report.splitlines()) if header and f"{line}:".startswith(f"{header['type']}:")), None
+    )
+    error = find_error(report) if line is None else ProgramError(*(line.partition(": ")[::2]))
+    number, code = _CELL_NUMBER.search(report), _CELL_LINE.search(report)
+    if error is None:
+        return None
+    at = f"cell {number[1]}, line {number[2]}" if number else "a cell"
+    at += f": {code[1].strip()}" if code else ""
+    source = match["source"]
+    return replace(error, cell=f" (in {at})" + (f"\n\n{source.strip()}" if source else ""))
 
 
 def find_error(text: str) -> ProgramError | None:

@@ -7,6 +7,7 @@ of torchrun, in the form of `@record`, with more in `trainyard`.
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import json
 import os
@@ -25,12 +26,15 @@ _FLUSH_SECONDS = 5
 """Seconds to flush writers. A writer whose disk does not answer must not delay the program's end further."""
 _MAX_TEXT = 60_000
 _MAX_PARTS = 20
+_HAS_VARARGS = 0x04
+_MAX_STREAMS = 10
+"""Streams that a text for stderr passes through, at most."""
 
 
 def install() -> None:
     """Record the exception that ends this process, if it is a rank."""
     if os.environ.pop(RECORD, None) and os.environ.get(ERROR_FILE):
-        state = {"pid": os.getpid(), "exit": None}
+        state = {"pid": os.getpid(), "exit": None, "coded": False}
         _remember_exits(state)
         # The function that is registered first runs last.
         atexit.register(_record, os.environ[ERROR_FILE], state)
@@ -131,15 +135,50 @@ def _text(value: object) -> str:
 
 
 def _remember_exits(state: dict[str, Any]) -> None:
-    """Remember the text of `sys.exit(text)`, which Python only prints."""
-    leave = sys.exit
+    """Remember the text of `sys.exit(text)` and `raise SystemExit(text)`, which Python only prints.
+
+    Python prints the text when no code of the program runs any more.
+    """
+    leave, stream, thread = sys.exit, sys.stderr, _thread.get_ident()
 
     def exit(status: Any = None) -> None:
-        if status is not None and not isinstance(status, int):
-            state["exit"] = _text(status)
+        state["coded"] = status is None or isinstance(status, int)
+        state["exit"] = None if state["coded"] else _text(status)
         leave(status)
 
+    def write(text: str) -> int:
+        if state["exit"] is None and not state["coded"] and _thread.get_ident() == thread:
+            state["exit"] = _text_of_python(sys._getframe(), text)
+        return written(text)
+
     sys.exit = exit  # type: ignore[assignment]
+    if stream is not None:
+        written = stream.write
+        stream.write = write  # type: ignore[method-assign]
+
+
+def _text_of_python(frame: Any, text: str) -> str | None:
+    """Return the text that Python itself writes; None while the program runs.
+
+    Args:
+        frame: The frame of the stream's `write`. Streams that replace stderr may have called it.
+        text: What that `write` gets.
+    """
+    for _ in range(_MAX_STREAMS):
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    code = frame.f_code
+    if frame.f_back is not None or code.co_name == "<module>":
+        return None
+    # A function that Python calls at the end for another purpose does not get the text.
+    number = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & _HAS_VARARGS)
+    for name in code.co_varnames[:number]:
+        value = frame.f_locals.get(name)
+        for given in value if isinstance(value, tuple) else (value,):
+            if isinstance(given, str) and given.strip() and (given in text or text in given):
+                return given[:_MAX_TEXT]
+    return None
 
 
 def _record(path: str, state: dict[str, Any]) -> None:

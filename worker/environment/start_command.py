@@ -13,6 +13,7 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127
 
 def main(command: list[str]) -> None:
     """Execute the command. `python` is the interpreter of this process; its folder is the first of the search path."""
+    command = set_variables(command)
     own = os.path.dirname(os.path.abspath(sys.executable))
     others = [folder for folder in os.environ.get("PATH", os.defpath).split(os.pathsep) if folder != own]
     os.environ["PATH"] = os.pathsep.join([own, *others])
@@ -33,6 +34,31 @@ def main(command: list[str]) -> None:
     except OSError as error:
         print(f"{command[0]!r} cannot be executed: {error.strerror}", file=sys.stderr)
         sys.exit(NOT_EXECUTABLE)
+
+
+def without_variables(command: list[str]) -> list[str]:
+    """Return the command without `env` and the variables before it. An `env` with options stays."""
+    if os.path.basename(command[0]) != "env":
+        return command
+    rest = command[1:]
+    while rest and rest[0].find("=") > 0:
+        rest = rest[1:]
+    return command if not rest or rest[0].startswith("-") else rest
+
+
+def set_variables(command: list[str]) -> list[str]:
+    """Set the variables that `env` would set, and return the rest of the command.
+
+    PYTHONPATH keeps the folder of the launcher as its first entry, since the program's hook is there.
+    """
+    rest = without_variables(command)
+    for name, _, value in (word.partition("=") for word in command[1 : len(command) - len(rest)]):
+        if name == "PYTHONPATH":
+            first, *others = os.environ.get(name, "").split(os.pathsep)
+            own = [os.path.abspath(entry) for entry in value.split(os.pathsep)] if value else []
+            value = os.pathsep.join(filter(None, [first, *own, *others]))
+        os.environ[name] = value
+    return rest
 
 
 if __name__ == "__main__":

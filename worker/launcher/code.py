@@ -8,10 +8,10 @@ import os
 import shutil
 import tarfile
 import time
-from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from trainyard.contract.layout import AttemptLayout, RunLayout
+from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.spec.user_code import MAX_CODE_BYTES, code_archive, runs_uploaded_file
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import ExitReason, FinishRecord
@@ -61,7 +61,7 @@ def prepare_code(layout: AttemptLayout, launch: LaunchDocument, execution: int) 
     """
     is_script = launch.spec.task == "script"
     if is_script and layout.output.is_file():
-        return _make_work(layout, launch.spec.keep, execution)
+        return _make_work(layout, launch.spec, execution)
     try:
         _unpack_code(layout, launch)
     except CodeError as error:
@@ -72,13 +72,13 @@ def prepare_code(layout: AttemptLayout, launch: LaunchDocument, execution: int) 
         reason: ExitReason = "disk_full" if error.errno in DISK_ERRORS else "error"
         message = f"the code cannot be unpacked: {error}"
         return not_started(layout, execution, message, type_=type(error).__name__, reason=reason)
-    return _make_work(layout, launch.spec.keep, execution) if is_script else None
+    return _make_work(layout, launch.spec, execution) if is_script else None
 
 
-def _make_work(layout: AttemptLayout, keep: Sequence[str], execution: int) -> FinishRecord | None:
+def _make_work(layout: AttemptLayout, spec: TrainingSpec, execution: int) -> FinishRecord | None:
     try:
         if not layout.output.is_file():
-            take_output(layout, keep)
+            take_output(layout, spec.keep, spec.start_folder)
         enter_work(layout)
     except OSError as error:
         message = f"the working directory of the attempt before cannot be moved: {error}"
@@ -101,12 +101,23 @@ def _unpack_code(layout: AttemptLayout, launch: LaunchDocument) -> None:
     spec = launch.spec
     if spec.code is None:
         layout.code.mkdir(exist_ok=True)
-        return
-    runs = RunLayout(layout.root.parent.parent).root.parent
-    unpack(code_archive(runs, spec.code), spec.code, layout.code)
+    else:
+        runs = RunLayout(layout.root.parent.parent).root.parent
+        unpack(code_archive(runs, spec.code), spec.code, layout.code)
+    start = layout.code / spec.start_folder
+    try:
+        start.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise CodeError(f"`{spec.start_folder}`, in which the program starts, is a file of the uploaded code") from None
     argv = spec.argv
-    if argv and runs_uploaded_file(argv, runs_command=spec.runs_command) and not (layout.code / argv[0]).is_file():
-        raise CodeError(f"argv: there is no file `{argv[0]}` in the uploaded folder")
+    if (
+        spec.code is not None
+        and argv
+        and runs_uploaded_file(argv, runs_command=spec.runs_command)
+        and not (start / argv[0]).is_file()
+    ):
+        folder = f"folder `{spec.start_folder}` of the uploaded code" if spec.start_folder else "uploaded folder"
+        raise CodeError(f"there is no file `{argv[0]}` in the {folder}")
 
 
 def unpack(archive: Path, digest: str, folder: Path, *, limit: int = MAX_CODE_BYTES) -> None:

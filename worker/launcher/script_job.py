@@ -79,7 +79,7 @@ def _describe(layout: AttemptLayout, rank_exit: RankExit, execution: int) -> Ran
         unnamed += f"; the last line of its output: {line}"
     return describe_foreign_error(
         error.type if error else UNNAMED_FAILURE,
-        error.message if error else unnamed,
+        error.shown if error else unnamed,
         traceback=_shown_output(rank_exit.traceback, tail, is_hooked=bool(rank_exit.hook)),
         rank=rank_exit.rank,
         execution=execution,

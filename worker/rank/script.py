@@ -6,14 +6,12 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import NoReturn
 
 from trainyard.contract.layout import AttemptLayout, RunLayout
-from trainyard.contract.spec.environment import is_of_torchrun
+from trainyard.contract.spec.environment import is_of_torchrun, program_variables
 from trainyard.contract.spec.prerequisites import prerequisite_runs
 from trainyard.contract.spec.training_spec import TrainingSpec
-from trainyard.contract.spec.user_code import runs_uploaded_file
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import EventsBatch, WorkerEvent
 from trainyard.contract.wire.spool import format_record
@@ -24,7 +22,7 @@ from worker.environment import start_command
 from worker.environment.program_hook import ERROR_FILE, RECORD
 from worker.environment.rank_command import RankCommand, execute
 from worker.environment.select import rank_environment
-from worker.environment.start_command import PYTHON_NAME
+from worker.environment.start_command import PYTHON_NAME, without_variables
 from worker.trackers.variables import tracker_variables
 
 ARTIFACTS = "TRAINYARD_ARTIFACT_DIR"
@@ -38,11 +36,11 @@ def exec_script(layout: AttemptLayout, launch: LaunchDocument, execution: int) -
     """Execute the spec's program in this process."""
     if os.environ["RANK"] == "0" and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):
         write_restart_event(layout, launch, execution)
-    folder = layout.work
+    folder = layout.work / launch.spec.start_folder
     os.chdir(folder)
     variables = script_variables(os.environ, layout, launch.spec)
     resume = resume_arguments(launch.spec.resume_argv, variables[CHECKPOINTS]) if variables[RESUMED] == "1" else []
-    program = [*arguments(launch.spec, folder), *resume]
+    program = [*arguments(launch.spec), *resume]
     page = f"{(launch.public_url or launch.service_url).rstrip('/')}/jobs/{launch.job_id}"
     variables |= tracker_variables(variables, execution, page)
     if not launch.is_distributed:
@@ -74,14 +72,18 @@ def write_restart_event(layout: AttemptLayout, launch: LaunchDocument, execution
     layout.spool_file(execution).write_bytes(record)
 
 
-def arguments(spec: TrainingSpec, folder: Path) -> list[str]:
-    """Return the arguments of the interpreter that run the program."""
-    first, *rest = spec.argv or ("",)
-    if runs_uploaded_file((first,), runs_command=spec.runs_command):
-        first = str(folder / first)
+def arguments(spec: TrainingSpec) -> list[str]:
+    """Return the arguments of the interpreter that run the program in its working directory.
+
+    The program finds the path in `sys.argv[0]`, which is relative as in a shell.
+    """
+    program, variables = [*(spec.argv or ("",))], program_variables(spec)
+    if not spec.runs_command and not variables:
+        return program
     # Without the site's modules, the hook of exceptions is left to the command, which may be Python itself.
-    start = ["-I", "-S", "-c", inspect.getsource(start_command)] if spec.runs_command else []
-    return [*start, first, *rest]
+    start = ["-I", "-S", "-c", inspect.getsource(start_command)]
+    setting = ["env", *(f"{name}={value}" for name, value in variables.items())] if variables else []
+    return [*start, *setting, *([] if spec.runs_command else ["python"]), *program]
 
 
 def resume_arguments(argv: Sequence[str], checkpoints: str) -> list[str]:
@@ -102,6 +104,6 @@ def script_variables(base: Mapping[str, str], layout: AttemptLayout, spec: Train
     own |= {name: str(folder) for name, folder in folders.items()}
     earlier = prerequisite_runs(spec.after, run.root.parent)
     own |= {AFTER: os.pathsep.join(map(str, earlier))} if earlier else {}
-    if not spec.runs_command or PYTHON_NAME.fullmatch((spec.argv or ("",))[0]):
+    if not spec.runs_command or PYTHON_NAME.fullmatch(without_variables([*(spec.argv or ("",))])[0]):
         own[RECORD] = "1"
     return {**inherited, **watchdog, **own, "PYTHONUNBUFFERED": "1"}

@@ -37,6 +37,25 @@ export function number(value, digits = 4) {
 /** @param {string} text */
 const withoutTrailingZeros = (text) => (text.includes(".") ? text.replace(/\.?0+$/, "") : text);
 
+/** Types of failures whose message says it all, as in `trainyard.contract.wire.reports`. */
+const PLAIN_FAILURES = new Set([
+  "ScriptFailed",
+  "SystemExit",
+  "CodeError",
+  "EnvironmentRejected",
+  "LaunchFailed",
+  "NotStarted",
+  "RankFailed",
+]);
+
+/**
+ * What a failure is shown as.
+ *
+ * @param {{ type: string, message: string }} failure
+ */
+export const failureText = ({ type, message }) =>
+  PLAIN_FAILURES.has(type) ? message.trim() : `${type}: ${message.trim()}`;
+
 /** The units of charts: a value of bytes times `scale` is in `unit`. */
 export const GIBI = { unit: "GiB", scale: 2 ** -30 };
 export const MEBI_PER_SECOND = { unit: "MiB/s", scale: 2 ** -20 };

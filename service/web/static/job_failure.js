@@ -2,7 +2,7 @@
 
 import { urlOf } from "./address.js";
 import { query } from "./api.js";
-import { specValue } from "./format.js";
+import { failureText, specValue } from "./format.js";
 import { byId, make, maybeById, setMessage, setText, within } from "./page.js";
 
 /**
@@ -55,7 +55,7 @@ export function showFailure(job) {
   if (!error) return;
   const { frame, is_traceback: isTraceback, last_lines: lines, fixes } = failureSummary(job);
   setText(byId("failure-title"), failureTitle(error));
-  setMessage(byId("failure-message"), `${error.type}: ${error.message}`);
+  setMessage(byId("failure-message"), failureText(error));
   byId("failure-frame").hidden = !frame;
   setText(byId("failure-place"), frame ? `${frame.file}, line ${frame.line}, in ${frame.function}` : "");
   byId("failure-source").hidden = !frame?.source;

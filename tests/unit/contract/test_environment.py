@@ -8,6 +8,7 @@ from trainyard.contract.spec.environment import (
     describe_restricted,
     forbidden_variables,
     ineffective_patterns,
+    program_variables,
     rank_variables,
     reserved_reason,
     restricted_variables,
@@ -144,16 +145,16 @@ class TestForbiddenVariables:
             ("TRAINYARD_ATTEMPT", "is reserved for the service"),
             ("TRAINYARD_DATABASE_URL", "is reserved for the service"),
             ("PATH", "is reserved for the service"),
-            ("SLURM_JOB_ID", "is reserved for the scheduler"),
-            ("SBATCH_EXPORT", "is reserved for the scheduler"),
-            ("SUBMITIT_EXECUTOR", "is reserved for the scheduler"),
+            ("SLURM_JOB_ID", "is reserved for the scheduler, whose options are in `resources`"),
+            ("SBATCH_EXPORT", "is reserved for the scheduler, whose options are in `resources`"),
+            ("SUBMITIT_EXECUTOR", "is reserved for the scheduler, whose options are in `resources`"),
             (
                 "CUDA_VISIBLE_DEVICES",
                 "is set from the GPUs of the allocation, which `gpus` and `resources` request",
             ),
-            ("RANK", "is set by torchrun for each rank"),
-            ("MASTER_ADDR", "is set by torchrun for each rank"),
-            ("TORCHELASTIC_RUN_ID", "is set by torchrun for each rank"),
+            ("RANK", "is set by torchrun for each rank, from `gpus` and `resources`"),
+            ("MASTER_ADDR", "is set by torchrun for each rank, from `gpus` and `resources`"),
+            ("TORCHELASTIC_RUN_ID", "is set by torchrun for each rank, from `gpus` and `resources`"),
             ("LD_PRELOAD", "changes which code runs"),
             ("PYTHONPATH", "changes which code runs"),
             ("PYTHONHOME", "changes which code runs"),
@@ -165,6 +166,16 @@ class TestForbiddenVariables:
         assert str(problem) == f"environment.variables.{name}: {reason}; a spec may not set this variable"
         (problem,) = forbidden_variables(spec_with(secrets=(name, "FINE")))
         assert str(problem) == f"environment.secrets.{name}: {reason}; a spec may not set this variable"
+
+    def test_program_may_have_variables_that_select_code(self) -> None:
+        names = {"PYTHONPATH": "src", "PATH": "/bin", "HOME": "/h", "LD_LIBRARY_PATH": "/l", "APP_A": "1"}
+        spec = parse_spec({"task": "script", "argv": ["a.py"], "environment": {"variables": names}})
+        assert forbidden_variables(spec) == []
+        assert program_variables(spec) == {name: value for name, value in names.items() if name != "APP_A"}
+        assert rank_variables(spec, {}) == {"APP_A": "1"}
+        secret = parse_spec({"task": "script", "argv": ["a.py"], "environment": {"secrets": ["PYTHONPATH"]}})
+        ranked = parse_spec({"task": "script", "argv": ["a.py"], "environment": {"variables": {"RANK": "0"}}})
+        assert [len(forbidden_variables(one)) for one in (secret, ranked)] == [1, 1]
 
     def test_users_own_names_are_accepted(self) -> None:
         assert (

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from trainyard.contract.problems import problems_of
 from trainyard.contract.wire.jobs import JobProgress, JobResource
-from trainyard.contract.wire.reports import FinishRecord, MetricsBatch, Point, Progress, end_text
+from trainyard.contract.wire.reports import Failure, FinishRecord, MetricsBatch, Point, Progress, end_text
 
 TIME = "2026-01-02T03:04:05.678Z"
 
@@ -65,3 +65,17 @@ class TestResources:
     def test_unknown_fields_of_a_newer_service_are_ignored(self):
         assert JobProgress.model_validate({"step": 1, "total_steps": 2, "invented_later": 3}).total_steps == 2
         assert JobResource.model_config["extra"] == "ignore"
+
+
+@pytest.mark.parametrize(
+    ("type_", "message", "summary"),
+    [
+        ("ValueError", "bad\nvalue", "rank 1: ValueError: bad"),
+        ("Grouped", "\nfirst", "rank 1: Grouped: first"),
+        ("ScriptFailed", "the program ended with exit code 3", "rank 1: the program ended with exit code 3"),
+        ("SystemExit", "config is wrong", "rank 1: config is wrong"),
+        ("SystemExit", "", "rank 1: "),
+    ],
+)
+def test_only_names_of_exceptions_are_shown(type_: str, message: str, summary: str) -> None:
+    assert Failure(rank=1, type=type_, message=message).summary == summary

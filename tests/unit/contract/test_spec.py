@@ -68,6 +68,14 @@ class TestConflicts:
                 {"task": "script", "argv": ["../x.py"]},
                 "argv: `../x.py` is neither a file inside the uploaded folder, nor an absolute path, nor `-m`",
             ),
+            (
+                {"task": "script", "argv": ["../../x.py"], "launch": {"folder": "exp"}},
+                "argv: `../../x.py` is neither a file inside the uploaded folder, nor an absolute path, nor `-m`",
+            ),
+            (
+                {"task": "script", "argv": ["x.py"], "launch": {"folder": "../exp"}},
+                "launch.folder: must be a folder of the uploaded code, relative to its root, without `..`",
+            ),
             ({"task": "script", "argv": ["-m"]}, "argv: `-m` needs a module after it"),
             (
                 {"strategy": "single", "gpus": 2},

@@ -501,6 +501,16 @@ class TestMetrics:
         self.answer(service)
         assert run("metrics", "a1").stderr == "no metrics yet\n"
 
+    def test_ended_job_without_metrics_is_reported(self, service, run):
+        for name in ("a1", "a2"):
+            service.on("GET", f"/v1/jobs/{name}", job(name, status="succeeded"))
+            service.on("GET", f"/v1/jobs/{name}/metrics", {"object": "metrics", "job_id": name, "series": []})
+        assert run("metrics", "a1").stderr == "job a1 ended without metrics\n"
+        assert run("metrics", "a1", "a2").stderr == "these jobs ended without metrics\n"
+        none = [{"job_id": name, "series": []} for name in ("a1", "a2")]
+        service.on("GET", "/v1/metrics", {"object": "list", "data": none})
+        assert "these jobs ended without metrics\n" in run("compare", "a1", "a2").stderr
+
 
 class TestHistory:
     def test_events(self, service, run):

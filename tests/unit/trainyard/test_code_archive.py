@@ -48,6 +48,12 @@ def test_ignore_file_excludes_its_patterns(tmp_path):
     assert names(pack(tmp_path)) == [".trainyardignore", "a.py", "out", "runs/new/d"]
 
 
+def test_ignore_file_of_a_folder_is_for_that_folder(tmp_path):
+    fill(tmp_path, **{"a.csv": "", "sub__a.csv": "", "sub__old__d": "", "old__d": ""})
+    (tmp_path / "sub" / ".trainyardignore").write_text("*.csv\nsub/old\n./old\n/old/\n")
+    assert names(pack(tmp_path)) == ["a.csv", "old/d", "sub/.trainyardignore"]
+
+
 def test_error_over_the_limit_lists_the_largest_files(tmp_path):
     fill(tmp_path, small="x", large="x" * 3000, sub__larger="x" * 4000)
     with pytest.raises(SpecError, match=r"code: .*Largest files: sub/larger \(3\.91 KiB\), large \(2\.93 KiB\)$"):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.client.code_archive import pack
+from trainyard.client.code_folder import CodeFolder, code_folder
 from trainyard.client.git_source import read_git
 from trainyard.client.left_out import included_files
 
@@ -52,11 +53,12 @@ def test_uncommitted_changes_are_recorded(tree: Path) -> None:
 
 
 def test_ignored_files_are_known_and_can_be_included(tree: Path) -> None:
-    source = read_git(tree)
+    source, inside = read_git(tree), CodeFolder(tree, "src")
     assert source is not None
     assert source.ignored == ("data/",)
-    assert included_files(tree, ["data"]) == included_files(tree, [tree / "data" / "big.bin"]) == {"data/big.bin"}
-    source = replace(source, files=source.files | included_files(tree, ["data"]))
+    for folder, paths in ((CodeFolder(tree), ["data"]), (CodeFolder(tree), [tree / "data"]), (inside, ["../data"])):
+        assert included_files(folder, paths) == {"data/big.bin"}
+    source = replace(source, files=source.files | {"data/big.bin"})
     assert "data/big.bin" in pack(tree, source=source).names
 
 
@@ -110,3 +112,18 @@ def test_other_folders_have_no_source(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("PATH", str(tmp_path))
     assert read_git(tmp_path) is None
     assert names(tmp_path) == ["train.py"]
+
+
+def test_the_repository_of_the_current_folder_is_the_code(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    monkeypatch.chdir(tree / "src")
+    assert code_folder(None) == CodeFolder(tree, "src")
+    assert code_folder(".") == CodeFolder(Path())
+    (tree / "data" / "train.py").touch()
+    monkeypatch.chdir(tree / "data")
+    assert code_folder(None) == CodeFolder(Path()), "git ignores this folder"
+    monkeypatch.chdir(tree)
+    assert code_folder(None) == CodeFolder(Path())
+    monkeypatch.chdir(tree / "src")
+    monkeypatch.setenv("HOME", str(tree / "src"))
+    assert code_folder(None) == CodeFolder(Path()), "the repository of a home folder"

@@ -7,6 +7,7 @@ import pytest
 
 from trainyard.client.errors import InvalidRequestError
 from trainyard.client.program_command import Program, parse_command, with_config
+from trainyard.client.program_notebooks import NOTEBOOK, output_notebook
 
 PROGRAM = ("train.py", "--lr", "1")
 
@@ -160,11 +161,74 @@ def test_variables_that_no_spec_can_have_are_set_by_env() -> None:
     assert (program.argv, program.variables) == (("env", "a_b=1", "python", "train.py"), {"C": "2"})
 
 
-def test_notebook_is_executed_into_the_artifacts() -> None:
-    program = parse_command(["nb.ipynb"])
-    assert program.argv[-1] == "nb.ipynb"
-    assert "nbconvert" in program.argv[2]
-    assert "TRAINYARD_ARTIFACT_DIR" in program.argv[2]
+@pytest.mark.parametrize(
+    "command",
+    [
+        "PYTHONPATH=src LD_LIBRARY_PATH=/x python train.py",
+        "/usr/bin/env PYTHONPATH=src LD_LIBRARY_PATH=/x python train.py",
+    ],
+)
+def test_variables_that_select_code_are_for_the_program(command: str) -> None:
+    variables = {"PYTHONPATH": "src", "LD_LIBRARY_PATH": "/x"}
+    assert parse_command(shlex.split(command)) == Program(("train.py",), variables=variables)
+
+
+@pytest.mark.parametrize(
+    ("command", "argv"),
+    [
+        ("nohup env PYTHONPATH=src python train.py", "nohup python train.py"),
+        ("nice -n 10 env -u X PYTHONPATH=src bash run.sh", "nice -n 10 env -u X bash run.sh"),
+        ("env -u X PYTHONPATH=src torchrun train.py", "env -u X python train.py"),
+        ("uv run env PYTHONPATH=src python -O train.py", "uv run python -O train.py"),
+    ],
+)
+def test_variables_inside_of_a_wrapper_are_those_of_the_program(command: str, argv: str) -> None:
+    program = parse_command(shlex.split(command))
+    assert (program.argv, program.variables) == (tuple(shlex.split(argv)), {"PYTHONPATH": "src"})
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("CUDA_VISIBLE_DEVICES=0,1 python train.py", "^CUDA_VISIBLE_DEVICES is set to the GPUs .*use --gpus$"),
+        ("env MASTER_PORT=1 python train.py", "^MASTER_PORT is set by the launcher .*use --gpus and --nodes$"),
+        ("nohup env -u X RANK=0 python train.py", "^RANK is set by the launcher"),
+        ("SLURM_NTASKS=2 ./a.out", "^SLURM_NTASKS is set by the scheduler; use --partition"),
+        ("TRAINYARD_RESUMED=1 ./a.out", "^TRAINYARD_RESUMED is set by the service"),
+    ],
+)
+def test_variables_of_the_allocation_are_refused_with_the_option(command: str, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        parse_command(shlex.split(command))
+
+
+def test_a_long_value_is_set_by_env() -> None:
+    program = parse_command([f"PATH={'x' * 600}", "make"])
+    assert (program.argv, program.variables) == (("env", f"PATH={'x' * 600}", "make"), {})
+
+
+def test_notebook_is_executed_by_the_python_of_the_program() -> None:
+    program = parse_command(["nb.ipynb", "--ExecutePreprocessor.timeout=60"])
+    assert program == Program(("python", "-c", NOTEBOOK, *program.argv[3:]), is_command=True, per="job")
+    assert program.argv[3:] == ("nb.ipynb", "--ExecutePreprocessor.timeout=60")
+    compile(NOTEBOOK, "notebook", "exec")
+
+
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [
+        ("papermill in.ipynb out/b.ipynb -p lr 1", "out/b.ipynb"),
+        ("uv run papermill -p lr 1 in.ipynb out.ipynb", "out.ipynb"),
+        ("python -m papermill in.ipynb out.ipynb", "out.ipynb"),
+        ("papermill in.ipynb /scratch/out.ipynb", None),
+        ("papermill in.ipynb s3://a/out.ipynb", None),
+        ("papermill in.ipynb ../out.ipynb", None),
+        ("papermill in.ipynb", None),
+        ("python train.py a.ipynb b.ipynb", None),
+    ],
+)
+def test_output_of_papermill_is_known(command: str, output: str | None) -> None:
+    assert output_notebook(parse_command(shlex.split(command)).argv) == output
 
 
 @pytest.mark.parametrize(
@@ -194,13 +258,73 @@ def test_processes_of_accelerate_are_read_from_its_file(tmp_path: Path, text: st
         ("torchrun --max-restarts 3 train.py", "--max-restarts is not supported: use --retries"),
         ("torchrun --unknown train.py", "has no such option"),
         ("deepspeed --hostfile h train.py", "Slurm chooses the nodes"),
-        ("srun -n 4 python train.py", "trainyard run --gpus 4 -- python train.py"),
-        ("nohup srun -n 4 python train.py", "trainyard run --gpus 4 -- python train.py"),
-        ("sbatch run.sh", "trainyard run -- bash SCRIPT"),
-        ("cd x", "bash -c"),
+        ("cd x", "bash -c 'cd x'"),
+        ("time python 'a b.py'", r"""use: trainyard run -- bash -c 'time python '"'"'a b.py'"'"''$"""),
         ("'python a.py && python b.py'", "trainyard run -- bash -c 'python a.py && python b.py'"),
+        ("'python a.py --lr 1e-3'", "trainyard run -- python a.py --lr 1e-3$"),
+        ("\"echo 'a b' > x\"", r"""bash -c 'echo '"'"'a b'"'"' > x'$"""),
     ],
 )
 def test_what_would_start_otherwise_is_refused_with_the_line_to_use(command: str, message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
         parse_command(shlex.split(command))
+
+
+@pytest.mark.parametrize(
+    ("command", "instead"),
+    [
+        ("srun -n 2 python train.py --x 1", "`python train.py --x 1` with --gpus 2"),
+        ("nohup srun -n4 -l -N 2 python train.py", "`python train.py` with --gpus 4 --nodes 2"),
+        (
+            "srun --nodes=2 --ntasks-per-node 4 -p gpu -t 30 ./a.out",
+            "`./a.out` with --gpus 8 --nodes 2 --partition gpu --time 30m",
+        ),
+        ("srun --gpus 4 --time=1-12:00 -- python 'a b.py'", "`python 'a b.py'` with --gpus 4 --time 1-12:00"),
+        ("srun --pty bash", "`bash` with --gpus and --nodes"),
+        ("sbatch -p gpu run.sh 7", "`bash run.sh 7` with --partition gpu"),
+        ("sbatch --wrap 'python a.py > x'", "`bash -c 'python a.py > x'` with --gpus and --nodes"),
+        ("sudo -u ada A=1 python train.py", "`python train.py`"),
+        ("ssh -p 22 node1 python train.py", "`python train.py`"),
+        ("ssh node1 'cd x; python train.py'", "`bash -c 'cd x; python train.py'`"),
+    ],
+)
+def test_other_starts_are_refused_with_the_line_that_the_user_meant(command: str, instead: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        parse_command(shlex.split(command))
+    own = shlex.join(shlex.split(command.removeprefix("nohup ")))
+    assert str(caught.value).endswith(f"; run {instead} instead of `{own}`")
+
+
+@pytest.mark.parametrize(
+    ("parts", "line"),
+    [
+        (["python", "train.py", ">", "a b.log"], "python train.py > 'a b.log'"),
+        (
+            ["A=1", "python", "train.py", "--lr", "1", "2>&1", "|", "tee", "log"],
+            "A=1 python train.py --lr 1 2>&1 | tee log",
+        ),
+        (["cd", "exp", "&&", "python", "train.py"], "cd exp && python train.py"),
+        (["bash", "run.sh", ";", "echo", "it's"], "bash run.sh ; echo 'it'\"'\"'s'"),
+        (["./a.out", "<", "input"], "./a.out < input"),
+    ],
+)
+def test_operators_of_a_shell_are_refused_with_the_line_to_use(parts: list[str], line: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        parse_command(parts)
+    _, _, shown = str(caught.value).partition("use: ")
+    command = shlex.split(shown.partition("; with several GPUs")[0])
+    assert command == ["trainyard", "run", "--", "bash", "-c", line]
+    assert ("--per rank" in shown) == (parts[0] == "python")
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        ["bash", "-c", 'echo "$1"', "_", ">"],
+        ["find", ".", "-exec", "ls", "{}", ";"],
+        ["python", "train.py", "--where", "loss>2", "<pad>", "a;b", "-->"],
+        ["uv", "run", "bash", "-c", "echo", "&&"],
+    ],
+)
+def test_arguments_with_such_characters_remain(parts: list[str]) -> None:
+    assert parse_command(parts).argv[-1] == parts[-1]

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 import yaml
 
-from tests.unit.trainyard.fake_service import TIME, job, log
+from tests.unit.trainyard.fake_service import TIME, error, job, log
 
 
 @pytest.fixture
@@ -65,6 +65,20 @@ def test_start_of_a_command_is_in_the_spec(dry_run, arguments, argv, launch):
     assert spec["name"] == {"make": "make", "./x": "x"}.get(argv[0], "train")
 
 
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("low=1 python -m pkg.train", "pkg.train"),
+        ("uv run -m pkg.train", "pkg.train"),
+        ("nohup ./x", "x"),
+        ("python -X dev train.py a.sh", "train"),
+        ("low=1 make", "make"),
+    ],
+)
+def test_name_is_that_of_the_program_behind_a_wrapper(dry_run, command, name):
+    assert dry_run(*command.split())["name"] == name
+
+
 def test_dry_run_prints_json(dry_run, run):
     done = run("run", "--dry-run", "--json", "--", "python", "train.py")
     assert json.loads(done.stdout) == dry_run("--", "python", "train.py")
@@ -88,17 +102,17 @@ def test_defaults_are_absent(dry_run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--gpus", "4", "--", "torchrun", "--nproc-per-node", "2", "train.py"), "gpus: is 4, but"),
+        (("--gpus", "4", "--", "torchrun", "--nproc-per-node", "2", "train.py"), "--gpus: is 4, but"),
         (("--gpus", "3", "--nodes", "2", "--", "python", "train.py"), "cannot be divided"),
         (("--resume-flag", "'a", "--", "python", "train.py"), "cannot be split into arguments"),
         (("--env", "A", "--", "python", "train.py"), "NAME=VALUE"),
         (("--code", "absent", "--", "python", "train.py"), "there is no folder"),
-        (("--", "python", "absent.py"), "there is no file 'absent.py'"),
+        (("--", "python", "absent.py"), "error: there is no file 'absent.py'"),
         (("--", "python", "../train.py"), "is outside of the uploaded folder"),
         (("--include", "data", "--", "python", "train.py"), "'data' does not exist in the folder"),
         (("--include", "/etc/hosts", "--", "python", "train.py"), "'/etc/hosts' is outside of the folder"),
         (("--", "torchrun", "--nproc-per-node", "gpu", "train.py"), "gpus: is required: the launcher"),
-        (("--nodes", "2", "--gpus", "2", "--", "bash", "-c", "x"), "nodes: is 2, but the command is started once"),
+        (("--nodes", "2", "--gpus", "2", "--", "bash", "-c", "x"), "--nodes: is 2, but the command is started once"),
         (("--", "bash", "absent.sh"), "there is no file 'absent.sh'"),
         (("--", "train.sh"), "as which its name is ./train.sh"),
         (("--", "./train.sh"), "'./train.sh' is not executable; use chmod +x"),
@@ -119,6 +133,42 @@ def test_options_after_the_program_belong_to_it(dry_run, separator):
 
 def test_a_path_inside_of_the_folder_is_made_relative(dry_run, tmp_path):
     assert dry_run("python", f"{tmp_path}/sub/../train.py")["argv"] == ["train.py"]
+
+
+def test_a_program_starts_in_the_current_folder_of_its_repository(dry_run, tmp_path, monkeypatch):
+    for arguments in (("init", "-q"), ("add", ".")):
+        subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True)
+    (tmp_path / "exp" / "runs").mkdir(parents=True)
+    (tmp_path / "exp" / "own.py").write_text("")
+    monkeypatch.setenv("HOME", "/home/ada")
+    monkeypatch.chdir(tmp_path / "exp")
+    for given, argv in (("own.py", "own.py"), ("../train.py", "../train.py"), (f"{tmp_path}/train.py", "../train.py")):
+        spec = dry_run("--keep", "out", "python", given)
+        assert (spec["argv"], spec["launch"]["folder"], spec["keep"]) == ([argv], "exp", ["out"])
+    assert dry_run(f"PYTHONPATH={tmp_path}:..", "../x")["environment"] == {"variables": {"PYTHONPATH": "..:.."}}
+    assert "folder" not in dry_run("--code", ".", "python", "own.py")["launch"]
+    assert "there is no file 'train.py' in" in dry_run("python", "train.py")
+    assert "is outside of the uploaded folder" in dry_run("python", "../../train.py")
+    (tmp_path / "linked").symlink_to("/usr")
+    assert "leads out of the folder" in (error := dry_run("python", "own.py"))
+    assert ". `--code .` uploads the current folder alone" in error
+    (tmp_path / "linked").unlink()
+    with (tmp_path / "data.bin").open("wb") as file:
+        file.truncate(60_000_000)
+    assert ". `--code .` uploads the current folder alone" in dry_run("python", "own.py")
+
+
+def test_uploaded_folders_of_a_search_path_are_made_relative(dry_run, tmp_path):
+    for name in ("src/lib.py", ".venv/pyvenv.cfg", ".venv/lib/x.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    value = f"{tmp_path}/src:{tmp_path}:{tmp_path}/.venv/lib:/opt/lib:"
+    for command in (
+        ("--env", f"PYTHONPATH={value}", "python", "train.py"),
+        (f"PYTHONPATH={value}", "python", "train.py"),
+    ):
+        assert dry_run(*command)["environment"]["variables"] == {"PYTHONPATH": f"src:.:{tmp_path}/.venv/lib:/opt/lib:"}
+    assert "RANK is set by the launcher" in dry_run("--env", "RANK=0", "python", "train.py")
 
 
 @pytest.mark.parametrize("path", ["/opt/train.py", "/opt/sub/../train.py"])
@@ -157,6 +207,31 @@ def test_settings_of_accelerate_that_are_not_read_are_stated(run, dry_run, tmp_p
     done = run("run", "--dry-run", "accelerate", "launch", "train.py")
     assert f"note: {config} is not read: pass its settings as options" in done.stderr
     assert "note" not in run("run", "--dry-run", "python", "train.py").stderr
+
+
+def test_problems_of_the_service_are_named_by_options(run, service, tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text("")
+    monkeypatch.setattr("trainyard.client.Client.upload", lambda _client, archive: archive.digest)
+    problems = {
+        "keep.1": "--keep ../b: no",
+        "argv": "error: no",
+        "environment.variables.LD_X": "--env LD_X: no",
+        "environment.secrets.0": "--secret HF_TOKEN: no",
+        "resources.time_limit_minutes": "--time: no",
+        "resume_argv.3": "--resume-flag: no",
+        "gpus": "--gpus: no",
+        "resources": "--partition: no",
+        "backend": "backend: no",
+    }
+    listed = [{"param": param, "message": "no"} for param in problems]
+    listed.append({"param": "", "message": "only `resources.time_limit_minutes` and `backend`"})
+    service.on("POST", "/v1/jobs", error(422, "no", problems=listed))
+    options = ("--keep", "a", "--keep", "../b", "--secret", "HF_TOKEN", "--partition", "gpu")
+    done = run("run", *options, "python", "train.py")
+    assert (done.exit_code, done.stderr.splitlines()[:-1]) == (2, list(problems.values()))
+    assert done.stderr.endswith("\nerror: only `--time` and `backend`\n")
+    answer = json.loads(run("run", "--json", *options, "python", "train.py").stderr)
+    assert [one["param"] for one in answer["problems"]] == [*problems, ""]
 
 
 def test_a_missing_file_that_was_not_uploaded_is_explained(run, service, tmp_path, monkeypatch):

@@ -22,17 +22,29 @@ _TORCHRUN = (
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_*", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"),
     *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_*", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"),
 )
+_OF_THE_SERVICE = ("TRAINYARD_*",)
+_OF_THE_ACCOUNT = ("PATH", "HOME", "USER", "LOGNAME", "VIRTUAL_ENV")
+_LOADING_CODE = (
+    *("LD_*", "DYLD_*", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONPLATLIBDIR"),
+    *("PYTHONEXECUTABLE", "PYTHONINSPECT", "PYTHONBREAKPOINT", "BASH_ENV", "ENV", "IFS", "SHELLOPTS", "BASHOPTS"),
+)
+_OF_PROGRAM = (*_OF_THE_ACCOUNT, *_LOADING_CODE)
+"""Variables that the program of a `script` may have: they are set when it starts, and no process of ours has them."""
 _RESERVED: Mapping[str, Sequence[str]] = {
-    "is reserved for the service": ("TRAINYARD_*", "PATH", "HOME", "USER", "LOGNAME", "VIRTUAL_ENV"),
-    "is reserved for the scheduler": _SCHEDULER,
+    "is reserved for the service": (*_OF_THE_SERVICE, *_OF_THE_ACCOUNT),
+    "is reserved for the scheduler, whose options are in `resources`": _SCHEDULER,
     "is set from the GPUs of the allocation, which `gpus` and `resources` request": _GPUS,
-    "is set by torchrun for each rank": _TORCHRUN,
-    "changes which code runs": (
-        *("LD_*", "DYLD_*", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONPLATLIBDIR"),
-        *("PYTHONEXECUTABLE", "PYTHONINSPECT", "PYTHONBREAKPOINT", "BASH_ENV", "ENV", "IFS", "SHELLOPTS", "BASHOPTS"),
-    ),
+    "is set by torchrun for each rank, from `gpus` and `resources`": _TORCHRUN,
+    "changes which code runs": _LOADING_CODE,
 }
-"""Variables that no spec may set, by the reason."""
+"""Variables that no spec may set, by the reason, except for `_OF_PROGRAM`."""
+_OPTIONS: Mapping[str, Sequence[str]] = {
+    "is set by the service; give yours another name": _OF_THE_SERVICE,
+    "is set by the scheduler; use --partition, --time, --nodes and --gpus": _SCHEDULER,
+    "is set to the GPUs of the allocation; use --gpus": _GPUS,
+    "is set by the launcher for each process; use --gpus and --nodes": _TORCHRUN,
+}
+"""What `trainyard run` has instead of the variables that no program may get from it."""
 
 _HARMLESS_NAMES = """
     BLIS_NUM_THREADS GOMP_CPU_AFFINITY KMP_AFFINITY KMP_BLOCKTIME MKL_DYNAMIC MKL_NUM_THREADS NUMEXPR_MAX_THREADS
@@ -69,8 +81,22 @@ def forbidden_variables(spec: TrainingSpec) -> list[Problem]:
     return [
         Problem(param=f"{field}.{name}", message=f"{reason}; a spec may not set this variable")
         for field, name in _names(spec)
-        if (reason := reserved_reason(name))
+        if (reason := reserved_reason(name)) and not (field == VARIABLES and _is_for_program(spec, name))
     ]
+
+
+def option_instead(name: str) -> str | None:
+    """Return why a program cannot get a variable, and the option of `trainyard run` instead; None if it can."""
+    return next((text for text, patterns in _OPTIONS.items() if matches_any(name, patterns)), None)
+
+
+def program_variables(spec: TrainingSpec) -> dict[str, str]:
+    """Return the variables that the program of a `script` alone gets, when it starts."""
+    return {name: value for name, value in spec.environment.variables.items() if _is_for_program(spec, name)}
+
+
+def _is_for_program(spec: TrainingSpec, name: str) -> bool:
+    return spec.task == "script" and matches_any(name, _OF_PROGRAM)
 
 
 def reserved_reason(name: str) -> str | None:

@@ -26,6 +26,7 @@ from trainyard.contract.spec.image_data import ImageFiles
 from trainyard.contract.spec.objectives import Samples
 from trainyard.contract.spec.sbatch_options import OptionName, OptionValue, option_problems
 from trainyard.contract.spec.text_data import TextFiles, TextMixture, UploadedFiles
+from trainyard.contract.spec.user_code import StartFolder
 
 
 class HfModel(Strict):
@@ -324,6 +325,9 @@ class Launch(Strict):
     """`python`: `argv` is a Python file or module, which the Python of the ranks runs. `exec`: any command. The first
     word is a program on the search path, on which the Python of the ranks comes first; with a slash, it is a file
     of the uploaded folder or an absolute path."""
+    folder: StartFolder = ""
+    """The folder of the uploaded code in which the program starts: the working directory, to which the paths of `argv`
+    and `keep` are relative. Empty: the root of the code."""
     per: Literal["rank", "node", "job"] = "rank"
     """Number of processes: one for each GPU (`rank`), for each node (`node`), or for the whole job (`job`). A process
     has all GPUs of the job on its node."""

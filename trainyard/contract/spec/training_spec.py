@@ -109,7 +109,7 @@ class TrainingSpec(Strict):
     """The function that builds your task, as `module:function`; task `custom` only."""
     argv: Annotated[tuple[Argument, ...], Field(max_length=256)] | None = None
     """Your program and its arguments; task `script` only. The program is a file of the uploaded folder, an absolute
-    path, or `-m` and a module."""
+    path, or `-m` and a module. With `launch.folder`, the file is relative to that folder."""
     resume_argv: Annotated[tuple[Argument, ...], Field(max_length=256)] = ()
     """Arguments appended to `argv` when the ranks start and the program has written files to the checkpoint folder or a
     path of `keep`; task `script` only. `{checkpoint_dir}` in them becomes the path of that folder."""
@@ -182,6 +182,11 @@ class TrainingSpec(Strict):
         return self.launch is not None and self.launch.mode == "exec"
 
     @property
+    def start_folder(self) -> str:
+        """The folder in which the program starts, relative to the root of its code; empty: the root."""
+        return self.launch.folder if self.launch else ""
+
+    @property
     def has_one_process_per_node(self) -> bool:
         """Whether a node has a single process for all of its GPUs, instead of a process for each."""
         return self.strategy == "dp" or (self.launch is not None and self.launch.per != "rank")
@@ -215,8 +220,7 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
         present = getattr(spec, field) is not None
         if present != (spec.task == task):
             refuse(field, f"is for task `{task}` only" if present else f"is required for task `{task}`")
-    problems += code_problems(spec.task, spec.target, spec.argv, spec.code, runs_command=spec.runs_command)
-    problems += _launch_problems(spec) + _warning_problems(spec)
+    problems += _program_problems(spec)
     if spec.strategy == "single" and spec.gpus != 1:
         refuse("gpus", f"is {spec.gpus}, but strategy `single` has exactly one rank; use `ddp` or set `gpus: 1`")
     if isinstance(spec.batch.micro_size, int) and spec.batch.micro_size > spec.batch.size:
@@ -251,6 +255,12 @@ def _data_problems(data: Data | None) -> Iterator[Problem]:
         yield from text_data_problems(data)
     if isinstance(data, ImageFiles):
         yield from image_data_problems(data)
+
+
+def _program_problems(spec: TrainingSpec) -> list[Problem]:
+    argv, folder = spec.argv, spec.start_folder
+    problems = code_problems(spec.task, spec.target, argv, spec.code, runs_command=spec.runs_command, folder=folder)
+    return problems + _launch_problems(spec) + _warning_problems(spec)
 
 
 def _launch_problems(spec: TrainingSpec) -> list[Problem]:

@@ -1,5 +1,6 @@
 """Uploaded code of a user: its path, its size limit, and the fields of a spec that refer to it."""
 
+import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -38,6 +39,15 @@ def _plain_output_path(path: str) -> str:
     return "/".join(parts)
 
 
+def _plain_folder(path: str) -> str:
+    """Return a folder without `./` and a trailing slash; empty: the root."""
+    if path.startswith("/") or ".." in PurePosixPath(path).parts or not path.isprintable():
+        raise ValueError("must be a folder of the uploaded code, relative to its root, without `..`")
+    return "/".join(PurePosixPath(path).parts)
+
+
+StartFolder = Annotated[str, StringConstraints(max_length=1024), AfterValidator(_plain_folder)]
+"""A folder of the uploaded code, relative to its root."""
 OutputPath = Annotated[str, StringConstraints(max_length=1024), AfterValidator(_plain_output_path)]
 """A path relative to the working directory of a program, without `./` and a trailing slash."""
 
@@ -80,18 +90,40 @@ def expected_code_files(document: Mapping[str, Any]) -> tuple[str, ...]:
     arguments = [str(word) for word in argv] if isinstance(argv, list | tuple) else []
     if task != "script" or not arguments or Path(arguments[0]).is_absolute():
         return ()
+    folder = start_folder(document)
     if is_command(document):
-        return (arguments[0],) if "/" in arguments[0] else ()
+        return (path_in_code(arguments[0], folder),) if "/" in arguments[0] else ()
     if arguments[0] == "-m":
-        path = module_paths(arguments[1])[0] if len(arguments) > 1 else ""
+        path = path_in_code(module_paths(arguments[1])[0], folder) if len(arguments) > 1 else ""
         return (path, f"{path.removesuffix('.py')}/__main__.py") if path else ()
-    return (PurePosixPath(arguments[0]).as_posix(),)
+    return (path_in_code(arguments[0], folder),)
 
 
 def is_command(document: Mapping[str, Any]) -> bool:
     """Return whether the program of a spec that is not validated yet is any command."""
     launch = document.get("launch")
     return isinstance(launch, Mapping) and launch.get("mode") == "exec"
+
+
+def start_folder(document: Mapping[str, Any]) -> str:
+    """Return the folder in which the program of a spec starts, relative to the root of its code; empty: the root.
+
+    Args:
+        document: A spec that may not be validated yet.
+    """
+    launch = document.get("launch")
+    folder = launch.get("folder") if isinstance(launch, Mapping) else None
+    return folder if isinstance(folder, str) else ""
+
+
+def path_in_code(path: str, folder: str) -> str:
+    """Return a path relative to the root of the code; it begins with `..` if it leads out of the code.
+
+    Args:
+        path: The path, relative to the folder in which the program starts.
+        folder: That folder, relative to the root.
+    """
+    return posixpath.normpath(posixpath.join(folder, path))
 
 
 def runs_uploaded_file(argv: Sequence[str], *, runs_command: bool) -> bool:
@@ -104,36 +136,44 @@ def runs_uploaded_file(argv: Sequence[str], *, runs_command: bool) -> bool:
 
 
 def code_problems(
-    task: str, target: str | None, argv: Sequence[str] | None, code: str | None, *, runs_command: bool
+    task: str, target: str | None, argv: Sequence[str] | None, code: str | None, *, runs_command: bool, folder: str
 ) -> list[Problem]:
-    """Return the problems of the fields about user code."""
+    """Return the problems of the fields about user code.
+
+    Args:
+        folder: The folder in which the program starts.
+    """
     problems = []
     if code is not None and task not in CODE_TASKS:
         problems.append(Problem(param="code", message="is for tasks `custom` and `script` only"))
     if task == "custom" and target is not None and not _TARGET.fullmatch(target):
         problems.append(Problem(param="target", message="must be `module:function`, like `my_task:build`"))
     if task == "script" and argv is not None:
-        problems += _command_problems(argv) if runs_command else _argv_problems(argv)
+        problems += _command_problems(argv, folder) if runs_command else _argv_problems(argv, folder)
     return problems
 
 
-def _command_problems(argv: Sequence[str]) -> list[Problem]:
+def _command_problems(argv: Sequence[str], folder: str) -> list[Problem]:
     if not argv or not argv[0]:
         message = "must begin with a program"
-    elif argv[0].startswith("-") or ".." in PurePosixPath(argv[0]).parts:
+    elif argv[0].startswith("-") or _leads_out(argv[0], folder):
         message = f"`{argv[0]}` is neither a file inside the uploaded folder, nor an absolute path, nor a program"
     else:
         return []
     return [Problem(param="argv", message=message)]
 
 
-def _argv_problems(argv: Sequence[str]) -> list[Problem]:
+def _argv_problems(argv: Sequence[str], folder: str) -> list[Problem]:
     if not argv or not argv[0]:
         message = "must begin with a file of the uploaded folder, an absolute path, or `-m` and a module"
     elif argv[0] == "-m" and len(argv) < 2:
         message = "`-m` needs a module after it"
-    elif argv[0] != "-m" and (argv[0].startswith("-") or ".." in PurePosixPath(argv[0]).parts):
+    elif argv[0] != "-m" and (argv[0].startswith("-") or _leads_out(argv[0], folder)):
         message = f"`{argv[0]}` is neither a file inside the uploaded folder, nor an absolute path, nor `-m`"
     else:
         return []
     return [Problem(param="argv", message=message)]
+
+
+def _leads_out(path: str, folder: str) -> bool:
+    return path_in_code(path, folder).split("/")[0] == ".."

@@ -81,6 +81,10 @@ filesystem was full or read-only. `node_failure`: a node was lost; no rank cause
 
 UNNAMED_FAILURE = "ScriptFailed"
 """`Failure.type` of a program that failed without an exception, as far as is known."""
+PLAIN_FAILURES = frozenset(
+    {UNNAMED_FAILURE, "SystemExit", "CodeError", "EnvironmentRejected", "LaunchFailed", "NotStarted", "RankFailed"}
+)
+"""Types of failures that are not shown, since the message is a sentence or the program's own text."""
 NODE_NOT_READY = "NodeNotReady"
 """`Failure.type` of an attempt whose ranks were not started, because a check of `Failure.node` failed."""
 CONTINUE_REASONS: frozenset[str] = frozenset({"preempted", "time_limit"})
@@ -363,10 +367,16 @@ class Failure(Document):
     """Exit code of a user's program; 128 and the number of the signal if a signal ended the rank."""
 
     @property
+    def text(self) -> str:
+        """The type and the message, as shown to users."""
+        message = self.message.strip()
+        return message if self.type in PLAIN_FAILURES else f"{self.type}: {message}"
+
+    @property
     def summary(self) -> str:
-        """The rank, the type and the first line of the message."""
+        """The rank, and the first line of the text."""
         rank = f"rank {self.rank}: " if self.rank is not None else ""
-        return f"{rank}{self.type}: {(self.message.strip().splitlines() or [''])[0]}"
+        return f"{rank}{(self.text.splitlines() or [''])[0]}"
 
 
 class FinishRecord(Document):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.contract.spec.containers import Container, ContainerRuntime, Mount, is_image_path
+from trainyard.contract.spec.environment import program_variables
 from trainyard.contract.wire.launch import LaunchDocument
 from worker.environment.containers.mounts import (
     container_mounts,
@@ -46,7 +47,7 @@ class ContainerPlan:
     rank_variables: Mapping[str, str] = field(default_factory=dict)
     """Variables that the rank gets in addition to its allow-list."""
     names: tuple[str, ...] = ()
-    """Names of the spec's variables and secrets."""
+    """Names of the spec's variables and secrets, except for those that are set when the program starts."""
     runtime: ContainerRuntime | None = None
     run: ContainerRun | None = None
     """The source of `argv`, for another container beside the rank's."""
@@ -97,12 +98,13 @@ def write_plan(
     assert launch.container_runtime is not None
     command = RUNTIMES[launch.container_runtime](run)
     user = {"USER": pwd.getpwuid(os.getuid()).pw_name}
+    program = program_variables(launch.spec)
     environment = launch.spec.environment
     plan = ContainerPlan(
         command.argv,
         {**user, **settings, **command.variables},
         rank_variables,
-        (*environment.variables, *environment.secrets),
+        (*(name for name in environment.variables if name not in program), *environment.secrets),
         launch.container_runtime,
         run,
     )

@@ -1,10 +1,14 @@
 """The data that the pages of jobs embed."""
 
+import re
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, get_args
 
+import service.web
 from service.web.pages.jobs import STATUS_GROUPS, group_keys, row_fields
 from trainyard.contract.wire.jobs import JobResource, JobStatus
+from trainyard.contract.wire.reports import PLAIN_FAILURES
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -39,3 +43,10 @@ def test_table_data_has_only_shown_fields() -> None:
 def test_commas_separate_the_keys_of_groups() -> None:
     assert group_keys("") == []
     assert group_keys("optimizer.lr,tags.a,,b") == ["optimizer.lr", "tags.a,b"]
+
+
+def test_pages_hide_the_same_types_of_failures() -> None:
+    text = Path(service.web.__file__).with_name("static").joinpath("format.js").read_text()
+    listed = re.search(r"PLAIN_FAILURES = new Set\(\[(.*)\]\)", text)
+    assert listed is not None
+    assert set(re.findall(r'"(\w+)"', listed[1])) == PLAIN_FAILURES

@@ -67,6 +67,18 @@ def test_usual_and_named_paths_reach_the_next_attempt(run: RunLayout) -> None:
     assert output_of(begin(run, 3, ["state.pt", "deep/er"])) == expected
 
 
+def test_paths_are_those_of_the_folder_in_which_the_program_starts(run: RunLayout) -> None:
+    for number in (1, 2):
+        layout = unpack(run, number)
+        take_output(layout, ["state.pt"], "exp")
+        enter_work(layout)
+        if number == 1:
+            assert not has_output(layout)
+            write(layout, **{"exp/state.pt": "1", "exp/out/a": "2", "runs/b": "3", "state.pt": "4", "exp/c": "5"})
+    assert output_of(layout) == {"exp/state.pt": "1", "exp/out/a": "2", "runs/b": "3"}
+    assert has_output(layout)
+
+
 def test_what_the_program_deleted_or_changed_stays_so(run: RunLayout) -> None:
     first = begin(run, 1)
     write(first, **{"out/a": "1", "out/README": "changed"})

@@ -116,6 +116,7 @@ def test_caught_exception_is_not_the_error_of_a_program_that_leaves() -> None:
     caught = trace("KeyError: 'caught'")
     assert error_of(hooked(4, exit=None), caught) is None
     assert not are_final([(hooked(4, exit=None), caught)])
+    assert error_of(hooked(4, exit="config is wrong"), caught) is None, "the program caught this exit"
     assert error_of(hooked(1, exit="config is wrong"), caught) == ProgramError("SystemExit", "config is wrong")
     assert are_final([(hooked(1, exit="config is wrong"), caught)])
 
@@ -202,3 +203,61 @@ def test_lost_ranks_do_not_repeat() -> None:
     killed = signed(-signal.SIGKILL, rank=1)
     assert not are_repeated([signed(1, closed)], [signed(1, closed)])
     assert not are_repeated([signed(3, "a\n"), killed], [signed(3, "a\n"), killed])
+
+
+IN_CELL = """
+------------------
+def f(a):
+    return a / 0  # a timeout
+f(x)
+------------------
+
+
+---------------------------------------------------------------------------
+{type}                         Traceback (most recent call last)
+Cell In[2], line 3
+      1 def f(a):
+----> 3 f(x)
+
+Cell In[2], line 2, in f(a)
+----> 2     return a / 0  # a timeout
+
+{type}: {message}
+
+"""
+NBCONVERT = "An error occurred while executing the following cell:" + IN_CELL
+PAPERMILL = '\n-------------\nException encountered at "In [2]":\n' + IN_CELL.partition("f(x)\n------------------\n")[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "type_", "message", "final"),
+    [
+        (NBCONVERT, "ZeroDivisionError", "division by zero", True),
+        (PAPERMILL, "ZeroDivisionError", "division by zero", True),
+        (NBCONVERT, "Odd", "no", True),
+        (PAPERMILL, "Odd", "", True),
+        (NBCONVERT, "RuntimeError", "NCCL error", False),
+    ],
+)
+def test_failure_of_a_notebook_names_the_cell(text: str, type_: str, message: str, final: bool) -> None:
+    report = text.format(type=type_, message=message)
+    log = f"ValueError: caught\nTraceback (most recent call last):\n  File 'x'\nnbclient.CellExecutionError: {report}"
+    recorded = hooked(1, exception={"type": "nbclient.CellExecutionError", "bases": ["Exception"], "message": report})
+    for ended, tail in (end(1, log), (recorded, "")):
+        error = error_of(ended, tail)
+        assert error is not None
+        assert (error.type, error.message) == (type_, message)
+        assert error.shown.startswith(f"{message} (in cell 2, line 3: f(x))")
+        assert ("return a / 0" in error.shown) == (text == NBCONVERT)
+        assert is_final(error, 1) is final, "the text of the cell does not decide"
+
+
+def test_a_cell_with_wrong_syntax_is_named() -> None:
+    report = (
+        "An error occurred while executing the following cell:\n------------------\ndef f(:\n------------------\n\n"
+    )
+    error = error_of(
+        *end(1, f"{report}\n  Cell In[1], line 1\n    def f(:\n          ^\nSyntaxError: invalid syntax\n")
+    )
+    assert error is not None
+    assert (error.type, error.shown) == ("SyntaxError", "invalid syntax (in cell 1, line 1)\n\ndef f(:")

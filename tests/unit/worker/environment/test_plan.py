@@ -25,8 +25,8 @@ def layout(tmp_path):
     return AttemptLayout(root)
 
 
-def launch(runtime, image="python:3.12", spec=SCRIPT):
-    environment = {"container": {"image": image}, "variables": {"APP_A": "1"}, "secrets": ["HF_TOKEN"]}
+def launch(runtime, image="python:3.12", spec=SCRIPT, variables=None):
+    environment = {"container": {"image": image}, "variables": variables or {"APP_A": "1"}, "secrets": ["HF_TOKEN"]}
     document = {"job_id": "j", "attempt_id": "a", "attempt": 1, "tag": "t", "service_url": "http://s", "execution": 1}
     return LaunchDocument.model_validate(
         {
@@ -68,6 +68,11 @@ def test_runtime_of_a_module_gets_its_path_and_nothing_else_of_the_setup(layout)
     document = plan(layout, launch("podman"), changes={"PATH": "/opt/podman/bin", "APPTAINER_BIND": "/etc", "APP": "1"})
     assert document["runtime_variables"].keys() == {"PATH", "USER"}
     assert document["runtime_variables"]["PATH"] == "/opt/podman/bin"
+
+
+def test_runtime_has_its_own_search_path(layout):
+    document = plan(layout, launch("podman", variables={"PATH": "/x", "APP_A": "1"}))
+    assert document["names"] == ["APP_A", "HF_TOKEN"]
 
 
 def test_container_has_the_limits_of_the_job(layout):

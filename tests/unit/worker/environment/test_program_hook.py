@@ -17,6 +17,31 @@ from worker.environment.program_hook import RECORD
 BAD = "class Bad(Exception): pass\n"
 
 
+TEE = """
+import sys
+class Tee:
+    def __init__(self, stream): self.stream = stream
+    def write(self, text): return self.stream.write(text)
+    def flush(self): self.stream.flush()
+sys.stderr = Tee(Tee(sys.stderr))
+print("a warning", file=sys.stderr)
+"""
+PATCHED = """
+import sys
+written = sys.stderr.write
+def write_with_callbacks(*data): return written("[log] " + data[0])
+sys.stderr.write = write_with_callbacks
+"""
+AT_EXIT = """
+import atexit, sys
+def finish(name, more=""):
+    text = "the tracker ends"
+    sys.stderr.write(text)
+atexit.register(finish, "x-1")
+"""
+CAUGHT = "import sys\ntry:\n    sys.exit('no')\nexcept SystemExit:\n    pass\n"
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Any:
     provide_hook(tmp_path / "hook")
@@ -83,6 +108,15 @@ def test_group_has_its_parts(run: Any) -> None:
     ("program", "status", "text"),
     [
         ("import sys\nsys.exit('config is wrong')\n", 1, "config is wrong"),
+        ("raise SystemExit('config is wrong')\n", 1, "config is wrong"),
+        ("exit({'lr': 'wrong'})\n", 1, "{'lr': 'wrong'}"),
+        (TEE + "raise SystemExit('config is wrong')\n", 1, "config is wrong"),
+        ("import sys\nprint('warning', file=sys.stderr)\nraise SystemExit(1)\n", 1, None),
+        ("import sys\nsys.stderr.write('warning')\nsys.exit(1)\n", 1, None),
+        (CAUGHT + "sys.exit(1)\n", 1, None),
+        (PATCHED + "raise SystemExit('config is wrong')\n", 1, "config is wrong"),
+        (AT_EXIT + "sys.exit(1)\n", 1, None),
+        (AT_EXIT + "raise SystemExit(1)\n", 1, None),
         ("import sys\ntry:\n    raise KeyError\nexcept KeyError:\n    sys.exit(4)\n", 4, None),
         ("raise SystemExit(3)\n", 3, None),
         ("pass\n", 0, None),

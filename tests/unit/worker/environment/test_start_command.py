@@ -11,9 +11,9 @@ import pytest
 from worker.environment import start_command
 
 
-def start(*command: str, path: str = os.defpath) -> "subprocess.CompletedProcess[str]":
+def start(*command: str, path: str = os.defpath, **variables: str) -> "subprocess.CompletedProcess[str]":
     program = [sys.executable, "-I", "-S", "-c", inspect.getsource(start_command), *command]
-    return subprocess.run(program, env={"PATH": path}, capture_output=True, text=True)
+    return subprocess.run(program, env={"PATH": path, **variables}, capture_output=True, text=True)
 
 
 def test_python_is_the_interpreter_of_the_process() -> None:
@@ -24,6 +24,19 @@ def test_python_is_the_interpreter_of_the_process() -> None:
 def test_folder_of_the_interpreter_is_the_first_of_the_search_path() -> None:
     folder = str(Path(sys.executable).parent)
     assert start("sh", "-c", "echo $PATH", path=f"/bin:{folder}:/usr/bin").stdout == f"{folder}:/bin:/usr/bin\n"
+
+
+def test_python_path_of_env_is_joined_with_the_folder_of_the_hook(tmp_path: Path) -> None:
+    read = ("python", "-c", "import os; print(os.environ['PYTHONPATH'], os.environ['PATH'], os.environ['b_c'])")
+    joined = start("env", "PYTHONPATH=src:/lib", "PATH=/x:/bin", "b_c=1=2", *read, PYTHONPATH="/hook:/module").stdout
+    folder = Path(sys.executable).parent
+    assert joined == f"/hook:{Path.cwd()}/src:/lib:/module {folder}:/x:/bin 1=2\n"
+    assert start("env", "PYTHONPATH=", "printenv", "PYTHONPATH", PYTHONPATH="/hook").stdout == "/hook\n"
+
+
+def test_env_with_options_is_executed() -> None:
+    assert start("env", "-i", "A=1", "/usr/bin/env", PYTHONPATH="/hook").stdout == "A=1\n"
+    assert start("env", "A=1").stdout.count("A=1") == 1
 
 
 @pytest.mark.parametrize(

@@ -127,9 +127,10 @@ MALFORMED = {
 }
 
 
-def prepare(tmp_path, data):
+def prepare(tmp_path, data, **fields):
     """The exit record of the launcher for an archive of these bytes; None if it accepts them."""
-    spec = parse_spec({"task": "script", "argv": ["-m", "x"], "code": f"sha256:{hashlib.sha256(data).hexdigest()}"})
+    code = f"sha256:{hashlib.sha256(data).hexdigest()}"
+    spec = parse_spec({"task": "script", "argv": ["-m", "x"], "code": code, **fields})
     layout = RunLayout(tmp_path / "runs" / "job_1").attempt("1")
     path = code_archive(tmp_path / "runs", spec.code)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -149,6 +150,22 @@ def rejected_reason(tmp_path, data):
 
 def archives(tmp_path):
     return code_archive(tmp_path / "runs", f"sha256:{'0' * 64}").parent.iterdir()
+
+
+@pytest.mark.parametrize(
+    ("folder", "argv", "reason"),
+    [
+        ("exp", ["../a.py"], None),
+        ("new", ["-m", "x"], None),
+        ("exp", ["a.py"], "there is no file `a.py` in the folder `exp` of the uploaded code"),
+        ("a.py", ["-m", "x"], "`a.py`, in which the program starts, is a file of the uploaded code"),
+    ],
+)
+def test_program_is_in_the_folder_where_it_starts(tmp_path, folder, argv, reason):
+    path, _ = archive(tmp_path, member("a.py"), member("exp/b.py"))
+    record = prepare(tmp_path, path.read_bytes(), launch={"folder": folder}, argv=argv)
+    assert (record and record.failure.message) == reason
+    assert (tmp_path / "runs" / "job_1" / "work" / folder).is_dir() == (reason is None)
 
 
 @pytest.mark.parametrize("data", MALFORMED.values(), ids=MALFORMED)

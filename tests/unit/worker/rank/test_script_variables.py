@@ -44,18 +44,42 @@ def test_a_program_knows_the_folders_of_the_jobs_before_it(tmp_path: Path) -> No
     ("argv", "started"),
     [
         (["bash", "run.sh"], ["bash", "run.sh"]),
-        (["./a.out", "x"], ["/code/a.out", "x"]),
-        (["bin/tool"], ["/code/bin/tool"]),
+        (["./a.out", "x"], ["./a.out", "x"]),
+        (["bin/tool"], ["bin/tool"]),
         (["/opt/tool"], ["/opt/tool"]),
     ],
 )
 def test_a_command_is_executed_by_the_python_of_the_rank(argv: list[str], started: list[str]) -> None:
-    command = arguments(script(argv=argv, launch={"mode": "exec"}), Path("/code"))
+    command = arguments(script(argv=argv, launch={"mode": "exec"}))
     assert command == ["-I", "-S", "-c", inspect.getsource(start_command), *started]
+
+
+@pytest.mark.parametrize(
+    ("changes", "started"),
+    [
+        ({"argv": ["main.py", "x"]}, ["python", "main.py", "x"]),
+        ({"argv": ["-m", "pkg"]}, ["python", "-m", "pkg"]),
+        ({"argv": ["make"], "launch": {"mode": "exec"}}, ["make"]),
+    ],
+)
+def test_variables_that_select_code_are_set_when_the_program_starts(
+    changes: dict[str, Any], started: list[str]
+) -> None:
+    spec = script(environment={"variables": {"PYTHONPATH": "src", "APP_A": "1"}}, **changes)
+    command = arguments(spec)
+    assert command == ["-I", "-S", "-c", inspect.getsource(start_command), "env", "PYTHONPATH=src", *started]
+
+
+def test_a_file_is_named_as_in_a_shell() -> None:
+    assert arguments(script(argv=["exp/main.py", "x"])) == ["exp/main.py", "x"]
 
 
 def test_only_python_records_the_exception_of_a_command(tmp_path: Path) -> None:
     """A shell may handle the failure of a Python program that it runs."""
     layout = RunLayout(tmp_path / "job").attempt("1-a")
-    for argv, is_recorded in ((["python", "-X", "dev", "a.py"], True), (["bash", "run.sh"], False)):
+    for argv, is_recorded in (
+        (["python", "-X", "dev", "a.py"], True),
+        (["bash", "run.sh"], False),
+        (["env", "a=1", "python", "a.py"], True),
+    ):
         assert (RECORD in script_variables({}, layout, script(argv=argv, launch={"mode": "exec"}))) == is_recorded
