@@ -47,6 +47,6 @@ def test_commas_separate_the_keys_of_groups() -> None:
 
 def test_pages_hide_the_same_types_of_failures() -> None:
     text = Path(service.web.__file__).with_name("static").joinpath("format.js").read_text()
-    listed = re.search(r"PLAIN_FAILURES = new Set\(\[(.*)\]\)", text)
+    listed = re.search(r"PLAIN_FAILURES = new Set\(\[(.*?)\]\)", text, re.DOTALL)
     assert listed is not None
     assert set(re.findall(r'"(\w+)"', listed[1])) == PLAIN_FAILURES
