@@ -3,7 +3,8 @@
 const WORD = /(?:`(?:[^`]|``)*|[\w./@%:-]*)$/; // a name, or what follows a backtick that is not closed
 const IN_BACKTICKS = /`(?:[^`]|``)+`/g;
 const RESERVED = ["and", "or", "not", "in", "exists"];
-const OPERATORS = ["=", "!=", "<", "<=", ">", ">=", "~", "in ("];
+const OPERATORS = ["=", "!=", "<", "<=", ">", ">=", "~", "in (", "is"];
+const STATES = ["nan", "inf", "empty"];
 const STATUSES = ["succeeded", "running", "failed", "queued", "pending", "paused", "cancelled", "lost"];
 const AGGREGATES = ["min(", "max(", "last(", "best(", "best_step(", "min_step(", "max_step("];
 const COMPARED =
@@ -39,10 +40,13 @@ export function completions(text, position, keys) {
 function optionsAfter(head, part, keys) {
   const compared = COMPARED.exec(head);
   if (compared) return valuesOf(compared[1], keys).filter((one) => one.text.toLowerCase().includes(part));
+  if (/\sis\s+not$/i.test(head)) return words(STATES, part);
   if (head === "" || /(?:^|[\s(])(?:and|or|not|exists)$/i.test(head) || head.endsWith("("))
     return keyOptions(part, keys, head);
+  if (/[^=!<>~,(\s]\s+is$/i.test(head)) return words([...STATES, "not"], part);
+  if (/\sis\s+(?:not\s+)?(?:nan|inf|empty)$/i.test(head)) return words(["and", "or"], part);
   if (/[=!<>~]\s*\S+$|\)$|["'`]$/.test(head) || /\bexists\s+\S+$/i.test(head)) return words(["and", "or"], part);
-  return part ? [] : OPERATORS.map((text) => ({ text: `${text} `.replace("( ", "("), note: "" }));
+  return part ? words(["is"], part) : OPERATORS.map((text) => ({ text: `${text} `.replace("( ", "("), note: "" }));
 }
 
 /**
