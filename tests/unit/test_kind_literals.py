@@ -9,7 +9,8 @@ from typing import NamedTuple, get_args
 
 import pytest
 
-from trainyard.contract.spec.training_spec import Precision, Strategy, Task
+from trainyard.contract.kinds.strategies import Strategy
+from trainyard.contract.spec.training_spec import Precision, Task
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("trainyard", "service", "worker")
@@ -25,15 +26,16 @@ DATA_TYPES = frozenset({"bf16", "fp32"})
 
 REGISTRIES = {
     "task": {"trainyard/contract/spec/training_spec.py"},
-    "strategy": {"trainyard/contract/spec/training_spec.py"},
+    "strategy": {"trainyard/contract/kinds/strategies.py", "worker/engine/strategies/select.py"},
     "precision": {"trainyard/contract/spec/training_spec.py"},
 }
 """The files of each kind that may name it: the records, and one registration in the worker and in the planner."""
 
+GENERATED = "_sync"
+"""The folder of the client that is generated from another one."""
 EXCEPTIONS = {
     "trainyard/cli/commands.py": ({"script"}, "the command `trainyard script`"),
     "trainyard/client/_async/jobs.py": ({"script"}, "the route of batch scripts"),
-    "trainyard/client/_sync/jobs.py": ({"script"}, "the route of batch scripts"),
     "trainyard/contract/wire/jobs.py": ({"script"}, "the resource of a batch script"),
     "trainyard/contract/wire/worker_events.py": ({"comm_check"}, "the type of an event"),
     "service/scheduler/slurm/scheduler.py": ({"script"}, "the batch script of a request"),
@@ -43,11 +45,12 @@ EXCEPTIONS = {
     "trainyard/contract/spec/forks.py": ({"ddp", "fsdp"}, "sections of the spec"),
     "trainyard/contract/spec/ineffective_fields.py": ({"ddp", "fsdp"}, "sections of the spec"),
     "trainyard/contract/spec/field_advice.py": ({"bf16", "fp16", "fp8"}, "fields of other programs' configurations"),
+    "service/planner/build_plan.py": ({"fsdp"}, "a section of the spec"),
     "worker/engine/flops.py": ({"bf16", "fp16", "fp8", "fp32"}, "the number formats of GPUs"),
 }
 """Literals that only look like the name of a kind, with their meaning."""
 
-BOUNDS = {"task": (129, 58), "strategy": (109, 18), "precision": (31, 15)}
+BOUNDS = {"task": (129, 58), "strategy": (0, 0), "precision": (31, 15)}
 """The literals of each kind outside of its registry, and their files. A change may only lower them."""
 
 
@@ -110,7 +113,9 @@ def _modules() -> list[tuple[str, Literals]]:
     """Return the modules of the product that contain the name of any kind, with their literals."""
     named = re.compile("|".join(f"[\"']{name}[\"']" for names in NAMES.values() for name in sorted(names)))
     result = []
-    for path in sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")):
+    for path in sorted(
+        path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py") if GENERATED not in path.parts
+    ):
         source = path.read_text()
         if named.search(source):
             result.append((path.relative_to(ROOT).as_posix(), literals_of(ast.parse(source))))

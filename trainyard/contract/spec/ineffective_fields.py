@@ -48,8 +48,6 @@ _OPTIMIZER_FIELDS = {
 }
 """Fields that only some optimizers use."""
 
-SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
-
 
 def ineffective_fields(spec: TrainingSpec) -> list[Problem]:
     """Return a problem for every field that differs from its default but has no effect in this spec."""
@@ -116,11 +114,12 @@ def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         yield "lora", "has no effect without `lora_rank`"
     if spec.lora.merge and not spec.checkpoint.export:
         yield "lora.merge", "has no effect, because `checkpoint.export` is false"
-    if spec.strategy not in SHARDED and spec.fsdp.cpu_offload:
+    strategy = spec.strategy_kind
+    if not strategy.is_sharded and spec.fsdp.cpu_offload:
         yield "fsdp.cpu_offload", f"has no effect for strategy `{spec.strategy}`; use `fsdp`, also on one GPU"
-    elif spec.strategy not in SHARDED and spec.fsdp != type(spec.fsdp)():
+    elif not strategy.is_sharded and spec.fsdp != type(spec.fsdp)():
         yield "fsdp", f"has no effect for strategy `{spec.strategy}`"
-    if spec.strategy != "ddp" and spec.ddp != type(spec.ddp)():
+    if not strategy.sums_in_buckets and spec.ddp != type(spec.ddp)():
         yield "ddp", f"has no effect for strategy `{spec.strategy}`"
     yield from ineffective_objectives(spec)
     yield from _evaluation(spec)

@@ -58,7 +58,7 @@ def unsupported_objectives(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
             "lora.dora",
             f"needs the norms of the base, which is held in `{spec.lora.base_dtype}`; use `bf16` or `fp32`",
         )
-    if spec.lora.dora and spec.strategy in ("zero1", "zero2", "fsdp", "hsdp") and spec.fsdp.wrap == "size":
+    if spec.lora.dora and spec.strategy_kind.is_sharded and spec.fsdp.wrap == "size":
         yield "lora.dora", "cannot be combined with wrap `size`, which may shard a layer without its base; use `layer`"
     if spec.lora.modules_to_save and spec.lora.base_dtype != "fp32":
         yield "lora.modules_to_save", "cannot be combined with a `lora.base_dtype` other than `fp32`"
@@ -66,8 +66,8 @@ def unsupported_objectives(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
 
 def _preferences(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     objective, data = spec.objective, spec.data
-    if spec.strategy == "dp":
-        yield "strategy", f"`dp` divides pairs; with objective `{objective}` use `ddp`"
+    if not spec.strategy_kind.supports_preferences:
+        yield "strategy", f"`{spec.strategy}` divides pairs; with objective `{objective}` use `ddp`"
     if isinstance(data, BuiltinData) and objective not in PAIRED:
         yield "data.name", f"`{data.name}` has pairs only, and objective `{objective}` needs labels; use source `jsonl`"
     known = PAIR_FORMATS if objective in PAIRED else PREFERENCE_FORMATS - PAIR_FORMATS

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from trainyard.contract.base import DisplayName, NonNegativeInt, PositiveInt, ShortText, Strict, example
+from trainyard.contract.kinds.strategies import STRATEGIES, Strategy, StrategyKind
 from trainyard.contract.problems import Problem, SpecError, problems_of
 from trainyard.contract.spec.embedding import Embedding
 from trainyard.contract.spec.field_advice import UNKNOWN_FIELD_ADVICE
@@ -47,7 +48,6 @@ Task = Literal[
     "script",
     "comm_check",
 ]
-Strategy = Literal["auto", "single", "dp", "ddp", "zero1", "zero2", "fsdp", "hsdp"]
 Precision = Literal["auto", "fp32", "bf16", "fp16", "fp8"]
 Backend = Literal["auto", "nccl", "gloo", "mpi"]
 
@@ -177,6 +177,11 @@ class TrainingSpec(Strict):
     """Labels to filter jobs by: `GET /v1/jobs?metadata[team]=nlp`."""
 
     @property
+    def strategy_kind(self) -> StrategyKind:
+        """The facts about the strategy."""
+        return STRATEGIES[self.strategy]
+
+    @property
     def runs_command(self) -> bool:
         """Whether the program is any command, not a Python file or module."""
         return self.launch is not None and self.launch.mode == "exec"
@@ -184,7 +189,7 @@ class TrainingSpec(Strict):
     @property
     def has_one_process_per_node(self) -> bool:
         """Whether a node has a single process for all of its GPUs, instead of a process for each."""
-        return self.strategy == "dp" or (self.launch is not None and self.launch.per != "rank")
+        return self.strategy_kind.has_one_process or (self.launch is not None and self.launch.per != "rank")
 
     @model_validator(mode="after")
     def _consistent(self) -> "TrainingSpec":
@@ -217,8 +222,10 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
             refuse(field, f"is for task `{task}` only" if present else f"is required for task `{task}`")
     problems += code_problems(spec.task, spec.target, spec.argv, spec.code, runs_command=spec.runs_command)
     problems += _launch_problems(spec) + _warning_problems(spec)
-    if spec.strategy == "single" and spec.gpus != 1:
-        refuse("gpus", f"is {spec.gpus}, but strategy `single` has exactly one rank; use `ddp` or set `gpus: 1`")
+    strategy = spec.strategy_kind
+    if strategy.max_ranks == 1 and spec.gpus != 1:
+        advice = "use `ddp` or set `gpus: 1`"
+        refuse("gpus", f"is {spec.gpus}, but strategy `{strategy.name}` has exactly one rank; {advice}")
     if isinstance(spec.batch.micro_size, int) and spec.batch.micro_size > spec.batch.size:
         refuse("batch.micro_size", f"is {spec.batch.micro_size}, larger than `batch.size` {spec.batch.size}")
     if spec.steps is not None and spec.schedule.warmup_steps > spec.steps:
@@ -228,7 +235,7 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
     if spec.ema is not None and spec.steps is not None and spec.ema.every > spec.steps:
         refuse("ema.every", f"is {spec.ema.every}, more than the run's {spec.steps} steps")
     if spec.profile is not None:
-        last = 0 if spec.strategy == "dp" else spec.gpus - 1
+        last = 0 if strategy.has_one_process else spec.gpus - 1
         outside = [rank for rank in spec.profile.ranks if rank > last]
         if outside:
             refuse("profile.ranks", f"contains rank {outside[0]}, but ranks are 0 to {last}")
@@ -239,11 +246,18 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
         refuse("optimizer.momentum", "is 0, and `muon` needs a momentum; remove the field for the default, 0.95")
     if spec.lora_rank is not None and spec.trainable is not None:
         refuse("trainable", "cannot be combined with `lora_rank`, which trains only adapters; remove one of them")
-    if spec.strategy == "hsdp" and spec.gpus < spec.fsdp.replicas:
-        refuse("gpus", f"is {spec.gpus}, fewer than `fsdp.replicas` {spec.fsdp.replicas}; each replica needs a rank")
-    elif spec.strategy == "hsdp" and spec.gpus % spec.fsdp.replicas:
-        refuse("fsdp.replicas", f"is {spec.fsdp.replicas}, which does not divide `gpus` {spec.gpus}")
-    return problems
+    return [*problems, *_replica_problems(spec)]
+
+
+def _replica_problems(spec: TrainingSpec) -> Iterator[Problem]:
+    gpus, replicas = spec.gpus, spec.fsdp.replicas
+    if not spec.strategy_kind.replicates_shards:
+        return
+    if gpus < replicas:
+        message = f"is {gpus}, fewer than `fsdp.replicas` {replicas}; each replica needs a rank"
+        yield Problem(param="gpus", message=message)
+    elif gpus % replicas:
+        yield Problem(param="fsdp.replicas", message=f"is {replicas}, which does not divide `gpus` {gpus}")
 
 
 def _data_problems(data: Data | None) -> Iterator[Problem]:
