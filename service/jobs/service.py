@@ -18,9 +18,10 @@ from service.jobs.quota import UserQuotas, check_queue_quota
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource
 from trainyard.contract.kinds.strategies import STRATEGIES
+from trainyard.contract.kinds.tasks import LOOP_TASKS
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.stored_spec import parse_stored_spec
-from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
+from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.jobs import TERMINAL, JobResource, ProfileRequest
 from trainyard.contract.wire.reports import TraceRequest
 from trainyard.contract.wire.worker_events import WORKER_PREFIX

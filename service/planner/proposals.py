@@ -142,7 +142,7 @@ def _adapters(spec: TrainingSpec, unsharded: Changes, sharded: Changes) -> Itera
 
 
 def _can_round_base(spec: TrainingSpec) -> bool:
-    supported = spec.task == "causal_lm" and spec.strategy_kind.supports_low_bit_bases
+    supported = spec.task_kind.supports_low_bit_bases and spec.strategy_kind.supports_low_bit_bases
     return supported and spec.lora.base_dtype == "fp32"
 
 

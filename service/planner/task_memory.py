@@ -33,7 +33,7 @@ class TaskWork:
 
 def is_upper_bound(spec: TrainingSpec) -> bool:
     """Return whether an estimate assumes texts of the maximum length, because their lengths are not known."""
-    return isinstance(spec.data, TextData) and spec.task in ("sequence_classification", "text_embedding")
+    return isinstance(spec.data, TextData) and spec.task_kind.replaces_head
 
 
 def task_work(
@@ -76,7 +76,7 @@ def _rows(spec: TrainingSpec, sizes: Encoder | Transformer, context: int | None)
         return 1, sizes.tokens, 0
     assert isinstance(spec.data, TextData)
     length = spec.data.max_length or min(context or MAX_TEXT_TOKENS, MAX_TEXT_TOKENS)
-    rows = spec.embedding.group_size * TEXTS_OF_A_PAIR if spec.task == "text_embedding" else 1
+    rows = spec.embedding.group_size * TEXTS_OF_A_PAIR if spec.task_kind.makes_vectors else 1
     return rows, length, length
 
 
@@ -121,7 +121,7 @@ def _head(
 ) -> Head:
     """Return the memory from the last block to the loss. `before`: bytes saved beside the blocks."""
     width = (structure.encoder or structure.transformer).width  # type: ignore[union-attr]
-    if spec.task == "text_embedding":
+    if spec.task_kind.makes_vectors:
         pairs = rows // TEXTS_OF_A_PAIR
         values, pooled = pairs * pairs, 4 * tokens * width
         # Pooling computes in fp32: the copy of the hidden states, and their product with the mask.

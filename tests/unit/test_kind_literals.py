@@ -10,7 +10,8 @@ from typing import NamedTuple, get_args
 import pytest
 
 from trainyard.contract.kinds.strategies import Strategy
-from trainyard.contract.spec.training_spec import Precision, Task
+from trainyard.contract.kinds.tasks import Task
+from trainyard.contract.spec.training_spec import Precision
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("trainyard", "service", "worker")
@@ -25,7 +26,7 @@ DATA_TYPES = frozenset({"bf16", "fp32"})
 """Names of precisions that also name data types of tensors: they count where they are compared with a precision."""
 
 REGISTRIES = {
-    "task": {"trainyard/contract/spec/training_spec.py"},
+    "task": {"trainyard/contract/kinds/tasks.py", "worker/tasks/select.py"},
     "strategy": {"trainyard/contract/kinds/strategies.py", "worker/engine/strategies/select.py"},
     "precision": {"trainyard/contract/spec/training_spec.py"},
 }
@@ -36,7 +37,12 @@ GENERATED = "_sync"
 EXCEPTIONS = {
     "trainyard/cli/commands.py": ({"script"}, "the command `trainyard script`"),
     "trainyard/client/_async/jobs.py": ({"script"}, "the route of batch scripts"),
-    "trainyard/contract/wire/jobs.py": ({"script"}, "the resource of a batch script"),
+    "trainyard/contract/wire/jobs.py": ({"script", "image_classification"}, "the resource of a script; an example"),
+    "trainyard/cli/environment_checks.py": ({"script"}, "a spec that is submitted"),
+    "trainyard/cli/partition_checks.py": ({"regression"}, "a spec that is submitted"),
+    "trainyard/client/program_spec.py": ({"script"}, "a spec that is submitted"),
+    "trainyard/cli/jobs.py": ({"comm_check"}, "the type of an event"),
+    "service/openai/spec.py": ({"causal_lm"}, "a spec that is submitted"),
     "trainyard/contract/wire/worker_events.py": ({"comm_check"}, "the type of an event"),
     "service/scheduler/slurm/scheduler.py": ({"script"}, "the batch script of a request"),
     "service/scheduler/slurm/submit.py": ({"script"}, "the batch script of a request"),
@@ -50,7 +56,7 @@ EXCEPTIONS = {
 }
 """Literals that only look like the name of a kind, with their meaning."""
 
-BOUNDS = {"task": (129, 58), "strategy": (0, 0), "precision": (31, 15)}
+BOUNDS = {"task": (0, 0), "strategy": (0, 0), "precision": (31, 15)}
 """The literals of each kind outside of its registry, and their files. A change may only lower them."""
 
 

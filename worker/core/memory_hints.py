@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from trainyard.contract.kinds.strategies import LEAST_MEMORY
 from trainyard.contract.spec.stored_dtypes import can_be_offloaded
-from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
+from trainyard.contract.spec.training_spec import TrainingSpec
 
 MAX_CHANGES = 3
 
@@ -15,7 +15,7 @@ def memory_hint(spec: TrainingSpec, *, on_device: bool) -> str:
     Args:
         on_device: Whether the GPU's memory ran out; else the host's did.
     """
-    if spec.task not in LOOP_TASKS:
+    if not spec.task_kind.in_loop:
         more = "" if on_device else ", or set `resources.memory_gb_per_gpu` to more than now"
         return f"Let the program use less memory, for example by a smaller batch{more}."
     changes = list(_changes(spec, on_device))[:MAX_CHANGES]
@@ -36,9 +36,9 @@ def _changes(spec: TrainingSpec, on_device: bool) -> Iterator[str]:
         yield "precision: bf16"
     if spec.gpus > 1 and not spec.strategy_kind.reshards_after_forward:
         yield f"strategy: {LEAST_MEMORY} (shards parameters, gradients and optimizer state)"
-    if spec.lora_rank is None and spec.task == "causal_lm":
+    if spec.lora_rank is None and spec.task_kind.writes_texts:
         yield "lora_rank: 16 (gradients and optimizer state only for the adapters)"
-    if spec.lora_rank is not None and spec.lora.base_dtype == "fp32" and spec.task == "causal_lm":
+    if spec.lora_rank is not None and spec.lora.base_dtype == "fp32" and spec.task_kind.supports_low_bit_bases:
         yield "lora.base_dtype: bf16, or nf4 (the frozen base in a half or an eighth of the memory)"
     can_offload = spec.strategy_kind.is_sharded or spec.gpus == 1
     if can_offload and on_device and not spec.fsdp.cpu_offload and can_be_offloaded(spec):

@@ -54,7 +54,7 @@ def _whole(spec: TrainingSpec, task: Task) -> nn.Module:
 
 def _try_to_defer(spec: TrainingSpec, task: Task, *, examine: bool) -> tuple[DeferredModel | None, Any, str]:
     """Return the deferred model and, with `examine`, the result of its examination; or None and the reason."""
-    if spec.task == "custom" and task.flops_per_example is not None:
+    if spec.task_kind.has_own_code and task.flops_per_example is not None:
         return None, None, "the task's flops_per_example() may read the model"
     if spec.lora_rank is not None and (spec.lora.dora or spec.lora.modules_to_save):
         field = "dora" if spec.lora.dora else "modules_to_save"
@@ -72,7 +72,7 @@ def _try_to_defer(spec: TrainingSpec, task: Task, *, examine: bool) -> tuple[Def
 
 
 def _defer(spec: TrainingSpec, task: Task) -> DeferredModel:
-    stored = None if spec.task == "custom" else task.deferred_model()
+    stored = None if spec.task_kind.has_own_code else task.deferred_model()
     if stored is not None:
         return stored
 

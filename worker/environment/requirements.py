@@ -42,7 +42,7 @@ def needed_packages(spec: TrainingSpec, project: Iterable[str]) -> list[Requirem
     Args:
         project: The requirements of Trainyard, with versions.
     """
-    if spec.task == "script":
+    if spec.task_kind.runs_program:
         return []
     names = list(_ALWAYS)
     if isinstance(spec.model, HfModel):

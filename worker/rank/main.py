@@ -142,20 +142,19 @@ def redirect_output(path: Path) -> None:
 
 
 def _run_task(run: RankRun) -> None:
-    match run.spec.task:
-        case "script":
-            from worker.rank.script import exec_script
+    if run.spec.task_kind.runs_program:
+        from worker.rank.script import exec_script
 
-            exec_script(run.layout, run.launch, run.execution)
-        case _ if environment := rank_environment(run.spec, os.environ):
-            # Run the same entry point again in the environment's Python, where the environment's variable is absent.
-            root = run.layout.root
-            execute(environment.command(["-m", "worker", str(root)], os.environ, root))
-        case "comm_check":
-            _check_communication(run)
-        case _:
-            # This precedes the import of torch, so that the watchdog sees the rank early.
-            _train(run, _start_progress(run))
+        exec_script(run.layout, run.launch, run.execution)
+    elif environment := rank_environment(run.spec, os.environ):
+        # Run the same entry point again in the environment's Python, where the environment's variable is absent.
+        root = run.layout.root
+        execute(environment.command(["-m", "worker", str(root)], os.environ, root))
+    elif run.spec.task_kind.tests_communication:
+        _check_communication(run)
+    else:
+        # This precedes the import of torch, so that the watchdog sees the rank early.
+        _train(run, _start_progress(run))
 
 
 def _train(run: RankRun, progress: ProgressCounter) -> None:

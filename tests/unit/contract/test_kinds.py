@@ -13,6 +13,8 @@ from trainyard.contract.kinds.strategies import (
     Strategy,
     StrategyKind,
 )
+from trainyard.contract.kinds.tasks import CODE_TASKS, LOOP_TASKS, TASKS, Task, TaskKind, task_kind, tasks_with
+from trainyard.contract.spec.text_sources import TextFormat
 from trainyard.contract.spec.training_spec import TrainingSpec
 
 
@@ -36,3 +38,34 @@ def test_automatic_strategies_shard_more_and_more() -> None:
     assert not any(kind.max_ranks or kind.needs_gpus or kind.replicates_shards for kind in several)
     assert STRATEGIES[LEAST_MEMORY].is_sharded
     assert STRATEGIES[LEAST_MEMORY].reshards_after_forward
+
+
+def test_each_task_of_a_spec_has_a_record() -> None:
+    assert tuple(TASKS) == get_args(Task)
+    assert TrainingSpec.model_json_schema()["properties"]["task"]["enum"] == list(TASKS)
+
+
+@pytest.mark.parametrize("kind", TASKS.values(), ids=lambda kind: kind.name)
+def test_facts_about_the_model_are_those_of_builtin_tasks(kind: TaskKind) -> None:
+    assert kind.is_builtin == bool(kind.reads) == bool(kind.makes) == (kind.evaluation_metrics is not None)
+    assert kind.is_builtin or not (kind.builtin_models or kind.transformers_class or kind.pipeline_tag)
+    assert bool(kind.builtin_models) == bool(kind.builtin_data)
+    assert bool(kind.text_format) == bool(kind.examples)
+    assert kind.text_format is None or kind.text_format in get_args(TextFormat)
+    assert "eval/loss" in (kind.evaluation_metrics or ("eval/loss",))
+
+
+def test_sets_of_tasks_follow_from_the_records() -> None:
+    assert set(tasks_with(lambda kind: kind.in_loop)) == LOOP_TASKS
+    assert set(tasks_with(lambda kind: kind.runs_program or kind.has_own_code)) == CODE_TASKS
+    assert tasks_with(lambda kind: kind.writes_texts and kind.replaces_head) == ()
+
+
+@pytest.mark.parametrize("name", ["a task of another release", None, 7, ["script"]])
+def test_an_unknown_task_has_no_facts(name: object) -> None:
+    kind = task_kind(name)
+    assert not (kind.in_loop)
+    assert not (kind.runs_program)
+    assert not (kind.has_own_code)
+    assert not (kind.tests_communication)
+    assert not (kind.reads_texts)

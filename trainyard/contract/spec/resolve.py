@@ -8,7 +8,7 @@ from trainyard.contract.problems import SpecError
 from trainyard.contract.spec.ineffective_fields import ineffective_fields
 from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.stored_dtypes import strategies_for
-from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
+from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.spec.unsupported import unsupported_fields
 
 STALL_MINUTES = 15.0
@@ -26,7 +26,7 @@ def resolve(spec: TrainingSpec, site: Site) -> TrainingSpec:
     """
     if site.accelerator is None:
         return _resolve_without_accelerator(spec, site)
-    if spec.strategy == "auto" and spec.fsdp.cpu_offload and spec.task in LOOP_TASKS:
+    if spec.strategy == "auto" and spec.fsdp.cpu_offload and spec.task_kind.in_loop:
         # Parameters in host memory are gathered on the GPU as shards are.
         spec = spec.model_copy(update={"strategy": LEAST_MEMORY})
     if problems := unsupported_fields(spec, site):
@@ -40,14 +40,14 @@ def resolve(spec: TrainingSpec, site: Site) -> TrainingSpec:
 def _auto_values(spec: TrainingSpec, site: Site) -> dict[str, Any]:
     cuda = site.accelerator == "cuda"
     values: dict[str, Any] = {}
-    if spec.task in LOOP_TASKS:
+    if spec.task_kind.in_loop:
         if spec.strategy == "auto":
             values["strategy"] = AUTO_ON_ONE_RANK if spec.gpus == 1 else next(strategies_for(spec))
         if spec.precision == "auto":
             values["precision"] = "bf16" if cuda else "fp32"
         if spec.health.stall_timeout_minutes is None:
             values["health"] = spec.health.model_copy(update={"stall_timeout_minutes": STALL_MINUTES})
-    if spec.task != "script" and spec.backend == "auto":
+    if not spec.task_kind.runs_program and spec.backend == "auto":
         values["backend"] = "nccl" if cuda else "gloo"
     if site.scheduler == "slurm" and site.gpus_per_node and spec.resources.gpus_per_node is None:
         per_node = min(spec.gpus, site.gpus_per_node)

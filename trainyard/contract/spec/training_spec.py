@@ -7,6 +7,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from trainyard.contract.base import DisplayName, NonNegativeInt, PositiveInt, ShortText, Strict, example
 from trainyard.contract.kinds.strategies import STRATEGIES, Strategy, StrategyKind
+from trainyard.contract.kinds.tasks import TASKS, Task, TaskKind
 from trainyard.contract.problems import Problem, SpecError, problems_of
 from trainyard.contract.spec.embedding import Embedding
 from trainyard.contract.spec.field_advice import UNKNOWN_FIELD_ADVICE
@@ -38,16 +39,6 @@ from trainyard.contract.spec.sections import (
 from trainyard.contract.spec.text_data import TextData, text_data_problems
 from trainyard.contract.spec.user_code import Argument, CodeDigest, OutputPath, code_problems
 
-Task = Literal[
-    "causal_lm",
-    "sequence_classification",
-    "text_embedding",
-    "image_classification",
-    "regression",
-    "custom",
-    "script",
-    "comm_check",
-]
 Precision = Literal["auto", "fp32", "bf16", "fp16", "fp8"]
 Backend = Literal["auto", "nccl", "gloo", "mpi"]
 
@@ -57,11 +48,6 @@ NODE_TEST = "trainyard.node_test"
 """The label of a job that tests a partition or node: it runs on excluded nodes, too, and its faults exclude none."""
 
 UNTITLED = "untitled"
-
-LOOP_TASKS = frozenset(
-    {"causal_lm", "sequence_classification", "text_embedding", "image_classification", "regression", "custom"}
-)
-"""Tasks that Trainyard's training loop runs: they have a model, data and a number of steps."""
 
 
 class TrainingSpec(Strict):
@@ -177,6 +163,11 @@ class TrainingSpec(Strict):
     """Labels to filter jobs by: `GET /v1/jobs?metadata[team]=nlp`."""
 
     @property
+    def task_kind(self) -> TaskKind:
+        """The facts about the task."""
+        return TASKS[self.task]
+
+    @property
     def strategy_kind(self) -> StrategyKind:
         """The facts about the strategy."""
         return STRATEGIES[self.strategy]
@@ -206,20 +197,21 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
     def refuse(param: str, message: str) -> None:
         problems.append(Problem(param=param, message=message))
 
-    if spec.task in LOOP_TASKS:
+    if spec.task_kind.in_loop:
         if (spec.steps is None) == (spec.epochs is None):
             both = "`steps` and `epochs` are both set; remove one"
             refuse("steps", both if spec.steps is not None else "set `steps` or `epochs`")
         if spec.batch.size < spec.gpus:
             refuse("batch.size", f"is {spec.batch.size}, smaller than the {spec.gpus} ranks of `gpus`")
-    if spec.task in LOOP_TASKS - {"custom"}:
+    if spec.task_kind.is_builtin:
         for field in ("model", "data"):
             if getattr(spec, field) is None:
                 refuse(field, f"is required for task `{spec.task}`")
-    for task, field in (("custom", "target"), ("script", "argv")):
-        present = getattr(spec, field) is not None
-        if present != (spec.task == task):
-            refuse(field, f"is for task `{task}` only" if present else f"is required for task `{task}`")
+    for kind in (kind for kind in TASKS.values() if kind.code_field):
+        present = getattr(spec, str(kind.code_field)) is not None
+        if present != (spec.task == kind.name):
+            message = f"is for task `{kind.name}` only" if present else f"is required for task `{kind.name}`"
+            refuse(str(kind.code_field), message)
     problems += code_problems(spec.task, spec.target, spec.argv, spec.code, runs_command=spec.runs_command)
     problems += _launch_problems(spec) + _warning_problems(spec)
     strategy = spec.strategy_kind

@@ -31,11 +31,6 @@ Rule = tuple[bool, str, str]
 
 _NEEDS_GPUS = "needs GPUs, and this service's workers have none"
 _GPU_TYPE = re.compile(r"[A-Za-z0-9_.-]+")
-_BUILTIN_PAIRS = {
-    "causal_lm": (("gpt", "llama"), ("stdlib",)),
-    "regression": (("mlp",), ("parity",)),
-}
-"""The builtin models and data sets of tasks, except images, which are in `image_rules`."""
 
 
 def unsupported_fields(spec: TrainingSpec, site: Site) -> list[Problem]:
@@ -56,9 +51,9 @@ def unsupported_fields(spec: TrainingSpec, site: Site) -> list[Problem]:
 
 
 def _general_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
-    on_cpu = site.accelerator == "cpu"
+    on_cpu, task = site.accelerator == "cpu", spec.task_kind
     return [
-        (spec.task == "comm_check" and spec.gpus == 1, "gpus", "must be at least 2 for task `comm_check`"),
+        (spec.gpus < task.min_ranks, "gpus", f"must be at least {task.min_ranks} for task `{task.name}`"),
         (
             spec.environment.container is not None and spec.profile is not None and spec.profile.nsys,
             "profile.nsys",
@@ -160,7 +155,7 @@ def _base_rules(spec: TrainingSpec) -> list[Rule]:
     dtype, field = spec.lora.base_dtype, "lora.base_dtype"
     held = spec.lora_rank is not None and dtype != "fp32"
     return [
-        (held and spec.task != "causal_lm", field, f"`{dtype}` is for task `causal_lm`; use `fp32`"),
+        (held and not spec.task_kind.supports_low_bit_bases, field, f"`{dtype}` is for task `causal_lm`; use `fp32`"),
         (
             held and not spec.strategy_kind.supports_low_bit_bases,
             field,
@@ -227,17 +222,18 @@ def _sharding_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
 
 
 def _mismatched_pairs(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
-    """Yield the problems of a model or data set that does not fit the task, or of a pair that does not match."""
-    pair = _BUILTIN_PAIRS.get(spec.task)
-    if pair is None:
+    """Yield the problems of a model or data set that does not fit the task, or of a pair that does not match; those of
+    images are in `image_rules`."""
+    task = spec.task_kind
+    if not task.builtin_models or task.reads_images:
         return
-    for field, expected in zip(("model", "data"), pair, strict=True):
+    for field, expected in (("model", task.builtin_models), ("data", task.builtin_data)):
         section = getattr(spec, field)
         name = getattr(section, "name", expected[0])
         names = " or ".join(f"`{one}`" for one in expected)
         if name not in expected:
             yield f"{field}.name", f"`{name}` does not fit task `{spec.task}`; use {names}"
-        if spec.task != "causal_lm" and isinstance(section, HfModel | TextData):
+        if not task.transformers_class and isinstance(section, HfModel | TextData):
             source = getattr(section, "source", "")
             yield f"{field}.source", f"`{source}` is for task `causal_lm`; use `builtin` and name {names}"
     if isinstance(spec.model, HfModel) and getattr(spec.data, "name", None) == "stdlib":
