@@ -92,11 +92,11 @@ def state_memory(spec: TrainingSpec, model: BlockModel) -> Memory:
 
 def step_layout(spec: TrainingSpec, micro: int) -> Layout:
     """Return how a resolved spec shards the model and in which dtype it computes."""
-    half = spec.precision in ("bf16", "fp16", "fp8")
-    autocast = half and not spec.strategy_kind.is_sharded
+    precision = spec.precision_kind
+    autocast = precision.is_half and not spec.strategy_kind.is_sharded
     converts = spec.lora_rank is not None and spec.lora.base_dtype != "fp32"
     casts = spec.param_dtype == "fp32"
-    dtype = ComputeDtype(2 if half else 4, autocast=autocast, casts_weights=casts, converts_base=converts)
+    dtype = ComputeDtype(precision.value_bytes, autocast=autocast, casts_weights=casts, converts_base=converts)
     return Layout(
         strategy=spec.strategy_kind,
         shards=spec.gpus // spec.fsdp.replicas if spec.strategy_kind.is_sharded else 1,
@@ -153,7 +153,7 @@ def masked_tokens(spec: TrainingSpec, model: Transformer, length: int) -> int:
     if not isinstance(spec.data, TextData) or not spec.data.packing or spec.objective != "sft":
         return 0
     fits = model.head_width % 8 == 0 and model.head_width <= 192 and not getattr(spec.model, "dropout", 0)
-    return 0 if fits and spec.backend == "nccl" and spec.precision in ("bf16", "fp8") else length
+    return 0 if fits and spec.backend == "nccl" and spec.precision_kind.computes_in_bf16 else length
 
 
 def _adapters(spec: TrainingSpec, trainable: TrainableModel) -> Adapters | None:

@@ -42,9 +42,10 @@ class AcceptedSpec:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Choices that the site supports but that are rarely intended."""
-        if self.spec.precision == "fp16" and self.site.accelerator == "cpu":
+        precision = self.spec.precision_kind
+        if precision.is_emulated_on_cpus and self.site.accelerator == "cpu":
             return (MSG_FP16_ON_CPU,)
-        return (MSG_FP8_WITHOUT_COMPILE,) if self.spec.precision == "fp8" and not self.spec.compile else ()
+        return (MSG_FP8_WITHOUT_COMPILE,) if precision.converts_linear_layers and not self.spec.compile else ()
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from typing import NamedTuple, get_args
 
 import pytest
 
+from trainyard.contract.kinds.precisions import Precision
 from trainyard.contract.kinds.strategies import Strategy
 from trainyard.contract.kinds.tasks import Task
-from trainyard.contract.spec.training_spec import Precision
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("trainyard", "service", "worker")
@@ -28,7 +28,7 @@ DATA_TYPES = frozenset({"bf16", "fp32"})
 REGISTRIES = {
     "task": {"trainyard/contract/kinds/tasks.py", "worker/tasks/select.py"},
     "strategy": {"trainyard/contract/kinds/strategies.py", "worker/engine/strategies/select.py"},
-    "precision": {"trainyard/contract/spec/training_spec.py"},
+    "precision": {"trainyard/contract/kinds/precisions.py", "worker/engine/precision.py"},
 }
 """The files of each kind that may name it: the records, and one registration in the worker and in the planner."""
 
@@ -56,7 +56,7 @@ EXCEPTIONS = {
 }
 """Literals that only look like the name of a kind, with their meaning."""
 
-BOUNDS = {"task": (0, 0), "strategy": (0, 0), "precision": (31, 15)}
+BOUNDS = {"task": (0, 0), "strategy": (0, 0), "precision": (0, 0)}
 """The literals of each kind outside of its registry, and their files. A change may only lower them."""
 
 

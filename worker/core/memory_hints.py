@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from trainyard.contract.kinds.precisions import AUTO_ON_GPUS
 from trainyard.contract.kinds.strategies import LEAST_MEMORY
 from trainyard.contract.spec.stored_dtypes import can_be_offloaded
 from trainyard.contract.spec.training_spec import TrainingSpec
@@ -32,8 +33,8 @@ def _changes(spec: TrainingSpec, on_device: bool) -> Iterator[str]:
         yield "activation_checkpointing: full (same losses, steps about a third longer)"
     if spec.activation_checkpointing == "full" and on_device:
         yield "activation_checkpointing: offload (same losses, the inputs of layers are in host memory)"
-    if spec.precision == "fp32" and on_device:
-        yield "precision: bf16"
+    if spec.precision_kind.computes_in_fp32 and on_device:
+        yield f"precision: {AUTO_ON_GPUS}"
     if spec.gpus > 1 and not spec.strategy_kind.reshards_after_forward:
         yield f"strategy: {LEAST_MEMORY} (shards parameters, gradients and optimizer state)"
     if spec.lora_rank is None and spec.task_kind.writes_texts:

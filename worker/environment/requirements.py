@@ -49,7 +49,7 @@ def needed_packages(spec: TrainingSpec, project: Iterable[str]) -> list[Requirem
         names.append("transformers")
         if spec.lora_rank is not None:
             names.append("peft")
-    if spec.precision == "fp8":
+    if spec.precision_kind.converts_linear_layers:
         names.append("torchao")
     lowest = {match["name"].lower(): match["least"] for line in project if (match := _LINE.match(line))}
     return [Requirement(name, lowest.get(name, "")) for name in names]

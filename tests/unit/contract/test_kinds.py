@@ -4,6 +4,14 @@ from typing import get_args
 
 import pytest
 
+from trainyard.contract.kinds.precisions import (
+    AUTO_ON_CPUS,
+    AUTO_ON_GPUS,
+    PRECISIONS,
+    Precision,
+    PrecisionKind,
+    precision_kind,
+)
 from trainyard.contract.kinds.strategies import (
     AUTO_ON_ONE_RANK,
     AUTO_ON_SEVERAL_RANKS,
@@ -69,3 +77,22 @@ def test_an_unknown_task_has_no_facts(name: object) -> None:
     assert not (kind.has_own_code)
     assert not (kind.tests_communication)
     assert not (kind.reads_texts)
+
+
+def test_each_precision_of_a_spec_has_a_record() -> None:
+    assert tuple(PRECISIONS) == get_args(Precision)
+    assert TrainingSpec.model_json_schema()["properties"]["precision"]["enum"] == list(PRECISIONS)
+    assert PRECISIONS[AUTO_ON_CPUS].computes_in_fp32
+    assert PRECISIONS[AUTO_ON_GPUS].supports_half_parameters
+
+
+@pytest.mark.parametrize("kind", PRECISIONS.values(), ids=lambda kind: kind.name)
+def test_data_types_of_a_precision_agree(kind: PrecisionKind) -> None:
+    assert kind.is_half == (kind.computes_in_bf16 or kind.scales_loss)
+    assert not (kind.is_half and kind.computes_in_fp32)
+    assert kind.computes_in_bf16 or not (kind.converts_linear_layers or kind.supports_half_parameters)
+
+
+@pytest.mark.parametrize("name", ["int4", None, 7])
+def test_an_unknown_precision_has_no_facts(name: object) -> None:
+    assert precision_kind(name) == PRECISIONS["auto"]

@@ -95,11 +95,12 @@ def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         yield "schedule.decay_ratio", f"has no effect for a `{spec.schedule.name}` schedule; it is for `wsd`"
     yield from _decay(spec)
     yield from _data(spec)
-    if spec.precision != "fp16" and spec.amp != type(spec.amp)():
+    precision = spec.precision_kind
+    if not precision.scales_loss and spec.amp != type(spec.amp)():
         yield "amp", f"has no effect: it is for precision `fp16`, and `precision` is `{spec.precision}`"
     if spec.fsdp.wrap == "naive" and spec.fsdp.prefetch:
         yield "fsdp.prefetch", "has no effect for wrap `naive`, which has only one unit"
-    if spec.tf32 and spec.precision != "fp32":
+    if spec.tf32 and not precision.computes_in_fp32:
         yield "tf32", f"has no effect: it is for precision `fp32`, and `precision` is `{spec.precision}`"
     if spec.lora_rank is None and spec.lora != type(spec.lora)():
         yield "lora", "has no effect without `lora_rank`"

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from trainyard.contract.kinds.precisions import AUTO_ON_CPUS, AUTO_ON_GPUS
 from trainyard.contract.kinds.strategies import AUTO_ON_ONE_RANK, LEAST_MEMORY
 from trainyard.contract.problems import SpecError
 from trainyard.contract.spec.ineffective_fields import ineffective_fields
@@ -44,7 +45,7 @@ def _auto_values(spec: TrainingSpec, site: Site) -> dict[str, Any]:
         if spec.strategy == "auto":
             values["strategy"] = AUTO_ON_ONE_RANK if spec.gpus == 1 else next(strategies_for(spec))
         if spec.precision == "auto":
-            values["precision"] = "bf16" if cuda else "fp32"
+            values["precision"] = AUTO_ON_GPUS if cuda else AUTO_ON_CPUS
         if spec.health.stall_timeout_minutes is None:
             values["health"] = spec.health.model_copy(update={"stall_timeout_minutes": STALL_MINUTES})
     if not spec.task_kind.runs_program and spec.backend == "auto":

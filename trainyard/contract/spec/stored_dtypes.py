@@ -36,7 +36,7 @@ def can_store_small_moments(spec: TrainingSpec) -> bool:
 def can_store_half_parameters(spec: TrainingSpec) -> bool:
     """Return whether `param_dtype` and `grad_dtype` may be `bf16`, and are not."""
     halves = spec.param_dtype == spec.grad_dtype == "bf16"
-    supported = spec.precision == "bf16" and spec.strategy_kind.supports_half_parameters
+    supported = spec.precision_kind.supports_half_parameters and spec.strategy_kind.supports_half_parameters
     return not halves and supported and _can_convert(spec)
 
 
@@ -63,7 +63,7 @@ def dtype_problems(spec: TrainingSpec, site: Site) -> Iterator[tuple[str, str]]:
 
 def _half_parameters(spec: TrainingSpec, site: Site) -> Iterator[tuple[str, str]]:
     automatic = spec.precision == "auto" and site.accelerator == "cuda"
-    if spec.precision != "bf16" and not automatic:
+    if not spec.precision_kind.supports_half_parameters and not automatic:
         yield "param_dtype", f"`bf16` is for precision `bf16`, and `precision` is `{spec.precision}`"
     strategy = spec.strategy_kind
     if not strategy.supports_half_parameters:

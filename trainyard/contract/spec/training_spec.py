@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from trainyard.contract.base import DisplayName, NonNegativeInt, PositiveInt, ShortText, Strict, example
+from trainyard.contract.kinds.precisions import PRECISIONS, Precision, PrecisionKind
 from trainyard.contract.kinds.strategies import STRATEGIES, Strategy, StrategyKind
 from trainyard.contract.kinds.tasks import TASKS, Task, TaskKind
 from trainyard.contract.problems import Problem, SpecError, problems_of
@@ -39,7 +40,6 @@ from trainyard.contract.spec.sections import (
 from trainyard.contract.spec.text_data import TextData, text_data_problems
 from trainyard.contract.spec.user_code import Argument, CodeDigest, OutputPath, code_problems
 
-Precision = Literal["auto", "fp32", "bf16", "fp16", "fp8"]
 Backend = Literal["auto", "nccl", "gloo", "mpi"]
 
 MAX_LABELS = 16
@@ -171,6 +171,11 @@ class TrainingSpec(Strict):
     def strategy_kind(self) -> StrategyKind:
         """The facts about the strategy."""
         return STRATEGIES[self.strategy]
+
+    @property
+    def precision_kind(self) -> PrecisionKind:
+        """The facts about the precision."""
+        return PRECISIONS[self.precision]
 
     @property
     def runs_command(self) -> bool:

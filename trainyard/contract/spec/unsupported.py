@@ -91,7 +91,8 @@ def _general_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
 
 
 def _float8_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
-    used, on_gpus = spec.precision == "fp8", site.accelerator != "cpu" and spec.backend in ("auto", "nccl")
+    used = spec.precision_kind.converts_linear_layers
+    on_gpus = site.accelerator != "cpu" and spec.backend in ("auto", "nccl")
     return [
         (
             used and not (on_gpus or site.emulates_gpus),
@@ -204,7 +205,7 @@ def _sharding_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
             f"applies only to wrap `size`, and `fsdp.wrap` is `{spec.fsdp.wrap}`",
         ),
         (
-            sharded and spec.fsdp.reduce_dtype == "bf16" and spec.precision not in ("bf16", "fp8"),
+            sharded and spec.fsdp.reduce_dtype == "bf16" and not spec.precision_kind.computes_in_bf16,
             "fsdp.reduce_dtype",
             f"`bf16` is for the precisions `bf16` and `fp8`, and `precision` is `{spec.precision}`",
         ),

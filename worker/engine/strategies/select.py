@@ -31,7 +31,7 @@ def parallelise(
         deferred = replace(deferred, described=deferred.tensors()) if deferred else None
         gathered_as = COMPUTE_DTYPE.get(spec.precision, torch.float32) if spec.strategy_kind.is_sharded else None
         hold_base(model, held, gathered_as=gathered_as)
-    if spec.precision == "fp8":
+    if spec.precision_kind.converts_linear_layers:
         from worker.engine.float8 import convert_linear_layers
 
         convert_linear_layers(model, ranks.device)
