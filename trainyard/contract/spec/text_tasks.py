@@ -35,6 +35,7 @@ def unsupported_text_tasks(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
 def _other_formats(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     """Yield the formats that are for another task."""
     for section, source in spec.data.described_sources.items() if isinstance(spec.data, TextData) else ():
-        for task, format in _FORMATS.items():
-            if source.format == format and spec.task != task:
-                yield f"{section}.format", f"`{format}` is for task `{task}`; use another format"
+        users = [task for task, format in _FORMATS.items() if format == source.format]
+        if users and spec.task not in users:
+            tasks = " and ".join(f"`{task}`" for task in users)
+            yield f"{section}.format", f"`{source.format}` is for task {tasks}; use another format"
