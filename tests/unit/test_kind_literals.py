@@ -1,8 +1,9 @@
 """The name of a task, a strategy or a precision stands in its registry only; elsewhere code decides by its facts."""
 
 import ast
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple, get_args
@@ -11,7 +12,7 @@ import pytest
 
 from trainyard.contract.kinds.precisions import Precision
 from trainyard.contract.kinds.strategies import Strategy
-from trainyard.contract.kinds.tasks import Task
+from trainyard.contract.kinds.tasks import Task, TaskKind, tasks_with
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("trainyard", "service", "worker")
@@ -158,3 +159,18 @@ def test_examples_and_other_data_types_are_no_kinds() -> None:
     literals = literals_of(tree)
     assert [node.lineno for node in literals.of("strategy")] == [5]
     assert [node.lineno for node in literals.of("precision")] == [4]
+
+
+@pytest.mark.parametrize(
+    ("script", "pattern", "fact"),
+    [
+        ("model_use.js", r"const TASKS = (\[.*?\])", lambda kind: kind.in_loop),
+        ("job.js", r"const TEXT_TASKS = new Set\((\[.*?\])", lambda kind: kind.reads_texts),
+        ("chart_list.js", r"const STEPLESS = (\[.*?\])", lambda kind: not kind.in_loop),
+        ("code_upload.js", r"runsCode: (\[.*?\])", lambda kind: kind.code_field is not None),
+    ],
+)
+def test_scripts_of_pages_list_the_same_tasks(script: str, pattern: str, fact: Callable[[TaskKind], bool]) -> None:
+    match = re.search(pattern, (ROOT / "service/web/static" / script).read_text())
+    assert match is not None
+    assert tuple(json.loads(match[1])) == tasks_with(fact)
