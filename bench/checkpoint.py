@@ -27,7 +27,7 @@ from worker.core import distributed
 from worker.engine.optim import build_optimizer
 from worker.engine.precision import Precision
 from worker.engine.state import TrainingState
-from worker.engine.strategies.select import SHARDED, parallelise
+from worker.engine.strategies.select import parallelise
 from worker.export.weights import whole_weights
 from worker.reporting.reporter import NullReporter
 
@@ -77,7 +77,7 @@ class Setup:
         torch.manual_seed(0)
         layers = [nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)]
         self.model = parallelise(spec, nn.Sequential(*layers), ranks)
-        self.optimizer = build_optimizer(spec, self.model.module, sharded=spec.strategy in SHARDED)
+        self.optimizer = build_optimizer(spec, self.model.module, sharded=spec.strategy_kind.is_sharded)
         precision = Precision("fp32", spec.amp, ranks.device)
         self.state = TrainingState(self.model.module, [self.optimizer], precision, ranks, 0)
         self.manager = CheckpointManager(RunLayout(folder / strategy), _launch(spec), 1, ranks)

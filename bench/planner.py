@@ -15,13 +15,14 @@ from typing import Any
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from bench._ranks import Plan, run_ranks, serve_rank
-from service.planner.block_model import SHARDED, BlockModel
+from service.planner.block_model import BlockModel
 from service.planner.fit import Estimate, FitEstimator
 from service.planner.host_and_disk import start_bytes
 from service.planner.model_reader import ModelReader
 from tests.support import hf
 from tests.support.step_memory import measure
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS
+from trainyard.contract.kinds.strategies import STRATEGIES
 from trainyard.contract.sizes import MIB
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.site import Site
@@ -203,12 +204,12 @@ def compare(cases: list[Case], ranks: int) -> list[float]:
     for case, measured in zip(cases, results, strict=True):
         predicted, start = predict(case.document)
         errors.append(abs(predicted / measured["peak"] - 1))
-        spec = case.document
+        spec, is_sharded = case.document, STRATEGIES[case.document["strategy"]].is_sharded
         print(
             f"{case.name:24}{ranks:>6} {spec['strategy']:9}{spec['precision']:7}"
             f"{spec.get('activation_checkpointing', 'none'):15}{predicted / MIB:10.2f}{measured['peak'] / MIB:10.2f}"
             f"{predicted / measured['peak'] - 1:+8.1%}"
-            + (f"{start / MIB:10.2f}{measured['start'] / MIB:10.2f}" if spec["strategy"] in SHARDED else "")
+            + (f"{start / MIB:10.2f}{measured['start'] / MIB:10.2f}" if is_sharded else "")
         )
     return errors
 

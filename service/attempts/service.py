@@ -24,6 +24,7 @@ from service.jobs.table.values import reported_values
 from service.media.repository import MediaRepository
 from service.scheduler.backends import names_entries
 from trainyard.contract.base import sanitize
+from trainyard.contract.kinds.tasks import task_kind
 from trainyard.contract.spec.training_spec import UNTITLED
 from trainyard.contract.spec.user_code import GIT_REPOSITORY, program_name
 from trainyard.contract.wire.media import MAX_JOB_MEDIA, MAX_MEDIA_KEYS, MediaReport
@@ -261,7 +262,8 @@ def _update_checkpoint(row: Checkpoint, report: CheckpointReport, sequence: int,
 def _take_names(jobs: JobRepository, job: Job, names: ProgramNames) -> None:
     """Name a job as its program calls itself, where nobody has chosen a name or a project."""
     done = []
-    if names.name and job.spec["task"] == "script" and job.name in {UNTITLED, program_name(job.spec["argv"])}:
+    is_program = task_kind(job.spec["task"]).runs_program
+    if names.name and is_program and job.name in {UNTITLED, program_name(job.spec["argv"])}:
         done.append(f"renamed from {job.name!r} to {names.name!r}")
         job.name = names.name
     if names.project and job.project in {None, job.labels.get(GIT_REPOSITORY)}:

@@ -9,6 +9,7 @@ from typing import Any
 
 from service.checkpoints.safe_files import list_files
 from service.core.untrusted_files import UntrustedFiles
+from trainyard.contract.kinds.tasks import task_kind
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.output_paths import OUTPUT_ARTIFACTS, is_checkpoint_file, is_output, output_paths
 from trainyard.contract.spec.user_code import start_folder
@@ -30,7 +31,7 @@ class ProgramOutput:
     @classmethod
     def find(cls, files: UntrustedFiles, run: RunLayout, spec: Mapping[str, Any]) -> "ProgramOutput | None":
         """Return it; None for a built-in task, and while no attempt has a working directory."""
-        if spec["task"] != "script":
+        if not task_kind(spec["task"]).runs_program:
             return None
         try:
             attempts = map(run.attempt, files.list_names(run.attempts, _MAX_ATTEMPTS))

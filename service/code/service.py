@@ -6,10 +6,11 @@ from service.auth.principals import Principal
 from service.code.store import find_archive
 from service.core.errors import InvalidSpecError, PermissionDeniedError
 from service.core.settings import Settings
+from trainyard.contract.kinds.tasks import CODE_TASKS
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.environment import describe_restricted, restricted_variables
 from trainyard.contract.spec.training_spec import TrainingSpec
-from trainyard.contract.spec.user_code import CODE_TASKS, runs_uploaded_file
+from trainyard.contract.spec.user_code import runs_uploaded_file
 
 
 def may_run_code(principal: Principal, roles: Collection[str]) -> bool:

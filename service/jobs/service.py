@@ -17,9 +17,11 @@ from service.db.models import Attempt, Job, ModelVersion
 from service.jobs.quota import UserQuotas, check_queue_quota
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource
+from trainyard.contract.kinds.strategies import STRATEGIES
+from trainyard.contract.kinds.tasks import LOOP_TASKS
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.stored_spec import parse_stored_spec
-from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
+from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.jobs import TERMINAL, JobResource, ProfileRequest
 from trainyard.contract.wire.reports import TraceRequest
 from trainyard.contract.wire.worker_events import WORKER_PREFIX
@@ -181,7 +183,7 @@ def request_profile(request: ProfileRequest) -> JobAction:
         if job.spec["task"] not in LOOP_TASKS:
             message = f"task `{job.spec['task']}` does not use Trainyard's training loop and cannot be traced"
             raise ConflictError(message, code="not_traceable")
-        last_rank = 0 if job.spec["strategy"] == "dp" else job.spec["gpus"] - 1
+        last_rank = 0 if STRATEGIES[job.spec["strategy"]].has_one_process else job.spec["gpus"] - 1
         outside = [rank for rank in request.ranks if rank > last_rank]
         if outside:
             message = f"names rank {outside[0]}, but the ranks are 0 to {last_rank}"

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from service.core.errors import ConflictError
 from trainyard.contract.base import MAX_SAFE_INT
+from trainyard.contract.kinds.tasks import task_kind
 
 _MICROS_PER_SECOND = 1e6
 TOKENS = "train/tokens"
@@ -71,7 +72,7 @@ def check_token_axis(job_id: str, spec: Mapping[str, Any], *, reported: bool) ->
     Raises:
         ConflictError: The job does not train on tokens.
     """
-    if not reported and spec["task"] not in ("causal_lm", "sequence_classification", "text_embedding"):
+    if not reported and not task_kind(spec["task"]).reads_texts:
         message = f"job {job_id} counts no tokens: `{spec['task']}` trains on examples; use `step` or `time`"
         raise ConflictError(message, param="x", code="no_tokens")
 

@@ -23,7 +23,6 @@ ROW_MULTIPLE = 128
 """Tokens to a multiple of which GPUs' rows are padded. The constant of `worker/tasks/select.py`; a test compares."""
 _IMAGE = 64
 """Pixels of an image of the `digits` data set."""
-SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
 
 
 def examples_per_rank(spec: TrainingSpec) -> int:
@@ -93,18 +92,18 @@ def state_memory(spec: TrainingSpec, model: BlockModel) -> Memory:
 
 def step_layout(spec: TrainingSpec, micro: int) -> Layout:
     """Return how a resolved spec shards the model and in which dtype it computes."""
-    half = spec.precision in ("bf16", "fp16", "fp8")
-    autocast = half and spec.strategy not in SHARDED
+    precision = spec.precision_kind
+    autocast = precision.is_half and not spec.strategy_kind.is_sharded
     converts = spec.lora_rank is not None and spec.lora.base_dtype != "fp32"
     casts = spec.param_dtype == "fp32"
-    dtype = ComputeDtype(2 if half else 4, autocast=autocast, casts_weights=casts, converts_base=converts)
+    dtype = ComputeDtype(precision.value_bytes, autocast=autocast, casts_weights=casts, converts_base=converts)
     return Layout(
-        strategy=spec.strategy,
-        shards=spec.gpus // spec.fsdp.replicas if spec.strategy in SHARDED else 1,
+        strategy=spec.strategy_kind,
+        shards=spec.gpus // spec.fsdp.replicas if spec.strategy_kind.is_sharded else 1,
         dtype=dtype,
         accumulates=micro < examples_per_rank(spec),
         checkpointing=spec.activation_checkpointing,
-        offload=spec.strategy in SHARDED and spec.fsdp.cpu_offload,
+        offload=spec.strategy_kind.is_sharded and spec.fsdp.cpu_offload,
         bucket_view=spec.ddp.gradient_as_bucket_view,
         gradient_bytes=2 if spec.grad_dtype == "bf16" else 4,
     )
@@ -154,7 +153,7 @@ def masked_tokens(spec: TrainingSpec, model: Transformer, length: int) -> int:
     if not isinstance(spec.data, TextData) or not spec.data.packing or spec.objective != "sft":
         return 0
     fits = model.head_width % 8 == 0 and model.head_width <= 192 and not getattr(spec.model, "dropout", 0)
-    return 0 if fits and spec.backend == "nccl" and spec.precision in ("bf16", "fp8") else length
+    return 0 if fits and spec.backend == "nccl" and spec.precision_kind.computes_in_bf16 else length
 
 
 def _adapters(spec: TrainingSpec, trainable: TrainableModel) -> Adapters | None:
@@ -191,7 +190,7 @@ def _decoder(
     ops = block_ops(model, tokens, dtype, adapters, masked)
     residual = dtype.residual_bytes * tokens * model.width
     blocks = tuple(replace(block, ops=ops, input_bytes=residual, residual_grad=residual) for block in sizes.blocks)
-    gathers = spec.strategy in SHARDED
+    gathers = spec.strategy_kind.is_sharded
     head = head_of(model, tokens, dtype, frozen=adapters is not None)
     converted = sizes.parameters.converted_head(head.weights, gathers=gathers)
     head = replace(head, forward=head.forward + converted, backward=head.backward + converted)

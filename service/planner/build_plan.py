@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from service.planner.block_model import SHARDED, examples_per_rank
+from service.planner.block_model import examples_per_rank
 from service.planner.devices import Device
 from service.planner.fit import Estimate, FitEstimator, describe_need
 from service.planner.host_and_disk import disk_need, host_bytes
@@ -10,6 +10,7 @@ from service.planner.model_reader import ModelInfo
 from service.planner.proposals import propose_changes
 from service.planner.task_memory import MAX_TEXT_TOKENS
 from service.planner.trainable_parameters import TrainableModel
+from trainyard.contract.kinds.strategies import AUTO_ON_ONE_RANK, CHOSEN_STRATEGIES, STRATEGIES, Strategy, StrategyKind
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
 from trainyard.contract.spec.unsupported import can_be_copied
@@ -104,20 +105,27 @@ def _strategies(
         )
 
 
-def _possible(spec: TrainingSpec, *, cpu: bool) -> list[str]:
+def _possible(spec: TrainingSpec, *, cpu: bool) -> list[Strategy]:
     if spec.gpus == 1:
-        return list(dict.fromkeys(("single", spec.strategy)))
-    names = ["ddp", "zero1", "zero2", "fsdp"]
-    if _replicas(spec) > 1:
-        names.append("hsdp")
-    if spec.strategy == "dp" or (_nodes(spec) == 1 and not cpu and can_be_copied(spec)):
-        names.insert(0, "dp")
-    return names
+        return list(dict.fromkeys((AUTO_ON_ONE_RANK, spec.strategy)))
+    return [kind.name for kind in CHOSEN_STRATEGIES if spec.strategy == kind.name or _is_possible(spec, kind, cpu=cpu)]
 
 
-def _with_strategy(spec: TrainingSpec, strategy: str) -> TrainingSpec:
+def _is_possible(spec: TrainingSpec, strategy: StrategyKind, *, cpu: bool) -> bool:
+    """Return whether several ranks can train the spec with a strategy."""
+    if strategy.max_ranks == 1 or (strategy.needs_gpus and cpu):
+        return False
+    if strategy.has_one_process and _nodes(spec) > 1:
+        return False
+    if strategy.copies_layers and not can_be_copied(spec):
+        return False
+    return not strategy.replicates_shards or _replicas(spec) > 1
+
+
+def _with_strategy(spec: TrainingSpec, strategy: Strategy) -> TrainingSpec:
     """Return the spec with another strategy, and the replicas that it needs."""
-    fsdp = spec.fsdp.model_copy(update={"replicas": _replicas(spec) if strategy == "hsdp" else 1})
+    replicas = _replicas(spec) if STRATEGIES[strategy].replicates_shards else 1
+    fsdp = spec.fsdp.model_copy(update={"replicas": replicas})
     return spec.model_copy(update={"strategy": strategy, "fsdp": fsdp})
 
 
@@ -132,12 +140,13 @@ def _replicas(spec: TrainingSpec) -> int:
 
 
 def _warnings(spec: TrainingSpec) -> Iterator[str]:
-    if spec.strategy == "zero1" and spec.batch.micro_size == examples_per_rank(spec):
-        yield "zero1 without accumulation is zero2: its gradients are whole only between micro-batches"
-    if spec.strategy in SHARDED and spec.gpus == 1 and not spec.fsdp.cpu_offload:
-        yield f"{spec.strategy} on one rank shards nothing"
-    if spec.strategy == "dp":
-        yield "the figure of dp is for its first GPU, which holds more than the others"
+    strategy = spec.strategy_kind
+    if strategy.accumulates_whole_gradients and spec.batch.micro_size == examples_per_rank(spec):
+        yield f"{strategy.name} without accumulation is zero2: its gradients are whole only between micro-batches"
+    if strategy.is_sharded and spec.gpus == 1 and not spec.fsdp.cpu_offload:
+        yield f"{strategy.name} on one rank shards nothing"
+    if strategy.has_one_process:
+        yield f"the figure of {strategy.name} is for its first GPU, which holds more than the others"
 
 
 def _memory_warnings(estimator: FitEstimator, estimate: Estimate) -> Iterator[str]:

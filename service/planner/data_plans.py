@@ -57,7 +57,7 @@ class DataPlanner:
             InvalidRequestError: The data cannot be read here, or not in time.
             TooManyRequestsError: Other requests are being processed.
         """
-        if not isinstance(spec.data, TextData) or spec.task == "custom":
+        if not isinstance(spec.data, TextData) or spec.task_kind.has_own_code:
             return DataAccounts()
         settings = self.settings
         request = DataRequest(

@@ -25,9 +25,11 @@ from service.planner.model_structure import ModelStructure
 from service.planner.step_sizes import Memory
 from service.planner.task_memory import is_upper_bound
 from service.planner.trainable_parameters import TrainableModel, trainable_model
+from trainyard.contract.kinds.strategies import AUTO_ON_SEVERAL_RANKS, Strategy
 from trainyard.contract.problems import Problem
 from trainyard.contract.sizes import GIB, format_size
-from trainyard.contract.spec.training_spec import Strategy, TrainingSpec
+from trainyard.contract.spec.stored_dtypes import can_sum_in_buckets, strategies_for
+from trainyard.contract.spec.training_spec import TrainingSpec
 
 USABLE_SHARE = 0.92
 RESERVED_BYTES = int(1.5 * GIB)
@@ -144,38 +146,33 @@ def halvings(share: int) -> Iterator[int]:
 def choose_strategy(estimator: FitEstimator, spec: TrainingSpec) -> tuple[Strategy, str]:
     """Return the strategy that `auto` becomes on several ranks, and the reason.
 
-    It is the first of ddp, zero2 and fsdp that fits; each communicates more than its predecessor.
+    It is the first of `AUTO_ON_SEVERAL_RANKS` that can train the spec and fits; each communicates more than its
+    predecessor.
 
     Args:
-        spec: Resolved, with `ddp`; or with `zero2` if `ddp` cannot train it.
+        spec: Resolved, with the first that can train it.
     """
-    if spec.strategy == "zero2":
-        return _without_ddp(estimator, spec)
-    ddp = estimator.estimate(spec)
-    if isinstance(ddp, Problem) or estimator.fits(ddp) is None:
-        return "ddp", "`auto` selects ddp for several ranks; whether it fits is not known"
-    if estimator.fits(ddp):
-        return "ddp", "`auto` selects ddp: the whole model fits on each GPU"
-    for strategy in ("zero2", "fsdp"):
+    first, *others = strategies_for(spec)
+    estimate = estimator.estimate(spec)
+    if isinstance(estimate, Problem) or (fits := estimator.fits(estimate)) is None:
+        reason = _excluded(spec, ": ") or " for several ranks; whether it fits is not known"
+        return first, f"`auto` selects {first}{reason}"
+    if fits:
+        return first, f"`auto` selects {first}{_excluded(spec, ': ') or ': the whole model fits on each GPU'}"
+    for strategy in others:
         sharded = estimator.estimate(spec.model_copy(update={"strategy": strategy}))
         if not isinstance(sharded, Problem) and estimator.fits(sharded):
-            needs = f"ddp needs {format_size(ddp.peak)} per GPU, {strategy} {format_size(sharded.peak)}"
+            needs = f"{first} needs {format_size(estimate.peak)} per GPU, {strategy} {format_size(sharded.peak)}"
             return strategy, f"`auto` selects {strategy}: {needs}"
-    return "ddp", "`auto` selects ddp: no strategy fits this spec"
+    excluded = f"{_excluded(spec)}, and " if _excluded(spec) else ""
+    return first, f"`auto` selects {first}: {excluded}no strategy fits this spec"
 
 
-def _without_ddp(estimator: FitEstimator, spec: TrainingSpec) -> tuple[Strategy, str]:
-    because = "`ddp` sums gradients in the type of the parameters, bf16"
-    estimate = estimator.estimate(spec)
-    sharded = estimator.estimate(spec.model_copy(update={"strategy": "fsdp"}))
-    if isinstance(estimate, Problem) or isinstance(sharded, Problem) or estimator.fits(estimate) is not False:
-        return "zero2", f"`auto` selects zero2: {because}"
-    if estimator.fits(sharded):
-        return (
-            "fsdp",
-            f"`auto` selects fsdp: zero2 needs {format_size(estimate.peak)} per GPU, fsdp {format_size(sharded.peak)}",
-        )
-    return "zero2", f"`auto` selects zero2: {because}, and no strategy fits this spec"
+def _excluded(spec: TrainingSpec, start: str = "") -> str:
+    """Return why the strategy with the least communication cannot train the spec, after `start`; empty if it can."""
+    if can_sum_in_buckets(spec):
+        return ""
+    return f"{start}`{AUTO_ON_SEVERAL_RANKS[0]}` sums gradients in the type of the parameters, bf16"
 
 
 _PART_NAMES = {"buckets": "DDP's buckets", "gathered": "gathered parameters", "transient": "temporary buffers"}

@@ -6,6 +6,7 @@ from functools import cached_property
 
 from service.planner.model_structure import Parameter
 from service.planner.trainable_parameters import TrainableModel
+from trainyard.contract.kinds.precisions import PrecisionKind
 from trainyard.contract.spec.training_spec import TrainingSpec
 
 BLOCK = 64
@@ -24,14 +25,14 @@ class HeldParameters:
 
     trainable: TrainableModel
     base_dtype: str
-    precision: str
+    precision: PrecisionKind
     rounds_frozen: bool = False
     """Whether frozen parameters are in bf16, like the trained parameters (`param_dtype`)."""
 
     @property
     def width(self) -> int:
         """Bytes of a computed value."""
-        return 2 if self.precision in ("bf16", "fp16", "fp8") else 4
+        return self.precision.value_bytes
 
     @cached_property
     def total(self) -> int:
@@ -88,7 +89,7 @@ class HeldParameters:
         return 0 if gathers else self._converted_bf16(head_values)
 
     def _converted_bf16(self, values: int) -> int:
-        return 0 if self.base_dtype == "fp32" or self.precision == "bf16" else self.width * values
+        return 0 if self.base_dtype == "fp32" or self.precision.computes_in_bf16 else self.width * values
 
     def _is_whole(self, parameter: Parameter) -> bool:
         return self._dtype(parameter) == "bf16" and parameter.module != self.trainable.structure.output
@@ -106,7 +107,7 @@ class HeldParameters:
 def held_parameters(spec: TrainingSpec, trainable: TrainableModel) -> HeldParameters:
     dtype = spec.lora.base_dtype if spec.lora_rank is not None else "fp32"
     rounds_frozen = spec.lora_rank is None and spec.param_dtype == "bf16"
-    return HeldParameters(trainable, dtype, spec.precision, rounds_frozen)
+    return HeldParameters(trainable, dtype, spec.precision_kind, rounds_frozen)
 
 
 def row_bytes(columns: int, dtype: str) -> int:

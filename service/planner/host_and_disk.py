@@ -1,6 +1,5 @@
 """Host memory and disk of a run. Pure functions."""
 
-from service.planner.block_model import SHARDED
 from service.planner.frozen_base import held_parameters
 from service.planner.optimizer_state import stored_bytes, tensors_per_parameter
 from service.planner.step_sizes import Memory
@@ -42,10 +41,10 @@ def start_bytes(spec: TrainingSpec, trainable: TrainableModel, *, cpu: bool) -> 
     """
     structure, held = trainable.structure, held_parameters(spec, trainable)
     # The models of other tasks are loaded whole, since their heads may be new.
-    one_by_one = (spec.strategy in SHARDED or held.base_dtype != "fp32") and not has_head_of_task(spec)
+    one_by_one = (spec.strategy_kind.is_sharded or held.base_dtype != "fp32") and not has_head_of_task(spec)
     if not one_by_one or not (structure.transformer or structure.sizes):
         return 4 * structure.count
-    shards = spec.gpus // spec.fsdp.replicas if spec.strategy in SHARDED else 1
+    shards = spec.gpus // spec.fsdp.replicas if spec.strategy_kind.is_sharded else 1
     on_host = -(-held.total // shards) if cpu or spec.fsdp.cpu_offload else 0
     return on_host + held.read()
 
@@ -80,6 +79,6 @@ def _overhead(spec: TrainingSpec, trainable: TrainableModel) -> int:
     shards = (
         len(trainable.trained)
         * (2 + tensors_per_parameter(spec.optimizer) + int(spec.ema is not None))
-        * (spec.gpus if spec.strategy in SHARDED else 1)
+        * (spec.gpus if spec.strategy_kind.is_sharded else 1)
     )
     return SHARD_BYTES * shards + RANK_BYTES * spec.gpus + FIXED_BYTES

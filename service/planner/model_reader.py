@@ -9,7 +9,7 @@ from service.planner.model_structure import ModelStructure
 from service.planner.task_models import has_head_of_task, with_head_of_task
 from trainyard.contract.allowed_roots import AllowedRoots
 from trainyard.contract.spec.sections import HfModel
-from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
+from trainyard.contract.spec.training_spec import TrainingSpec
 
 SECONDS = 5.0
 """A folder that takes longer is assumed to lie on a filesystem that hangs."""
@@ -47,11 +47,11 @@ class ModelReader:
             owner: The user whose spec it is.
             max_tensors: Tensors in a folder above which no structure is built.
         """
-        if spec.task not in LOOP_TASKS:
+        if not spec.task_kind.in_loop:
             return ModelInfo(unknown=f"task `{spec.task}` runs its own program, whose memory is not known")
-        if spec.task == "custom" or spec.model is None:
+        if spec.task_kind.has_own_code or spec.model is None:
             return ModelInfo(
-                unknown="the model of a `custom` task is not known before it is built; no job is rejected for it"
+                unknown=f"the model of a `{spec.task}` task is not known before it is built; no job is rejected for it"
             )
         if not isinstance(spec.model, HfModel):
             structure = builtin_models.structure_of(spec.model)

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from service.planner.block_model import SHARDED
 from service.planner.fit import FitEstimator, describe_need, halvings
+from trainyard.contract.kinds.strategies import LEAST_MEMORY
 from trainyard.contract.problems import Problem
 from trainyard.contract.sizes import format_size
 from trainyard.contract.spec.stored_dtypes import can_be_offloaded, can_store_half_parameters, can_store_small_moments
@@ -80,7 +80,8 @@ def _kinds(spec: TrainingSpec, *, max_gpus: int) -> Iterator[Candidates]:
     yield (({"batch.micro_size": size}, "") for size in sizes)
     if spec.lora_rank is not None and _can_round_base(spec):
         yield iter([({"lora.base_dtype": "bf16"}, "")])
-    sharded: Changes = {"strategy": "fsdp"} if spec.gpus > 1 and spec.strategy not in ("fsdp", "hsdp") else {}
+    can_shard = spec.gpus > 1 and not spec.strategy_kind.reshards_after_forward
+    sharded: Changes = {"strategy": LEAST_MEMORY} if can_shard else {}
     if sharded:
         yield ((sharded | others, "") for others in (({}, smaller) if smaller else ({},)))
     kinds: list[Changes] = [{"activation_checkpointing": how} for how in _recomputations(spec, on_gpus=max_gpus > 0)]
@@ -115,7 +116,7 @@ def _smaller_states(spec: TrainingSpec, others: Changes) -> Candidates:
 
 
 def _offload(spec: TrainingSpec, others: Changes) -> tuple[Changes, str]:
-    strategy = {} if spec.strategy in SHARDED else {"strategy": "fsdp"}
+    strategy = {} if spec.strategy_kind.is_sharded else {"strategy": LEAST_MEMORY}
     changes = strategy | others | {"fsdp.cpu_offload": True}
     return changes, " (slow: parameters and optimizer state in host memory)"
 
@@ -123,7 +124,7 @@ def _offload(spec: TrainingSpec, others: Changes) -> tuple[Changes, str]:
 def _more_gpus(spec: TrainingSpec, max_gpus: int) -> Iterator[Changes]:
     gpus = spec.gpus * 2
     while gpus <= min(max_gpus, spec.batch.size):
-        yield {"gpus": gpus, "strategy": spec.strategy if spec.strategy == "hsdp" else "fsdp"}
+        yield {"gpus": gpus, "strategy": spec.strategy if spec.strategy_kind.replicates_shards else LEAST_MEMORY}
         gpus *= 2
 
 
@@ -141,7 +142,8 @@ def _adapters(spec: TrainingSpec, unsharded: Changes, sharded: Changes) -> Itera
 
 
 def _can_round_base(spec: TrainingSpec) -> bool:
-    return spec.task == "causal_lm" and spec.lora.base_dtype == "fp32" and spec.strategy != "dp"
+    supported = spec.task_kind.supports_low_bit_bases and spec.strategy_kind.supports_low_bit_bases
+    return supported and spec.lora.base_dtype == "fp32"
 
 
 def _changed(spec: TrainingSpec, changes: Changes) -> TrainingSpec:

@@ -18,10 +18,11 @@ from service.scheduler.launch_document import MSG_UNKNOWN_ACCELERATOR, launch_do
 from service.scheduler.launch_plan import inherited_environment, plan_launch
 from service.specs.acceptance import AcceptedSpec
 from service.specs.preflight import is_stale, unavailable_resources
+from trainyard.contract.kinds.strategies import Strategy
 from trainyard.contract.layout import RunLayout, attempt_folder_name
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.site import Site
-from trainyard.contract.spec.training_spec import LOOP_TASKS, Strategy, TrainingSpec
+from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.plans import PlanResource
 
 JOB, ATTEMPT = "JOB-ID", "ATTEMPT-ID"
@@ -49,10 +50,10 @@ class Planner:
                 `fsdp` if it offloads.
         """
         spec, accelerator = accepted.spec, accepted.site.accelerator
-        if spec.task not in LOOP_TASKS:
+        if not spec.task_kind.in_loop:
             return spec.strategy, f"a `{spec.task}` job runs its own program, to which no strategy applies"
-        if spec.strategy == "fsdp":
-            return spec.strategy, "`auto` selects fsdp for fsdp.cpu_offload"
+        if spec.strategy_kind.is_sharded and spec.fsdp.cpu_offload:
+            return spec.strategy, f"`auto` selects {spec.strategy} for fsdp.cpu_offload"
         if spec.gpus == 1:
             return spec.strategy, "`auto` selects single for one rank"
         if accelerator is None:
@@ -103,7 +104,7 @@ class Planner:
         certain."""
         spec = accepted.spec
         remote_hosts = self.settings.backend != "local" and accepted.site.accelerator == "cpu"
-        if spec.task not in LOOP_TASKS or remote_hosts:
+        if not spec.task_kind.in_loop or remote_hosts:
             return []
         model = self._model(accepted)
         if self.pool is not None and model.is_large:

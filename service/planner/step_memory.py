@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from service.planner.activation_memory import ComputeDtype, Head, pinned_bytes, saved
 from service.planner.step_sizes import NO_UNIT, Block, Memory, Unit
+from trainyard.contract.kinds.strategies import StrategyKind
 
 PARTS = ("parameters", "gradients", "optimizer", "buckets", "gathered", "activations", "logits", "transient")
 
@@ -66,7 +67,7 @@ class MicroBatchWork:
 class Layout:
     """How the model is sharded, and in which dtype it computes."""
 
-    strategy: str
+    strategy: StrategyKind
     shards: int
     """The number of ranks over which a model is sharded."""
     dtype: ComputeDtype
@@ -77,14 +78,6 @@ class Layout:
     bucket_view: bool = True
     gradient_bytes: int = 4
     """Bytes of a stored value of a gradient."""
-
-    @property
-    def sharded(self) -> bool:
-        return self.strategy in ("zero1", "zero2", "fsdp", "hsdp")
-
-    @property
-    def reshards_after_forward(self) -> bool:
-        return self.strategy in ("fsdp", "hsdp")
 
 
 @dataclass(frozen=True)
@@ -137,13 +130,13 @@ def _constant_memory(work: MicroBatchWork, layout: Layout) -> dict[str, int]:
     """Return the memory that is allocated during the whole step."""
     if layout.offload:
         return {"activations": work.batch}
-    shards = layout.shards if layout.sharded else 1
+    shards = layout.shards if layout.strategy.is_sharded else 1
     memory = {
         "parameters": -(-work.held_bytes // shards),
         "optimizer": -(-work.optimizer_bytes // shards),
         "activations": work.batch,
     }
-    if layout.strategy == "ddp":
+    if layout.strategy.sums_in_buckets:
         memory["buckets"] = layout.gradient_bytes * work.trained
     return memory
 
@@ -152,13 +145,13 @@ def _gradients(sim: _Simulation, done: int) -> int:
     """Return the gradients after the backward of `done` trained elements; all of them if micro-batches accumulate."""
     layout, trained, width = sim.layout, sim.work.trained, sim.layout.gradient_bytes
     so_far = trained if layout.accumulates else done
-    if layout.strategy == "ddp":
+    if layout.strategy.sums_in_buckets:
         # With `gradient_as_bucket_view`, gradients are views of the buckets, except while micro-batches accumulate
         # (PyTorch documentation, DistributedDataParallel).
         return width * so_far if layout.accumulates or not layout.bucket_view else 0
-    if layout.strategy == "zero1" and layout.accumulates:
+    if layout.strategy.accumulates_whole_gradients and layout.accumulates:
         return 4 * trained
-    if layout.sharded:
+    if layout.strategy.is_sharded:
         return 0 if layout.offload else width * so_far // layout.shards
     return width * so_far
 
@@ -199,9 +192,9 @@ def _gathered(sim: _Simulation, *, pending: int, current: int, prefetched: int) 
         prefetched: Elements of the unit that is prefetched meanwhile, or that stays gathered.
     """
     layout = sim.layout
-    if not layout.sharded:
+    if not layout.strategy.is_sharded:
         return 0
-    others = prefetched if layout.reshards_after_forward else pending + sim.work.embedding_unit.elements
+    others = prefetched if layout.strategy.reshards_after_forward else pending + sim.work.embedding_unit.elements
     return layout.dtype.bytes * (current + others + sim.work.root)
 
 
@@ -229,10 +222,10 @@ def _forward(sim: _Simulation) -> Iterator[Phase]:
             transient=head.forward,
         ),
     )
-    if not layout.sharded:
+    if not layout.strategy.is_sharded:
         return
     largest = max((block.unit_elements for block in work.blocks), default=0) or work.root
-    copies = 2 if layout.reshards_after_forward else 1
+    copies = 2 if layout.strategy.reshards_after_forward else 1
     units = {
         "the gathering of the embeddings": (work.embedding_unit.elements, before_head, 0),
         "the gathering of a unit": (largest, before_head, _all_saved(sim)),
@@ -243,7 +236,7 @@ def _forward(sim: _Simulation) -> Iterator[Phase]:
         extra = layout.dtype.bytes * elements * (1 if gathered is at_head else copies)
         parts = {"gradients": _gradients(sim, 0), "gathered": gathered, "activations": activations, "transient": extra}
         early = name == "the gathering of the embeddings"
-        if elements and (layout.reshards_after_forward or not early):
+        if elements and (layout.strategy.reshards_after_forward or not early):
             yield name, _add(sim.base, **parts)
 
 
@@ -270,7 +263,7 @@ def _head(sim: _Simulation) -> Iterator[Phase]:
             "the head's backward",
             base | {"activations": activations, "logits": head.logits and head.after, "transient": weights},
         )
-    if layout.sharded and work.head_unit.trained:
+    if layout.strategy.is_sharded and work.head_unit.trained:
         unit = Block((), work.head_unit.elements, work.head_unit.trained, work.head_unit.elements, 0)
         yield _reduction(sim, unit, gathered=gathered, activations=_all_saved(sim), others=0, done=0)
 
@@ -326,16 +319,17 @@ def _block(
     trained_fraction = block.trained / max(1, sum(op.weights for op in block.ops))
     weights_done = 0
     # Units of a sharded model are reduced at their end; the gradients of the root unit wait for its own reduction.
-    waiting = dtype.bytes * root + 4 * scattered if layout.sharded else 0
-    units_done = max(0, done - root) if layout.sharded else done
+    waiting = dtype.bytes * root + 4 * scattered if layout.strategy.is_sharded else 0
+    units_done = max(0, done - root) if layout.strategy.is_sharded else done
     gathered = _gathered(sim, pending=pending, current=block.unit_elements, prefetched=prefetched)
     for op in reversed(block.ops):
         weights_trained = int(op.weights * trained_fraction)
         weight_grad = dtype.bytes * weights_trained
-        if layout.sharded:
+        if layout.strategy.is_sharded:
             gradients, earlier_grads = _gradients(sim, units_done), dtype.bytes * weights_done
         else:
-            gradients, earlier_grads = _gradients(sim, done if layout.strategy == "ddp" else done + weights_done), 0
+            computed = done if layout.strategy.sums_in_buckets else done + weights_done
+            gradients, earlier_grads = _gradients(sim, computed), 0
         released = op.saved + dtype.weight_copy_bytes * op.weights
         # The weight's gradient is cast to fp32 after the operation's saved tensors are freed.
         casts = dtype.cast_bytes and layout.gradient_bytes == 4
@@ -353,7 +347,7 @@ def _block(
         )
         activations -= released
         weights_done += weights_trained
-    if layout.sharded and block.unit_elements:
+    if layout.strategy.is_sharded and block.unit_elements:
         others = block.residual_grad + dtype.bytes * root
         yield _reduction(sim, block, gathered=gathered, activations=activations, others=others, done=units_done)
 
@@ -362,7 +356,7 @@ def _reduction(sim: _Simulation, block: Block, *, gathered: int, activations: in
     """Return the end of a sharded unit's backward: its parameters are freed and its gradient is reduce-scattered."""
     layout, width = sim.layout, sim.layout.dtype.bytes
     # zero1 reduces the accumulated gradient in place; half precision needs one more copy than fp32.
-    gradient_bytes = 0 if layout.strategy == "zero1" and layout.accumulates else width
+    gradient_bytes = 0 if layout.strategy.accumulates_whole_gradients and layout.accumulates else width
     copy_bytes = 2 if gradient_bytes == 2 else 0
     reducing = (gradient_bytes + copy_bytes + 4) * block.trained + 4 * block.trained // layout.shards
     return "a unit's reduction", _add(
@@ -377,7 +371,7 @@ def _reduction(sim: _Simulation, block: Block, *, gathered: int, activations: in
 def _root(sim: _Simulation) -> Iterator[Phase]:
     """Yield the end of the backward: the gradients of embeddings, or the reduction of a sharded root."""
     layout, root, embedding = sim.layout, sim.work.root_trained, sim.work.embedding_unit
-    if layout.sharded:
+    if layout.strategy.is_sharded:
         done = sim.work.trained - root - embedding.trained
         gathered = layout.dtype.bytes * (sim.work.root + embedding.elements)
         for name, trained in (("the embedding's reduction", embedding.trained), ("the root's reduction", root)):

@@ -33,7 +33,7 @@ class TaskWork:
 
 def is_upper_bound(spec: TrainingSpec) -> bool:
     """Return whether an estimate assumes texts of the maximum length, because their lengths are not known."""
-    return isinstance(spec.data, TextData) and spec.task in ("sequence_classification", "text_embedding")
+    return isinstance(spec.data, TextData) and spec.task_kind.replaces_head
 
 
 def task_work(
@@ -53,7 +53,8 @@ def task_work(
         context: The longest text of the model, in tokens.
     """
     sizes = structure.encoder or structure.transformer
-    if sizes is None:
+    if sizes is None or not (_reads_images(sizes) or isinstance(spec.data, TextData)):
+        # The worker refuses images for a model of texts, whose folder is not read before.
         return None
     rows, length, masked = _rows(spec, sizes, context)
     tokens = micro * rows * length
@@ -72,12 +73,16 @@ def task_work(
 def _rows(spec: TrainingSpec, sizes: Encoder | Transformer, context: int | None) -> tuple[int, int, int]:
     """Return the rows of an example, their tokens, and the tokens of a row whose attention has a mask: shorter texts
     are padded."""
-    if isinstance(sizes, Encoder) and sizes.tokens:
+    if isinstance(sizes, Encoder) and _reads_images(sizes):
         return 1, sizes.tokens, 0
     assert isinstance(spec.data, TextData)
     length = spec.data.max_length or min(context or MAX_TEXT_TOKENS, MAX_TEXT_TOKENS)
-    rows = spec.embedding.group_size * TEXTS_OF_A_PAIR if spec.task == "text_embedding" else 1
+    rows = spec.embedding.group_size * TEXTS_OF_A_PAIR if spec.task_kind.makes_vectors else 1
     return rows, length, length
+
+
+def _reads_images(sizes: Encoder | Transformer) -> bool:
+    return isinstance(sizes, Encoder) and sizes.tokens > 0
 
 
 def encoder_ops(model: Encoder, tokens: int, dtype: ComputeDtype, lora: Adapters | None, masked: int) -> list[Op]:
@@ -121,7 +126,7 @@ def _head(
 ) -> Head:
     """Return the memory from the last block to the loss. `before`: bytes saved beside the blocks."""
     width = (structure.encoder or structure.transformer).width  # type: ignore[union-attr]
-    if spec.task == "text_embedding":
+    if spec.task_kind.makes_vectors:
         pairs = rows // TEXTS_OF_A_PAIR
         values, pooled = pairs * pairs, 4 * tokens * width
         # Pooling computes in fp32: the copy of the hidden states, and their product with the mask.

@@ -9,10 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 from service.planner.model_structure import Encoder, ModelStructure, Parameter
-from trainyard.contract.spec.image_data import ImageFiles
+from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec
 
-TEXT_TASKS = ("sequence_classification", "text_embedding")
 _POST_NORM = frozenset({"bert", "roberta", "xlm-roberta"})
 _IMAGES = {"vit": 1, "deit": 2}
 """Families that read images, with the number of tokens beside the patches."""
@@ -25,17 +24,17 @@ _OTHER_HEADS |= {"score", "qa_outputs"}
 
 def has_head_of_task(spec: TrainingSpec) -> bool:
     """Return whether the spec trains a model with the head of a task, or without any, instead of a language model."""
-    return spec.task in TEXT_TASKS or isinstance(spec.data, ImageFiles)
+    return spec.task_kind.replaces_head and isinstance(spec.model, HfModel)
 
 
 def with_head_of_task(structure: ModelStructure, config: Mapping[str, Any], spec: TrainingSpec) -> ModelStructure:
     """Return the model with the head of the spec's task. The number of classes is known only after the data is read;
     here the folder's configuration states it."""
     family, width = config.get("model_type"), config.get("hidden_size")
-    pools = family == "bert" and spec.task == "sequence_classification"
+    pools = family == "bert" and spec.task_kind.classifies and spec.task_kind.reads_texts
     body = [p for p in structure.parameters if not _is_of_other_head(p.name, structure.blocks, keeps_pooler=pools)]
     head: list[Parameter] = []
-    if spec.task != "text_embedding" and type(width) is int:
+    if not spec.task_kind.makes_vectors and type(width) is int:
         classes = classes_of(config)
         if pools and not any(".pooler." in f".{p.name}" for p in body):
             head += _linear("pooler.dense", width, width)

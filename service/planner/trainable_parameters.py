@@ -13,7 +13,7 @@ from trainyard.contract.problems import Problem, nearest_names
 from trainyard.contract.spec.decoders import BuiltinDecoder
 from trainyard.contract.spec.layer_patterns import matches_layer, value_of
 from trainyard.contract.spec.sections import ConvnetModel, HfModel, Lora, MlpModel
-from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
+from trainyard.contract.spec.training_spec import TrainingSpec
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def trainable_problem(spec: TrainingSpec) -> Problem | None:
 
     A Hugging Face model is not checked: its layers are certain only when the worker has built it.
     """
-    if spec.task not in LOOP_TASKS - {"custom"} or spec.model is None or isinstance(spec.model, HfModel):
+    if not spec.task_kind.is_builtin or spec.model is None or isinstance(spec.model, HfModel):
         return None
     optimizer = spec.optimizer
     groups = (optimizer.name, tuple(optimizer.lr_scale), optimizer.no_decay)

@@ -21,6 +21,7 @@ from service.reconciler.run_dir import UnclaimedAttempt, has_vanished, read_memo
 from service.reconciler.site_events import STEADY, ended_by_site
 from service.reconciler.submission.attempts import full_disks, newest_step
 from service.scheduler.base import Observation
+from trainyard.contract.kinds.tasks import task_kind
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.spec.stored_spec import stored_restart
 from trainyard.contract.wire.reports import FinishRecord
@@ -161,7 +162,7 @@ class SnapshotLoader:
         """
         if newest_step(job) != attempt.checkpoint_step:
             return True
-        if job.spec["task"] != "script" or attempt.claimed_at is None:
+        if not task_kind(job.spec["task"]).runs_program or attempt.claimed_at is None:
             return False
         newest = newest_checkpoint(*self.files(job, attempt), job.spec)
         if newest is None and newest_step(job) is None:

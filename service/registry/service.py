@@ -19,8 +19,8 @@ from service.jobs.schemas import shown_metrics
 from service.jobs.service import require_change
 from service.registry.repository import RegistryRepository
 from service.registry.schemas import lineage_of, model_detail, model_resource, version_resource
+from trainyard.contract.kinds.tasks import LOOP_TASKS
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.spec.training_spec import LOOP_TASKS
 from trainyard.contract.wire.export import needs_classes
 from trainyard.contract.wire.exported import EXPORT_NOTE
 from trainyard.contract.wire.jobs import TERMINAL

@@ -9,12 +9,13 @@ from service.core.errors import InvalidRequestError, InvalidSpecError
 from service.core.settings import Settings
 from service.db.engine import Database
 from service.specs.site import site_of
+from trainyard.contract.kinds.strategies import Strategy
 from trainyard.contract.problems import Problem, SpecError
 from trainyard.contract.spec.credentials import credential_problems
 from trainyard.contract.spec.environment import forbidden_variables
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.site import Site
-from trainyard.contract.spec.training_spec import Strategy, TrainingSpec, parse_spec
+from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
 from trainyard.contract.wire.cluster import ClusterResource
 
 MSG_FP8_WITHOUT_COMPILE = (
@@ -41,9 +42,10 @@ class AcceptedSpec:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Choices that the site supports but that are rarely intended."""
-        if self.spec.precision == "fp16" and self.site.accelerator == "cpu":
+        precision = self.spec.precision_kind
+        if precision.is_emulated_on_cpus and self.site.accelerator == "cpu":
             return (MSG_FP16_ON_CPU,)
-        return (MSG_FP8_WITHOUT_COMPILE,) if self.spec.precision == "fp8" and not self.spec.compile else ()
+        return (MSG_FP8_WITHOUT_COMPILE,) if precision.converts_linear_layers and not self.spec.compile else ()
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,8 @@ class SpecAcceptance:
         try:
             spec = _resolve(parsed.model_copy(update={"strategy": strategy}), accepted.site)
         except InvalidSpecError as error:
-            reason = f"`auto` selects ddp, because {strategy} conflicts with this spec ({error.problems[0]})"
+            conflict = f"{strategy} conflicts with this spec ({error.problems[0]})"
+            reason = f"`auto` selects {accepted.spec.strategy}, because {conflict}"
             return replace(accepted, strategy_reason=reason)
         return replace(accepted, spec=spec, strategy_reason=reason)
 

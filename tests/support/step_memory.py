@@ -12,7 +12,7 @@ from worker.engine.initial_model import build_initial_model
 from worker.engine.optim import LearningRates, build_optimizers
 from worker.engine.precision import Precision
 from worker.engine.strategies.base import ParallelModel
-from worker.engine.strategies.select import MANAGES_DTYPE, SHARDED, parallelise
+from worker.engine.strategies.select import parallelise
 from worker.engine.train_step import TrainStep
 from worker.reporting.reporter import NullReporter
 from worker.tasks.base import Task
@@ -49,8 +49,8 @@ def build_parallel_model(spec: TrainingSpec, task: Task, ranks: Ranks) -> Parall
 
 def engine(spec: TrainingSpec, task: Task, ranks: Ranks, model: ParallelModel) -> tuple[TrainStep, GlobalBatches]:
     """Build the other parts of `worker.engine.trainer.Trainer` and run its dry run."""
-    optimizers = build_optimizers(task, spec, model.module, sharded=spec.strategy in SHARDED)
-    precision = Precision(spec.precision, spec.amp, ranks.device, autocast=spec.strategy not in MANAGES_DTYPE)
+    optimizers = build_optimizers(task, spec, model.module, sharded=spec.strategy_kind.is_sharded)
+    precision = Precision(spec.precision, spec.amp, ranks.device, autocast=not spec.strategy_kind.sets_forward_dtype)
     train_step = TrainStep(
         task,
         model,

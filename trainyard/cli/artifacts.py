@@ -10,6 +10,7 @@ from trainyard.cli.errors import UsageError
 from trainyard.cli.output import escape_name, format_age, print_json, print_line, print_list
 from trainyard.client import Client
 from trainyard.client.download import safe_name
+from trainyard.contract.kinds.tasks import task_kind
 from trainyard.contract.sizes import format_size
 from trainyard.contract.wire.files import ArtifactResource
 
@@ -41,7 +42,9 @@ def artifacts(
             return
         listed = client.artifacts(job.id)
     work = f"{job.run_directory}/work on the nodes; `trainyard run --keep PATH` makes them artifacts"
-    empty = "no artifacts" + (f"; other files of the program are in {work}" if job.spec["task"] == "script" else "")
+    empty = "no artifacts"
+    if task_kind(job.spec["task"]).runs_program:
+        empty += f"; other files of the program are in {work}"
     print_list(listed, ("PATH", "SIZE", "WRITTEN"), _row, as_json=as_json, empty_message=empty)
 
 

@@ -40,9 +40,9 @@ from trainyard.client import Client, NotFoundError, TrainyardError
 from trainyard.client.download import Progress as ProgressCallback
 from trainyard.client.download import no_progress, safe_name
 from trainyard.client.references import named_checkpoint
+from trainyard.contract.kinds.tasks import LOOP_TASKS
 from trainyard.contract.sizes import format_size
 from trainyard.contract.spec.kind_changes import drop_values_of_former_kinds
-from trainyard.contract.spec.training_spec import LOOP_TASKS
 from trainyard.contract.wire.files import CheckpointResource
 from trainyard.contract.wire.jobs import TERMINAL, JobResource
 from trainyard.contract.wire.launch import Origin

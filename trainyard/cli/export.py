@@ -22,9 +22,9 @@ from trainyard.cli.output import escape_name, print_json, print_line
 from trainyard.client import Client
 from trainyard.client.download import safe_name
 from trainyard.client.errors import NotFoundError, TargetExistsError
+from trainyard.contract.kinds.tasks import LOOP_TASKS
 from trainyard.contract.layout import CheckpointLayout
 from trainyard.contract.sizes import format_size
-from trainyard.contract.spec.training_spec import LOOP_TASKS
 from trainyard.contract.wire.export import ExportDtype, ExportKind, ExportRequest
 from trainyard.contract.wire.files import CheckpointResource
 from trainyard.contract.wire.jobs import JobResource

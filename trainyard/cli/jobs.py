@@ -26,6 +26,7 @@ from trainyard.cli.output import (
 )
 from trainyard.cli.watch import error_lines, export_suggestion
 from trainyard.client import Client
+from trainyard.contract.kinds.tasks import task_kind
 from trainyard.contract.runtime import runtime_seconds
 from trainyard.contract.sizes import format_size
 from trainyard.contract.spec.prerequisites import prerequisites_of
@@ -167,7 +168,7 @@ def profile(
 
 def comm_check_result(client: Client, job: JobResource) -> Mapping[str, Any] | None:
     """Return the result of the newest communication check; None before the first, and for jobs of other tasks."""
-    if job.spec.get("task") != "comm_check":
+    if not task_kind(job.spec.get("task")).tests_communication:
         return None
     result = [event.data for event in client.events(job.id) if event.type == f"{WORKER_PREFIX}comm_check"]
     return result[-1] if result else None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from trainyard.client import Client, JobHandle, TrainyardError
+from trainyard.contract.kinds.strategies import AUTO_ON_ONE_RANK
 from trainyard.contract.spec.training_spec import NODE_TEST
 from trainyard.contract.wire.cluster import PartitionResource
 from trainyard.contract.wire.diagnostics import Finding, error_finding, ok_finding, warning_finding
@@ -159,7 +160,7 @@ def _spec(partition: PartitionResource | None, node: str | None = None) -> dict[
     return {
         "name": f"doctor {node or (partition.name if partition is not None else 'local')}",
         "task": "regression",
-        "strategy": "single",
+        "strategy": AUTO_ON_ONE_RANK,
         "gpus": 1,
         "model": {"source": "builtin", "name": "mlp"},
         "data": {"source": "builtin", "name": "parity"},

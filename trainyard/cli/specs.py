@@ -12,6 +12,7 @@ import typer
 
 from trainyard.cli.errors import UsageError
 from trainyard.client import Client, NotFoundError
+from trainyard.contract.kinds.tasks import task_kind
 from trainyard.contract.problems import Problem, SpecError
 from trainyard.contract.spec.field_types import is_text
 from trainyard.contract.spec.templates import code_folder, set_path
@@ -102,7 +103,7 @@ def _find_code(document: dict[str, Any], source: str) -> Path | None:
         named = tuple(path_in_code(str(word), start_folder(document)) for word in document["argv"])
     if any((folder / str(file)).is_file() for file in named):
         return folder
-    if document.get("task") == "script" and expected and document["argv"][0] != "-m":
+    if task_kind(document.get("task")).runs_program and expected and document["argv"][0] != "-m":
         raise UsageError(f"argv: there is no file {expected[0]!r} in {folder}; name its folder with --code")
     return None
 

@@ -31,6 +31,7 @@ from trainyard.cli.output import (
 from trainyard.cli.specs import CodeOption, read_spec, upload_code
 from trainyard.cli.watch import watch
 from trainyard.client import Client
+from trainyard.contract.kinds.precisions import precision_kind
 from trainyard.contract.spec.templates import Template
 from trainyard.contract.wire.jobs import JobResource
 
@@ -78,7 +79,8 @@ def submit(
 
 def _warnings(client: Client, job: JobResource) -> list[str]:
     """Return the service's warnings about the spec; only specs in fp16 and fp8 can have any."""
-    if job.spec.get("precision") not in ("fp16", "fp8"):
+    precision = precision_kind(job.spec.get("precision"))
+    if not (precision.is_emulated_on_cpus or precision.converts_linear_layers):
         return []
     return [event.message for event in client.events(job.id) if event.type == "spec_warning"]
 

@@ -10,7 +10,7 @@ from trainyard.cli.errors import CANCELLED, FAILED, INTERRUPTED
 from trainyard.cli.output import print_error, print_json, print_line
 from trainyard.cli.run_state import RunState
 from trainyard.client import Client, StreamEvent, TrainyardError
-from trainyard.contract.spec.training_spec import LOOP_TASKS
+from trainyard.contract.kinds.tasks import LOOP_TASKS, task_kind
 from trainyard.contract.wire.failure_summary import Fix
 from trainyard.contract.wire.jobs import JobResource
 
@@ -167,7 +167,7 @@ def error_lines(job: JobResource) -> list[str]:
         frame = summary.frame
         lines.append(f"{frame.file}, line {frame.line}, in {frame.function}")
         lines += [f"    {line}" for line in frame.source.splitlines()]
-    if error.rank and job.spec["task"] == "script":
+    if error.rank and task_kind(job.spec["task"]).runs_program:
         lines.append(f"log of rank {error.rank}: trainyard logs {job.id} --rank {error.rank}")
     if summary is not None and summary.last_lines:
         lines += ["last output:", *(f"    {line}" for line in summary.last_lines)]

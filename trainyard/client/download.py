@@ -20,7 +20,7 @@ from trainyard.client.errors import (
     TrainyardError,
 )
 from trainyard.client.retry import ATTEMPTS, backoff, is_transient
-from trainyard.contract.spec.training_spec import LOOP_TASKS
+from trainyard.contract.kinds.tasks import LOOP_TASKS
 from trainyard.contract.wire.files import FileResource
 from trainyard.contract.wire.jobs import JobResource
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from trainyard.contract.kinds.tasks import task_kind
 from trainyard.contract.stored_name import SYSTEM_PREFIXES
 from trainyard.contract.wire.advice import Advice
 from trainyard.contract.wire.reports import IDLE_GPU_PERCENT, IDLE_GPU_SECONDS, IDLE_GPUS
@@ -45,7 +46,7 @@ def _slow_data(spec: Mapping[str, Any], latest: Mapping[str, Any]) -> Iterator[A
     if data is None or step is None or step <= 0 or not SLOW_DATA_SHARE <= data / step <= 1:
         return
     head = f"The data loader takes {100 * data / step:.0f} % of a step."
-    if spec.get("task") != "custom":
+    if not task_kind(spec.get("task")).has_own_code:
         # Examples of the other tasks are in memory, and `batch.loaders` has no effect.
         yield Advice(kind="slow_data", message=f"{head} A `profile` of some steps shows where.", field="profile")
         return

@@ -9,6 +9,7 @@ from typing import Any
 
 from safetensors.torch import load_file
 
+from trainyard.contract.kinds.tasks import task_kind
 from trainyard.contract.wire.exported import CLASSES, ExportNote
 from trainyard.loading.errors import LoadError
 from worker.data.parsed_records import padding_of
@@ -21,13 +22,6 @@ IMAGES = "ForImageClassification"
 """The end of the names of models that classify images."""
 TEXT_CLASSES = "ForSequenceClassification"
 """The end of the names of models that classify texts."""
-
-
-_HEADS = {
-    "sequence_classification": "AutoModelForSequenceClassification",
-    "image_classification": "AutoModelForImageClassification",
-}
-"""The classes of transformers for the tasks whose adapters contain a head."""
 _LOADERS = (TEXT_CLASSES, IMAGES)
 """The ends of the names of models that are loaded as such; others are causal language models."""
 
@@ -119,7 +113,7 @@ def load_on_base(folder: Path, note: ExportNote, base: Path, dtype: Any) -> Any:
         LoadError: The base differs from the base of the training, or does not fit.
     """
     check_base(note, base)
-    model = load_headed(base, note.task, folder, dtype) if note.task in _HEADS else load_whole(base, dtype)
+    model = load_headed(base, note.task, folder, dtype) if task_kind(note.task).classifies else load_whole(base, dtype)
     if note.kind == "trained":
         with translated(folder):
             keys = model.load_state_dict(load_file(folder / "trained.safetensors"), strict=False)
@@ -141,7 +135,7 @@ def load_headed(base: Path, task: str, folder: Path, dtype: Any) -> Any:
     """Return a base model with a head for the classes of an export, whose weights are a part of the adapters.
 
     Args:
-        task: `sequence_classification` or `image_classification`.
+        task: A task that classifies.
         folder: The export, with the names of the classes and the tokenizer.
 
     Raises:
@@ -154,9 +148,9 @@ def load_headed(base: Path, task: str, folder: Path, dtype: Any) -> Any:
         settings = class_settings([str(name) for name in json.loads((folder / CLASSES).read_bytes())])
     options = {**OFFLINE, **settings, "use_safetensors": True, "ignore_mismatched_sizes": True}
     with translated(base), quiet():
-        loader = getattr(transformers, _HEADS[task])
+        loader = getattr(transformers, task_kind(task).transformers_class)
         model = loader.from_pretrained(base, dtype=dtype or "auto", **options)
-    if task == "sequence_classification":
+    if task_kind(task).reads_texts:
         model.config.pad_token_id = padding_of(load_tokenizer(folder))
     return model
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainyard.client import Client
+from trainyard.contract.kinds.tasks import task_kind
 from trainyard.contract.model_input import ImageInput
 from trainyard.contract.wire.export import ExportRequest
 from trainyard.contract.wire.exported import ExportNote
@@ -15,7 +16,6 @@ from trainyard.loading.references import fetch_source
 from trainyard.loading.sources import Choice, find_folder, is_folder
 from trainyard.loading.transforms import ImageTransform, VectorTransform
 
-_TEXT_TASKS = ("causal_lm", "sequence_classification", "text_embedding")
 _ADAPTER_CONFIG = "adapter_config.json"
 
 
@@ -94,7 +94,7 @@ def _load_described(folder: Path, note: ExportNote, base: Path | None, dtype: An
             "the model of a `custom` task is defined by the job's own code; build it and load the tensors of "
             f"{folder / 'model.safetensors'} with load_state_dict"
         )
-    if note.kind == "adapter" or note.task in _TEXT_TASKS:
+    if note.kind == "adapter" or task_kind(note.task).reads_texts:
         _require_packages("transformers", *(["peft"] if note.kind == "adapter" else []))
     from trainyard.loading import builtin_models, language_models
 
@@ -107,7 +107,7 @@ def _load_described(folder: Path, note: ExportNote, base: Path | None, dtype: An
                 on = _base_folder(base, str(note.model.get("path")), note.kind)
                 language_models.check_base(note, on)
             return LoadedModel(*load_embedder(folder, note.vectors, dtype, on))
-        if note.task == "image_classification":
+        if task_kind(note.task).reads_images:
             _require_packages("transformers", "PIL")
             return _load_picture_model(folder, note, base, dtype)
         if note.kind == "model":

@@ -9,8 +9,8 @@ from pathlib import Path
 from trainyard.client import Client
 from trainyard.client.download import Progress, no_export, no_progress
 from trainyard.client.references import FINE_TUNED, require_checkpoint
+from trainyard.contract.kinds.tasks import LOOP_TASKS
 from trainyard.contract.layout import CheckpointLayout
-from trainyard.contract.spec.training_spec import LOOP_TASKS
 from trainyard.contract.wire.export import ExportRequest
 from trainyard.contract.wire.exported import EXPORT_NOTE
 from trainyard.contract.wire.files import CheckpointResource

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 
+from trainyard.contract.kinds.precisions import AUTO_ON_GPUS
+from trainyard.contract.kinds.strategies import LEAST_MEMORY
 from trainyard.contract.spec.stored_dtypes import can_be_offloaded
-from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
+from trainyard.contract.spec.training_spec import TrainingSpec
 
 MAX_CHANGES = 3
-_SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
 
 
 def memory_hint(spec: TrainingSpec, *, on_device: bool) -> str:
@@ -15,7 +16,7 @@ def memory_hint(spec: TrainingSpec, *, on_device: bool) -> str:
     Args:
         on_device: Whether the GPU's memory ran out; else the host's did.
     """
-    if spec.task not in LOOP_TASKS:
+    if not spec.task_kind.in_loop:
         more = "" if on_device else ", or set `resources.memory_gb_per_gpu` to more than now"
         return f"Let the program use less memory, for example by a smaller batch{more}."
     changes = list(_changes(spec, on_device))[:MAX_CHANGES]
@@ -32,18 +33,18 @@ def _changes(spec: TrainingSpec, on_device: bool) -> Iterator[str]:
         yield "activation_checkpointing: full (same losses, steps about a third longer)"
     if spec.activation_checkpointing == "full" and on_device:
         yield "activation_checkpointing: offload (same losses, the inputs of layers are in host memory)"
-    if spec.precision == "fp32" and on_device:
-        yield "precision: bf16"
-    if spec.gpus > 1 and spec.strategy != "fsdp" and spec.strategy != "hsdp":
-        yield "strategy: fsdp (shards parameters, gradients and optimizer state)"
-    if spec.lora_rank is None and spec.task == "causal_lm":
+    if spec.precision_kind.computes_in_fp32 and on_device:
+        yield f"precision: {AUTO_ON_GPUS}"
+    if spec.gpus > 1 and not spec.strategy_kind.reshards_after_forward:
+        yield f"strategy: {LEAST_MEMORY} (shards parameters, gradients and optimizer state)"
+    if spec.lora_rank is None and spec.task_kind.writes_texts:
         yield "lora_rank: 16 (gradients and optimizer state only for the adapters)"
-    if spec.lora_rank is not None and spec.lora.base_dtype == "fp32" and spec.task == "causal_lm":
+    if spec.lora_rank is not None and spec.lora.base_dtype == "fp32" and spec.task_kind.supports_low_bit_bases:
         yield "lora.base_dtype: bf16, or nf4 (the frozen base in a half or an eighth of the memory)"
-    can_offload = spec.strategy in _SHARDED or spec.gpus == 1
+    can_offload = spec.strategy_kind.is_sharded or spec.gpus == 1
     if can_offload and on_device and not spec.fsdp.cpu_offload and can_be_offloaded(spec):
-        strategy = "" if spec.strategy in _SHARDED else "strategy: fsdp with "
+        strategy = "" if spec.strategy_kind.is_sharded else f"strategy: {LEAST_MEMORY} with "
         yield f"{strategy}fsdp.cpu_offload: true (slow, since parameters not in use stay in host memory)"
     if not on_device:
         yield "resources.memory_gb_per_gpu: more than now"
-    yield f"gpus: {2 * spec.gpus}" + ("" if spec.strategy in _SHARDED else " with strategy fsdp")
+    yield f"gpus: {2 * spec.gpus}" + ("" if spec.strategy_kind.is_sharded else f" with strategy {LEAST_MEMORY}")

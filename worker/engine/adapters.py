@@ -22,13 +22,6 @@ Value = TypeVar("Value")
 
 ADAPTER = "default"
 """peft's name of a run's only adapter."""
-_TASK_TYPES = {
-    "causal_lm": "CAUSAL_LM",
-    "sequence_classification": "SEQ_CLS",
-    "text_embedding": "FEATURE_EXTRACTION",
-}
-"""peft's names of the tasks of Hugging Face models; it has no name for images."""
-_CLASSIFIERS = ("sequence_classification", "image_classification")
 _INSTALL_HINT = "Install what `pip install 'trainyard[hf]'` does where the workers run."
 
 
@@ -55,7 +48,7 @@ def adapter_config(model: nn.Module, spec: TrainingSpec) -> Any:
     whole = whole_modules(model, spec.lora.modules_to_save)
     if isinstance(spec.model, HfModel):
         _check_statistics(model)
-        if spec.task in _CLASSIFIERS:
+        if spec.task_kind.classifies:
             whole = _with_head(model, whole)
     targets = [name for name in adapter_targets(model, spec.lora.targets) if not _inside(name, whole)]
     ranks = {name: value_of(name, spec.lora.rank_pattern, spec.lora_rank) for name in targets}
@@ -68,7 +61,7 @@ def adapter_config(model: nn.Module, spec: TrainingSpec) -> Any:
         _check_rank(model, [name for name in targets if ranks[name] == rank], rank, field)
     modules = [name for name, _ in model.named_modules()]
     return LoraConfig(
-        task_type=_TASK_TYPES.get(spec.task) if isinstance(spec.model, HfModel) else None,
+        task_type=spec.task_kind.peft_type if isinstance(spec.model, HfModel) else None,
         base_model_name_or_path=spec.model.path if isinstance(spec.model, HfModel) else None,
         r=spec.lora_rank,
         lora_alpha=spec.lora.alpha,

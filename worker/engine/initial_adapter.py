@@ -57,7 +57,7 @@ def read_adapter(spec: TrainingSpec, roots: AllowedRoots = UNRESTRICTED_ROOTS) -
             f"Give a folder with {_CONFIG} and {_WEIGHTS}, as peft and Trainyard's exports write them.",
         ) from None
     _check_properties(spec, folder, config)
-    if spec.task == "text_embedding":
+    if spec.task_kind.makes_vectors:
         check_sentence_modules("lora.adapter", folder, spec.embedding.pooling, roots)
     _check_layers("lora.rank_pattern", folder, spec.lora.rank_pattern, spec.lora_rank, ranks_of(tensors))
     _check_layers("lora.alpha_pattern", folder, spec.lora.alpha_pattern, spec.lora.alpha, alphas)

@@ -12,7 +12,6 @@ from worker.deferred.model import DeferredModel
 from worker.deferred.recorder import record
 from worker.deferred.recording import CannotDeferError
 from worker.engine.frozen_base import held_dtype
-from worker.engine.strategies.select import SHARDED
 from worker.engine.trainable import freeze_parameters
 from worker.reporting.reporter import Reporter
 from worker.tasks.base import Task, check_model
@@ -29,7 +28,7 @@ def build_initial_model(
     With these its tensors have no memory, and the second value fills them, unless their values could differ then: the
     model is whole in the host memory of each rank, and an event names the reason.
     """
-    if spec.strategy in SHARDED or held_dtype(spec):
+    if spec.strategy_kind.is_sharded or held_dtype(spec):
         deferred, result, reason = _try_to_defer(spec, task, examine=ranks.is_first)
         # All ranks must shard the same kind of model.
         reasons = [text for text in ranks.gather_text(reason) if text]
@@ -38,7 +37,7 @@ def build_initial_model(
                 deferred.examination.apply(ranks.broadcast(result))
             return deferred.module, deferred
         del deferred
-        next_step = "shards" if spec.strategy in SHARDED else "converts"
+        next_step = "shards" if spec.strategy_kind.is_sharded else "converts"
         message = f"each rank builds the whole model in host memory before it {next_step} it: {reasons[0]}"
         log.info(message)
         reporter.event("whole_model_built", message, data={"reason": reasons[0]})
@@ -55,7 +54,7 @@ def _whole(spec: TrainingSpec, task: Task) -> nn.Module:
 
 def _try_to_defer(spec: TrainingSpec, task: Task, *, examine: bool) -> tuple[DeferredModel | None, Any, str]:
     """Return the deferred model and, with `examine`, the result of its examination; or None and the reason."""
-    if spec.task == "custom" and task.flops_per_example is not None:
+    if spec.task_kind.has_own_code and task.flops_per_example is not None:
         return None, None, "the task's flops_per_example() may read the model"
     if spec.lora_rank is not None and (spec.lora.dora or spec.lora.modules_to_save):
         field = "dora" if spec.lora.dora else "modules_to_save"
@@ -73,7 +72,7 @@ def _try_to_defer(spec: TrainingSpec, task: Task, *, examine: bool) -> tuple[Def
 
 
 def _defer(spec: TrainingSpec, task: Task) -> DeferredModel:
-    stored = None if spec.task == "custom" else task.deferred_model()
+    stored = None if spec.task_kind.has_own_code else task.deferred_model()
     if stored is not None:
         return stored
 

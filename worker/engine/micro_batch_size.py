@@ -106,8 +106,8 @@ class MicroBatchFinder:
     @property
     def _communicates(self) -> bool:
         """Whether a forward has collectives."""
-        spec = self._spec
-        return spec.strategy not in ("single", "ddp", "dp") or (spec.strategy == "ddp" and spec.ddp.sync_batchnorm)
+        strategy = self._spec.strategy_kind
+        return strategy.is_sharded or (strategy.sums_in_buckets and self._spec.ddp.sync_batchnorm)
 
     def _exceeds_memory(self, size: int, dry_run: Callable[[int], None]) -> bool:
         try:

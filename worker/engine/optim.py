@@ -89,7 +89,7 @@ def _build_muon(spec: TrainingSpec, module: nn.Module, groups: list[dict[str, An
         betas=options.betas,
         eps=options.eps,
         # Rounding to bf16 would make the updates depend on the layout in the third digit.
-        dtype=torch.float32 if spec.precision == "fp32" else torch.bfloat16,
+        dtype=torch.float32 if spec.precision_kind.computes_in_fp32 else torch.bfloat16,
     )
 
 

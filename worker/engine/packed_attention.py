@@ -52,8 +52,8 @@ def _device_obstacle(spec: TrainingSpec, device: torch.device) -> str:
         return "the kernel needs a GPU"
     if torch.version.hip:
         return "the kernel was not tried on ROCm"
-    if spec.precision == "fp32":
-        return "the kernel computes in bf16 and fp16, and `precision` is fp32"
+    if spec.precision_kind.computes_in_fp32:
+        return f"the kernel computes in bf16 and fp16, and `precision` is {spec.precision}"
     if torch.cuda.get_device_capability(device) < (8, 0):
         return "the kernel needs a GPU of compute capability 8.0"
     return ""

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 
 import torch
 
+from trainyard.contract.kinds.precisions import precision_kind
 from trainyard.contract.spec.sections import Amp
 from trainyard.contract.spec.training_spec import TrainingSpec
 
@@ -22,7 +23,7 @@ class Precision:
         self._dtype = COMPUTE_DTYPE.get(name) if autocast else None
         self._device = device
         self.scaler: torch.amp.GradScaler | None = None
-        if name == "fp16":
+        if precision_kind(name).scales_loss:
             self.scaler = torch.amp.GradScaler(
                 device.type, init_scale=amp.init_scale, growth_interval=amp.growth_interval
             )

@@ -37,7 +37,7 @@ def source_digests(
     A `custom` task may make other examples at every start. `origin`: see `initial_model_digest`.
     """
     digests = {"data.shuffle": digest(batches.at(0))}
-    if spec.task != "custom":
+    if not spec.task_kind.has_own_code:
         digests["data"] = _digest_of_examples(task.examples)
     if (base := base_digest(spec, roots)) is not None:
         digests["model.path"] = base

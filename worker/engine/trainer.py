@@ -40,7 +40,7 @@ from worker.engine.run_progress import RunProgress
 from worker.engine.sources import reference_digest, source_digests
 from worker.engine.state import TrainingState
 from worker.engine.step_sync import StepSync
-from worker.engine.strategies.select import MANAGES_DTYPE, SHARDED, parallelise
+from worker.engine.strategies.select import parallelise
 from worker.engine.train_step import TrainStep
 from worker.reporting.reporter import Reporter
 from worker.tasks.base import Task, count_tokens
@@ -97,9 +97,9 @@ class Trainer:
         choose_packed_attention(spec, task, model, ranks.device, reporter)
         flops = model_flops(task, model, spec.model)
         self._model = parallelise(spec, model, ranks, deferred)
-        optimizers = build_optimizers(task, spec, self._model.module, sharded=spec.strategy in SHARDED)
+        optimizers = build_optimizers(task, spec, self._model.module, sharded=spec.strategy_kind.is_sharded)
         self._learning_rates = LearningRates(spec.schedule, optimizers, self.total_steps)
-        autocast = spec.strategy not in MANAGES_DTYPE
+        autocast = not spec.strategy_kind.sets_forward_dtype
         self._precision = Precision(spec.precision, spec.amp, ranks.device, autocast=autocast)
         self._guard = NonFiniteGuard(spec.health.on_nan, self._precision, ranks, step_sync, self._log_due)
         self._train_step = self._build_train_step()
@@ -290,7 +290,7 @@ class Trainer:
             callback.on_evaluation(step, metrics)
 
     def _store_samples(self, step: int, generator: SampleGenerator, size: int) -> None:
-        sharded = self._spec.strategy in SHARDED
+        sharded = self._spec.strategy_kind.is_sharded
         samples = generator.generate(
             self._model, self._precision, self._ranks, self._progress, size=size, sharded=sharded
         )

@@ -42,14 +42,14 @@ def needed_packages(spec: TrainingSpec, project: Iterable[str]) -> list[Requirem
     Args:
         project: The requirements of Trainyard, with versions.
     """
-    if spec.task == "script":
+    if spec.task_kind.runs_program:
         return []
     names = list(_ALWAYS)
     if isinstance(spec.model, HfModel):
         names.append("transformers")
         if spec.lora_rank is not None:
             names.append("peft")
-    if spec.precision == "fp8":
+    if spec.precision_kind.converts_linear_layers:
         names.append("torchao")
     lowest = {match["name"].lower(): match["least"] for line in project if (match := _LINE.match(line))}
     return [Requirement(name, lowest.get(name, "")) for name in names]

@@ -30,5 +30,5 @@ def select_environment(spec: TrainingSpec, prepared: Prepared, values: Mapping[s
         prepared.changes,
         values,
         search_path=tuple(map(Path, prepared.search_path)),
-        imports_folder=spec.task == "script",
+        imports_folder=spec.task_kind.runs_program,
     )

@@ -31,7 +31,7 @@ def save_adapter(
         (folder / CLASSES).write_text(json.dumps(list(classes), ensure_ascii=False))
     if base_folder is not None:
         save_input(folder, spec, base_folder)
-        if spec.task == "causal_lm":
+        if spec.task_kind.writes_texts:
             # peft does not read it, but programs that serve adapters can.
             generation_settings(base_folder).to_json_file(folder / "generation_config.json")
     if (vectors := text_vectors_of(spec, base_folder)) is not None:

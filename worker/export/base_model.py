@@ -26,10 +26,11 @@ def build_base(spec: TrainingSpec, classes: Sequence[str] = ()) -> nn.Module:
     from worker.tasks.hf_model import HfFolder
 
     folder = HfFolder(spec.model.path)
-    if spec.task == "text_embedding":
+    task = spec.task_kind
+    if task.makes_vectors:
         return load_embedding(folder, spec.embedding.pooling)
-    if spec.task == "sequence_classification":
+    if task.classifies and task.reads_texts:
         return load_text_classifier(folder, classes, padding_of(folder.tokenizer))
-    if spec.task == "image_classification":
+    if task.classifies:
         return load_image_classifier(folder, classes)
     return folder.load(packed=False)

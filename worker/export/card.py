@@ -14,15 +14,6 @@ from trainyard.contract.spec.text_sources import FileSource, TextSource, Uploade
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
 from trainyard.contract.wire.exported import ExportNote
 
-_PIPELINES = {
-    "causal_lm": "text-generation",
-    "sequence_classification": "text-classification",
-    "text_embedding": "sentence-similarity",
-    "image_classification": "image-classification",
-    "regression": "tabular-regression",
-}
-TEXT_TASKS = ("causal_lm", "sequence_classification", "text_embedding")
-"""Tasks whose models read texts."""
 _NOT_OF_THE_MODEL = ("environment", "resources", "metadata", "restart", "health", "log", "profile", "code")
 """Sections of a spec that state where and how a job ran; they may contain names that should not be published."""
 _MAX_NAMES = 10
@@ -88,20 +79,21 @@ def _header(spec: TrainingSpec, note: ExportNote, metrics: Mapping[str, float], 
     labels = {name: spec.metadata[name] for name in LICENSE_FIELDS if name in spec.metadata}
     header: dict[str, Any] = {"license": base.license or "unknown", **labels}
     header["library_name"] = _library(spec, note)
-    if spec.task in _PIPELINES:
-        header["pipeline_tag"] = _PIPELINES[spec.task]
+    tag = spec.task_kind.pipeline_tag
+    if tag is not None:
+        header["pipeline_tag"] = tag
     if base.hub_name is not None:
         header["base_model"] = base.hub_name
         if note.kind == "adapter":
             header["base_model_relation"] = "adapter"
     header["tags"] = ["trainyard", *(["lora"] if spec.lora_rank is not None else [])]
     evaluated = {key: value for key, value in metrics.items() if key.startswith("eval/")}
-    if evaluated and spec.task in _PIPELINES:
+    if evaluated and tag is not None:
         results = [
             {"type": key.removeprefix("eval/"), "name": key, "value": evaluated[key]} for key in sorted(evaluated)
         ]
         dataset = {"name": _data_name(spec), "type": _data_name(spec)}
-        result = {"task": {"type": _PIPELINES[spec.task]}, "dataset": dataset, "metrics": results}
+        result = {"task": {"type": tag}, "dataset": dataset, "metrics": results}
         header["model-index"] = [{"name": spec.name, "results": [result]}]
     return header
 
@@ -109,9 +101,9 @@ def _header(spec: TrainingSpec, note: ExportNote, metrics: Mapping[str, float], 
 def _library(spec: TrainingSpec, note: ExportNote) -> str:
     if note.kind == "adapter":
         return "peft"
-    if spec.task == "text_embedding":
+    if spec.task_kind.makes_vectors:
         return "sentence-transformers"
-    return "transformers" if spec.task in TEXT_TASKS or isinstance(spec.data, ImageFiles) else "trainyard"
+    return "transformers" if spec.task_kind.reads_texts or isinstance(spec.data, ImageFiles) else "trainyard"
 
 
 def _summary(spec: TrainingSpec, note: ExportNote) -> str:
@@ -128,9 +120,9 @@ def _summary(spec: TrainingSpec, note: ExportNote) -> str:
 
 
 def _use(spec: TrainingSpec, note: ExportNote) -> str:
-    if spec.task == "custom":
+    if spec.task_kind.has_own_code:
         return "The job's own code defines the model; `model.safetensors` holds its tensors."
-    second = "tokenizer" if spec.task in TEXT_TASKS else "transform"
+    second = "tokenizer" if spec.task_kind.reads_texts else "transform"
     base = ', base="FOLDER_OF_THE_BASE"' if note.kind != "model" and isinstance(spec.model, HfModel) else ""
     return f'```python\nimport trainyard\n\nmodel, {second} = trainyard.load("./FOLDER"{base})\n```'
 

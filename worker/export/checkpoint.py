@@ -153,7 +153,7 @@ def _require_same_base(manifest: Manifest, spec: TrainingSpec, *, moved: bool) -
 def _build_shell(spec: TrainingSpec, base: Path | None, classes: Sequence[str]) -> nn.Module | None:
     """Return the model without weights, or None if it is defined by the job's own code. `base`: the folder of a Hugging
     Face model; `classes`: the names of its outputs, if it classifies."""
-    if spec.task == "custom" or spec.model is None:
+    if spec.task_kind.has_own_code or spec.model is None:
         return None
     if base is not None:
         shell: nn.Module = build_hf_shell(spec, base, classes=classes)

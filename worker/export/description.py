@@ -70,7 +70,7 @@ def write_description(
 ) -> None:
     """Write the description of a folder that holds the weights, and last export.json, with the digests of all files.
     `base`: see `note_of`."""
-    if isinstance(spec.model, ConvnetModel | MlpModel) or spec.task == "custom":
+    if isinstance(spec.model, ConvnetModel | MlpModel) or spec.task_kind.has_own_code:
         fields = {"kind", "task", "model", "seed", "step", "input"}
         (folder / "config.json").write_text(note.model_dump_json(include=fields, exclude_none=True, indent=1))
     card = None if base is None else _read_base(base)

@@ -16,7 +16,7 @@ _POOLING = {"mean": "mean_tokens", "first": "cls_token", "last": "lasttoken"}
 
 def text_vectors_of(spec: TrainingSpec, base: Path | None) -> TextVectors | None:
     """Return how the model of a spec makes a vector of a text; None for another task. `base`: the model's folder."""
-    if spec.task != "text_embedding" or base is None or not isinstance(spec.data, TextData):
+    if not spec.task_kind.makes_vectors or base is None or not isinstance(spec.data, TextData):
         return None
     from transformers import AutoConfig
 

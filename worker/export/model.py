@@ -19,13 +19,6 @@ from worker.tasks.hf_classifier import class_settings
 from worker.tasks.hf_embedding import without_pooler
 
 _OFFLINE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-_LOADERS = {
-    "causal_lm": "AutoModelForCausalLM",
-    "sequence_classification": "AutoModelForSequenceClassification",
-    "text_embedding": "AutoModel",
-    "image_classification": "AutoModelForImageClassification",
-}
-"""The class of transformers that makes the model of each task."""
 
 
 def save_model(
@@ -82,7 +75,7 @@ def save_hf(
     into several files."""
     # A model without weights to save with: the trained model may be sharded, wrapped, or have adapters.
     shell = build_hf_shell(spec, base, dtype, classes)
-    if spec.task == "causal_lm":
+    if spec.task_kind.writes_texts:
         shell.generation_config = generation_settings(base)
     shell.save_pretrained(folder, state_dict=weights)
     save_input(folder, spec, base)
@@ -119,19 +112,19 @@ def build_hf_shell(
     if hasattr(config, "quantization_config"):
         # The weights of the base were converted to whole weights, which are written.
         del config.quantization_config
-    loader = getattr(transformers, _LOADERS[spec.task])
+    loader = getattr(transformers, spec.task_kind.transformers_class)
     with torch.device("meta"):
         shell = loader.from_config(config, dtype=dtype, trust_remote_code=False)
-    if spec.task == "sequence_classification":
+    if spec.task_kind.classifies and spec.task_kind.reads_texts:
         shell.config.pad_token_id = padding_of(load_tokenizer(base))
-    elif spec.task == "text_embedding":
+    elif spec.task_kind.makes_vectors:
         without_pooler(shell)
     return shell
 
 
 def save_input(folder: Path, spec: TrainingSpec, base: Path) -> None:
     """Write the tokenizer or the image processor of a Hugging Face model."""
-    load = load_image_processor if spec.task == "image_classification" else load_tokenizer
+    load = load_image_processor if spec.task_kind.reads_images else load_tokenizer
     load(base).save_pretrained(folder)
 
 

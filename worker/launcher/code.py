@@ -59,7 +59,7 @@ def prepare_code(layout: AttemptLayout, launch: LaunchDocument, execution: int) 
     Returns:
         The exit record if this failed; it is already written.
     """
-    is_script = launch.spec.task == "script"
+    is_script = launch.spec.task_kind.runs_program
     if is_script and layout.output.is_file():
         return _make_work(layout, launch.spec, execution)
     try:

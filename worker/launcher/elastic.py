@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import uuid4
 
+from trainyard.contract.kinds.tasks import task_kind
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.process_start import speed_up_imports
 from trainyard.script import RESUMED
@@ -100,7 +101,8 @@ def create_rendezvous(
     count = parameters.max_nodes
     folder = SignedFolder.of_nodes(layout, scheduler_id) if count > 1 else None
     # The program's torch connects to the store, so it must be ours. Our own ranks do without a server where they can.
-    serves_ranks = launch["spec"]["task"] == "script" and RANK_ENVIRONMENT_VARIABLE not in os.environ
+    is_program = task_kind(launch["spec"]["task"]).runs_program
+    serves_ranks = is_program and RANK_ENVIRONMENT_VARIABLE not in os.environ
     return NodeRendezvous(parameters.run_id, node, count, parameters.local_addr, folder, serves_ranks)
 
 
@@ -204,7 +206,7 @@ def ended_finally(layout: AttemptLayout, execution: int) -> bool:
     if ended_by_full_disk(layout, execution):
         return True
     spec = json.loads(layout.launch.read_bytes())["spec"]
-    if spec["task"] != "script":
+    if not task_kind(spec["task"]).runs_program:
         return False
     if layout.stop_request.exists():
         # The program ended because of its warning, or could not run for long; the next attempt goes on.

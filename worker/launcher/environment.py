@@ -52,7 +52,7 @@ def prepare_environment(
     Returns:
         The exit record if the ranks cannot start; it is already written.
     """
-    if node.is_first and launch.spec.task == "script":
+    if node.is_first and launch.spec.task_kind.runs_program:
         # Without the hook, the exception that ends the program is searched in its log.
         with contextlib.suppress(OSError):
             provide_hook(layout.packages)
@@ -76,7 +76,7 @@ def prepare_environment(
 
 def _prepare(layout: AttemptLayout, launch: LaunchDocument, node: Node, interrupted: Callable[[], bool]) -> None:
     in_container = launch.spec.environment.container is not None
-    if node.is_first and launch.spec.task == "script":
+    if node.is_first and launch.spec.task_kind.runs_program:
         provide_helper(layout.packages)
     elif node.is_first and not in_container:
         provide_worker(layout.packages)

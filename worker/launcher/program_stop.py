@@ -66,7 +66,7 @@ class ProgramStop:
     @classmethod
     def of(cls, launch: LaunchDocument, polls: Callable[[], bool]) -> "ProgramStop | None":
         """Return the stop of a `script` job; None for built-in tasks."""
-        if launch.spec.task != "script":
+        if not launch.spec.task_kind.runs_program:
             return None
         warning = signal_of_ranks(launch) if launch.spec.restart.signal else None
         return cls(

@@ -43,7 +43,7 @@ def reject_node(
     if name and (problem := node_problem(launch, os.environ)) is not None:
         log.error("%s", problem)
         return exit_record.node_not_ready(layout, execution, name, problem)
-    if launch.spec.task == "script" and not await_work(layout):
+    if launch.spec.task_kind.runs_program and not await_work(layout):
         message = f"did not start: {socket.gethostname()} does not see {layout.work} as node 0 does"
         log.error("%s", message)
         return exit_record.not_started(layout, execution, message, type_="StaleFolder")

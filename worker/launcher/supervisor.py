@@ -12,7 +12,6 @@ from pathlib import Path
 
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.contract.spec.environment import rank_variables
-from trainyard.contract.spec.training_spec import LOOP_TASKS
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import Claim, ExitReason, Failure, FinishRecord, HeartbeatReply
 from worker.core import processes
@@ -85,7 +84,7 @@ def run(attempt_folder: str) -> None:
     presence.mark_alive(layout, node)
     try:
         variables = rank_variables(launch.spec, claimed.secrets if claimed else _repeat_claim(layout, launch, connect))
-        scripted = launch.spec.task == "script"
+        scripted = launch.spec.task_kind.runs_program
         reports = ProgramReports(layout, launch, node, execution, connect, variables) if scripted else None
         variables |= reports.variables if reports else {}
         process = torchrun.start(layout, launch, node, execution, variables)
@@ -187,7 +186,7 @@ class Supervisor:
         self._failure: Failure | None = None
         minutes = launch.spec.health.stall_timeout_minutes
         # Not every rank of a script need write progress.
-        expected = node.count * launch.processes_per_node if launch.spec.task in LOOP_TASKS else 0
+        expected = node.count * launch.processes_per_node if launch.spec.task_kind.in_loop else 0
         execution = self._execution = partial(exit_record.last_execution, layout, self._first_execution)
         self._program_stop = ProgramStop.of(launch, lambda: layout.polls(execution()).exists())
         self._watchdog = watchdog.Watchdog(layout, expected, minutes * 60.0, execution) if minutes is not None else None

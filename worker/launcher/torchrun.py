@@ -129,7 +129,9 @@ def environment(launch: LaunchDocument, execution: int, base: dict[str, str]) ->
         "OMP_NUM_THREADS": str(max(1, cores // ranks)),
         # Waiting threads must not spin: on a shared machine, spinning threads made steps ten times slower.
         "OMP_WAIT_POLICY": "passive",
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SCRIPT_SECONDS if launch.spec.task == "script" else SHUTDOWN_SECONDS),
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(
+            SCRIPT_SECONDS if launch.spec.task_kind.runs_program else SHUTDOWN_SECONDS
+        ),
         **base,
         "TRAINYARD_EXECUTION": str(execution),
         # Do not import from the current folder, which may be anything.

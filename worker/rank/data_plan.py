@@ -89,7 +89,7 @@ def account_for(request: DataRequest, report: Callable[[DataUpdate], None]) -> D
     from worker.data.uploaded import UploadNames, locate_uploads
 
     given = parse_stored_spec(request.spec)
-    if not isinstance(given.data, TextData) or given.task == "custom":
+    if not isinstance(given.data, TextData) or given.task_kind.has_own_code:
         source = given.data.source if given.data else "none"
         return DataUpdate(failure=f"data of source `{source}` has no account", hint=_WITH)
     runs = Path(request.runs) if request.runs else Path("/nonexistent")

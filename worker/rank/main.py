@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("worker")
 
-_ACRONYMS = frozenset({"dp", "ddp", "fsdp", "hsdp"})
 _SEND_SECONDS = 3.0
 _SEND_AFTER_FAILURE_SECONDS = 0.5
 """The other ranks and the next execution wait until a failed rank exits. The next execution sends the rest."""
@@ -143,20 +142,19 @@ def redirect_output(path: Path) -> None:
 
 
 def _run_task(run: RankRun) -> None:
-    match run.spec.task:
-        case "script":
-            from worker.rank.script import exec_script
+    if run.spec.task_kind.runs_program:
+        from worker.rank.script import exec_script
 
-            exec_script(run.layout, run.launch, run.execution)
-        case _ if environment := rank_environment(run.spec, os.environ):
-            # Run the same entry point again in the environment's Python, where the environment's variable is absent.
-            root = run.layout.root
-            execute(environment.command(["-m", "worker", str(root)], os.environ, root))
-        case "comm_check":
-            _check_communication(run)
-        case _:
-            # This precedes the import of torch, so that the watchdog sees the rank early.
-            _train(run, _start_progress(run))
+        exec_script(run.layout, run.launch, run.execution)
+    elif environment := rank_environment(run.spec, os.environ):
+        # Run the same entry point again in the environment's Python, where the environment's variable is absent.
+        root = run.layout.root
+        execute(environment.command(["-m", "worker", str(root)], os.environ, root))
+    elif run.spec.task_kind.tests_communication:
+        _check_communication(run)
+    else:
+        # This precedes the import of torch, so that the watchdog sees the rank early.
+        _train(run, _start_progress(run))
 
 
 def _train(run: RankRun, progress: ProgressCounter) -> None:
@@ -290,10 +288,9 @@ def _open_reporter(run: RankRun, start: int, *, first: bool) -> "NullReporter | 
 
 def describe_start(spec: TrainingSpec, world: int, device: str, start: int, total: int) -> str:
     """Return how the training runs, and how far: `Training: DDP, fp32, 2 CPU ranks, 276 steps`."""
-    strategy = spec.strategy.upper() if spec.strategy in _ACRONYMS else spec.strategy
     ranks = f"{world} {'CPU' if device == 'cpu' else 'GPU'} rank{'s' * (world > 1)}"
     extent = f"from step {start} of {total}" if start else f"{total} step{'s' * (total != 1)}"
-    return f"Training: {strategy}, {spec.precision}, {ranks}, {extent}"
+    return f"Training: {spec.strategy_kind.title}, {spec.precision}, {ranks}, {extent}"
 
 
 def _report_start(
@@ -318,8 +315,9 @@ def _report_start(
         reporter.event("layout_dependent", message, level="warning")
     batch = spec.batch
     accumulates = isinstance(batch.micro_size, int) and batch.micro_size * ranks.world < batch.size
-    if spec.strategy == "zero1" and not accumulates:
-        message = "zero1 keeps whole gradients between micro-batches; with one micro-batch per step it equals zero2"
+    if spec.strategy_kind.accumulates_whole_gradients and not accumulates:
+        single = "with one micro-batch per step it equals zero2"
+        message = f"{spec.strategy} keeps whole gradients between micro-batches; {single}"
         reporter.event("strategy_equivalent", message)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from service.db.models import Job, Sweep
 from service.jobs.parameters import Reported, Shown
+from trainyard.contract.kinds.tasks import task_kind
 from trainyard.contract.mlflow_filter import Kind, Value
 from trainyard.contract.spec.spec_diff import flatten
 
@@ -104,7 +105,7 @@ class Run:
 
 
 def _params(job: Job, reported: Shown) -> dict[str, str]:
-    fields = _PROGRAM_FIELDS if job.spec.get("task") == "script" else _TRAINING_FIELDS
+    fields = _PROGRAM_FIELDS if task_kind(job.spec.get("task")).runs_program else _TRAINING_FIELDS
     spec = flatten({name: job.spec.get(name) for name in fields})
     params = {SPEC_PREFIX + path: _text(value) for path, value in spec.items() if value not in (None, [], {})}
     return params | {name: _text(value) for name, value in reported.parameters.items()}

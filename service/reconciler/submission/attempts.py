@@ -15,6 +15,7 @@ from service.jobs.repository import JobRepository
 from service.reconciler.node_exclusion import affordable, next_excluded
 from service.scheduler.launch_document import ranks_per_node
 from service.specs.site import partition_names
+from trainyard.contract.kinds.tasks import task_kind
 from trainyard.contract.layout import attempt_folder_name
 from trainyard.contract.spec.training_spec import NODE_TEST, TrainingSpec
 from trainyard.contract.wire.cluster import ClusterResource
@@ -160,7 +161,7 @@ def newest_step(job: Job) -> int | None:
 
     The service does not see the checkpoints of a script, so the step that it has reached stands for its progress.
     """
-    if job.spec["task"] == "script":
+    if task_kind(job.spec["task"]).runs_program:
         return job.progress["step"] if job.progress else None
     return job.last_checkpoint_step
 

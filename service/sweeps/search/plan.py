@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from service.checkpoints.ranking import best_criterion
 from trainyard.contract.problems import Problem, SpecError
-from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec, dump_spec
+from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
 from trainyard.contract.wire.search import MAX_RUNGS, RUNG_ALGORITHMS, Search
 
 _RUNG_FRACTION = 27
@@ -84,7 +84,7 @@ def plan_search(search: Search, spec: TrainingSpec, max_parallel: int) -> Search
 
 
 def _rungs(search: Search, spec: TrainingSpec, metric: str) -> tuple[int, ...]:
-    if spec.task not in LOOP_TASKS:
+    if not spec.task_kind.in_loop:
         message = f"cannot pause task `{spec.task}` at a step, which has its own loop; use `tpe`"
         raise SpecError([Problem(param="search.algorithm", message=message)])
     if spec.steps is None:

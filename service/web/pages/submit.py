@@ -15,9 +15,9 @@ from service.api.routes.templates import templates_by_name
 from service.jobs.listing import free_name, read_job
 from service.web.dependencies import PagesDep, VisitorDep
 from service.web.pages.spec_text import brief_spec, longer, set_field, spec_yaml
+from trainyard.contract.kinds.tasks import CODE_TASKS
 from trainyard.contract.spec.templates import Template, code_folder
 from trainyard.contract.spec.training_spec import MAX_LABELS
-from trainyard.contract.spec.user_code import CODE_TASKS
 from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.lineage import FORKED_FROM
 

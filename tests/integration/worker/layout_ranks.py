@@ -37,7 +37,6 @@ from worker.engine.precision import COMPUTE_DTYPE
 from worker.engine.run_inputs import load_inputs
 from worker.engine.step_sync import StepSync
 from worker.engine.strategies import ddp
-from worker.engine.strategies.select import SHARDED
 from worker.engine.train_step import TrainStep
 from worker.engine.trainable import freeze_parameters
 from worker.engine.trainer import Trainer
@@ -282,7 +281,7 @@ def measure_start(case, ranks):
     freeze_parameters(spec, expected)
     whole_bytes, largest = (how(p.nbytes for p in expected.parameters()) for how in (sum, max))
     if held_dtype(spec):
-        gathered_as = COMPUTE_DTYPE.get(spec.precision, torch.float32) if spec.strategy in SHARDED else None
+        gathered_as = COMPUTE_DTYPE.get(spec.precision, torch.float32) if spec.strategy_kind.is_sharded else None
         hold_base(expected, spec.lora.base_dtype, gathered_as=gathered_as)
     values = expected.state_dict()
     buffers = dict(module.named_buffers())

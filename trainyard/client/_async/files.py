@@ -20,7 +20,7 @@ from trainyard.client.errors import connection_failed, error_of, require_own
 from trainyard.client.job_samples import samples_artifact
 from trainyard.client.references import require_checkpoint
 from trainyard.client.request import Request, file_path, job_path, model, no_result, paged, segment, unpaged, whole_body
-from trainyard.contract.spec.training_spec import LOOP_TASKS
+from trainyard.contract.kinds.tasks import LOOP_TASKS
 from trainyard.contract.wire.files import ArtifactResource, CheckpointResource, FileResource, is_hidden
 from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.media import MediaKeyResource, MediaKeysResource, MediaResource, MediaType

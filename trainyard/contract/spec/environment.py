@@ -96,7 +96,7 @@ def program_variables(spec: TrainingSpec) -> dict[str, str]:
 
 
 def _is_for_program(spec: TrainingSpec, name: str) -> bool:
-    return spec.task == "script" and matches_any(name, _OF_PROGRAM)
+    return spec.task_kind.runs_program and matches_any(name, _OF_PROGRAM)
 
 
 def reserved_reason(name: str) -> str | None:

@@ -2,31 +2,32 @@
 
 from collections.abc import Iterator
 
+from trainyard.contract.kinds.tasks import tasks_with
 from trainyard.contract.spec.image_data import ImageFiles
 from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec
 
-TASK = "image_classification"
-
 
 def unsupported_images(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     """Yield the problems of a classification of images, or of images for a task that reads none."""
-    if spec.task != TASK:
+    task = spec.task
+    if not spec.task_kind.reads_images:
         if isinstance(spec.data, ImageFiles):
-            yield "data.source", f"`images` is for task `{TASK}`, and `task` is `{spec.task}`; use another source"
+            users = " and ".join(f"`{name}`" for name in tasks_with(lambda kind: kind.reads_images))
+            yield "data.source", f"`images` is for task {users}, and `task` is `{spec.task}`; use another source"
         return
     model, data = spec.model, spec.data
     if isinstance(model, HfModel):
         if not isinstance(data, ImageFiles):
             used = f"`{data.source}`" if data is not None else "no data"
-            yield "data.source", f"{used} does not fit a model of source `hf` of task `{TASK}`; use source `images`"
+            yield "data.source", f"{used} does not fit a model of source `hf` of task `{task}`; use source `images`"
         if spec.trainable is not None:
             advice = "remove it to train the whole model, or set `lora_rank`"
-            yield "trainable", f"is not for models of source `hf` of task `{TASK}`; {advice}"
+            yield "trainable", f"is not for models of source `hf` of task `{task}`; {advice}"
         return
     if not isinstance(model, ConvnetModel):
         name = getattr(model, "name", "")
-        yield "model.name", f"`{name}` does not fit task `{TASK}`; use `convnet`, or a model of source `hf`"
+        yield "model.name", f"`{name}` does not fit task `{task}`; use `convnet`, or a model of source `hf`"
     if isinstance(data, ImageFiles):
         if isinstance(model, ConvnetModel):
             yield (
@@ -37,8 +38,8 @@ def unsupported_images(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         source = getattr(data, "source", "")
         yield (
             "data.source",
-            f"`{source}` does not fit task `{TASK}`; use `images` with a model of source `hf`, or `builtin` and name "
+            f"`{source}` does not fit task `{task}`; use `images` with a model of source `hf`, or `builtin` and name "
             "`digits`",
         )
     elif data.name != "digits":
-        yield "data.name", f"`{data.name}` does not fit task `{TASK}`; use `digits`"
+        yield "data.name", f"`{data.name}` does not fit task `{task}`; use `digits`"

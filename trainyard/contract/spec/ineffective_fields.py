@@ -4,20 +4,14 @@ from collections.abc import Iterator
 
 from pydantic import BaseModel
 
+from trainyard.contract.kinds.tasks import task_kind, tasks_with
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.image_data import ImageFiles
 from trainyard.contract.spec.objective_rules import ineffective_objectives, objective_metrics
 from trainyard.contract.spec.sections import BuiltinData, Evaluation
 from trainyard.contract.spec.text_data import TextData, TextMixture, UploadedFiles
-from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
+from trainyard.contract.spec.training_spec import TrainingSpec
 
-EVALUATION_METRICS = {
-    "image_classification": ("eval/loss", "eval/accuracy"),
-    "causal_lm": ("eval/loss",),
-    "sequence_classification": ("eval/loss", "eval/accuracy", "eval/f1"),
-    "text_embedding": ("eval/loss", "eval/recall_at_1"),
-    "regression": ("eval/loss",),
-}
 TRAINING_FIELDS = (
     *("strategy", "precision", "param_dtype", "grad_dtype", "lora_rank", "model", "data", "steps", "epochs", "batch"),
     *(
@@ -39,8 +33,6 @@ TRAINING_FIELDS = (
 )
 """Fields that only Trainyard's training loop reads."""
 
-LOSS_TASKS = ("causal_lm", "sequence_classification", "image_classification")
-"""Tasks whose loss is a cross entropy."""
 _OPTIMIZER_FIELDS = {
     "momentum": ("sgd", "muon"),
     "betas": ("adam", "adamw", "lion", "muon"),
@@ -48,12 +40,10 @@ _OPTIMIZER_FIELDS = {
 }
 """Fields that only some optimizers use."""
 
-SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
-
 
 def ineffective_fields(spec: TrainingSpec) -> list[Problem]:
     """Return a problem for every field that differs from its default but has no effect in this spec."""
-    problems = [*(_ineffective_in_training(spec) if spec.task in LOOP_TASKS else _ineffective_without_training(spec))]
+    problems = [*(_ineffective_in_training(spec) if spec.task_kind.in_loop else _ineffective_without_training(spec))]
     of_scripts = {
         "restart.signal": spec.restart.signal,
         "resume_argv": spec.resume_argv or None,
@@ -62,20 +52,22 @@ def ineffective_fields(spec: TrainingSpec) -> list[Problem]:
         "launch": spec.launch,
     }
     for field, value in of_scripts.items():
-        if spec.task != "script" and value is not None:
-            problems.append((field, f"has no effect for task `{spec.task}`; it is for `script`"))
+        if not spec.task_kind.runs_program and value is not None:
+            users = _listed(tasks_with(lambda kind: kind.runs_program))
+            problems.append((field, f"has no effect for task `{spec.task}`; it is for {users}"))
     return [Problem(param=param, message=message) for param, message in problems]
 
 
 def ignored_fields(task: str) -> frozenset[str]:
     """Return the paths of the fields and sections that a task does not read; empty for tasks of the training loop."""
-    if task == "script":
+    kind = task_kind(task)
+    if kind.runs_program:
         return frozenset({*TRAINING_FIELDS, "backend", "health.on_nan"} - {"health"})
-    return frozenset(TRAINING_FIELDS if task == "comm_check" else ())
+    return frozenset(TRAINING_FIELDS if kind.tests_communication else ())
 
 
 def _ineffective_without_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
-    advice = "pass it to your program in `argv`" if spec.task == "script" else "remove it"
+    advice = "pass it to your program in `argv`" if spec.task_kind.runs_program else "remove it"
     for path in (name for name in (*TRAINING_FIELDS, "backend", "health.on_nan") if name in ignored_fields(spec.task)):
         section, _, field = path.rpartition(".")
         if _changed(getattr(spec, section) if section else spec, field):
@@ -92,10 +84,7 @@ def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
             "optimizer.state_dtype",
             ("has no effect for `sgd` without momentum, which stores nothing; set `optimizer.momentum`, or use `fp32`"),
         )
-    if spec.task not in LOSS_TASKS and spec.loss != type(spec.loss)(neftune_alpha=spec.loss.neftune_alpha):
-        yield "loss", f"has no effect for task `{spec.task}`; it is for {_listed(LOSS_TASKS)}"
-    if spec.task != "text_embedding" and _changed(spec, "embedding"):
-        yield "embedding", f"has no effect for task `{spec.task}`; it is for `text_embedding`"
+    yield from _of_other_tasks(spec)
     if spec.resume_from is None and spec.resume != "state":
         yield "resume", "has no effect without `resume_from`"
     if optimizer.no_decay and not optimizer.weight_decay:
@@ -106,29 +95,41 @@ def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         yield "schedule.decay_ratio", f"has no effect for a `{spec.schedule.name}` schedule; it is for `wsd`"
     yield from _decay(spec)
     yield from _data(spec)
-    if spec.precision != "fp16" and spec.amp != type(spec.amp)():
+    precision = spec.precision_kind
+    if not precision.scales_loss and spec.amp != type(spec.amp)():
         yield "amp", f"has no effect: it is for precision `fp16`, and `precision` is `{spec.precision}`"
     if spec.fsdp.wrap == "naive" and spec.fsdp.prefetch:
         yield "fsdp.prefetch", "has no effect for wrap `naive`, which has only one unit"
-    if spec.tf32 and spec.precision != "fp32":
+    if spec.tf32 and not precision.computes_in_fp32:
         yield "tf32", f"has no effect: it is for precision `fp32`, and `precision` is `{spec.precision}`"
     if spec.lora_rank is None and spec.lora != type(spec.lora)():
         yield "lora", "has no effect without `lora_rank`"
     if spec.lora.merge and not spec.checkpoint.export:
         yield "lora.merge", "has no effect, because `checkpoint.export` is false"
-    if spec.strategy not in SHARDED and spec.fsdp.cpu_offload:
+    strategy = spec.strategy_kind
+    if not strategy.is_sharded and spec.fsdp.cpu_offload:
         yield "fsdp.cpu_offload", f"has no effect for strategy `{spec.strategy}`; use `fsdp`, also on one GPU"
-    elif spec.strategy not in SHARDED and spec.fsdp != type(spec.fsdp)():
+    elif not strategy.is_sharded and spec.fsdp != type(spec.fsdp)():
         yield "fsdp", f"has no effect for strategy `{spec.strategy}`"
-    if spec.strategy != "ddp" and spec.ddp != type(spec.ddp)():
+    if not strategy.sums_in_buckets and spec.ddp != type(spec.ddp)():
         yield "ddp", f"has no effect for strategy `{spec.strategy}`"
     yield from ineffective_objectives(spec)
     yield from _evaluation(spec)
 
 
+def _of_other_tasks(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
+    task = spec.task_kind
+    if not task.has_cross_entropy and spec.loss != type(spec.loss)(neftune_alpha=spec.loss.neftune_alpha):
+        users = tasks_with(lambda kind: kind.has_cross_entropy)
+        yield "loss", f"has no effect for task `{task.name}`; it is for {_listed(users)}"
+    if not task.makes_vectors and _changed(spec, "embedding"):
+        users = tasks_with(lambda kind: kind.makes_vectors)
+        yield "embedding", f"has no effect for task `{task.name}`; it is for {_listed(users)}"
+
+
 def _data(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     data = spec.data
-    if spec.batch.loaders and spec.task != "custom" and not isinstance(data, ImageFiles):
+    if spec.batch.loaders and not spec.task_kind.has_own_code and not isinstance(data, ImageFiles):
         message = f"has no effect for task `{spec.task}`, whose examples are in memory; it is for source `images` and "
         yield "batch.loaders", message + "task `custom`"
     if isinstance(data, BuiltinData) and data.name != "parity" and _changed(data, "examples"):
@@ -141,7 +142,7 @@ def _data(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
 
 def _listed(names: tuple[str, ...]) -> str:
     *others, last = (f"`{name}`" for name in names)
-    return f"{', '.join(others)} and {last}"
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _evaluation(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
@@ -166,7 +167,7 @@ def _evaluation(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
 
 def evaluation_metrics(spec: TrainingSpec) -> tuple[str, ...] | None:
     """Return the names of the metrics of an evaluation; None for a task that defines its own."""
-    metrics = EVALUATION_METRICS.get(spec.task)
+    metrics = spec.task_kind.evaluation_metrics
     metrics = metrics and (*metrics, *objective_metrics(spec))
     if metrics is None or not isinstance(spec.data, TextData | ImageFiles):
         return metrics

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from trainyard.contract.kinds.tasks import tasks_with
 from trainyard.contract.spec.objectives import DEFAULT_BETA, PAIRED, Objective
 from trainyard.contract.spec.optimization import Loss
 from trainyard.contract.spec.sections import BuiltinData, HfModel
@@ -34,14 +35,14 @@ def preference_beta(spec: TrainingSpec) -> float:
 
 def objective_metrics(spec: TrainingSpec) -> tuple[str, ...]:
     """Return the names of the metrics of an evaluation that the objective adds."""
-    if spec.task != "causal_lm":
+    if not spec.task_kind.writes_texts:
         return ()
     return ("eval/mean_token_accuracy",) if spec.objective == "sft" else tuple(f"eval/{name}" for name in _SUMS)
 
 
 def unsupported_objectives(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     """Yield the problems of an objective, of samples or of adapters that cannot be used as the spec has them."""
-    if spec.objective != "sft" and spec.task == "causal_lm":
+    if spec.objective != "sft" and spec.task_kind.writes_texts:
         yield from _preferences(spec)
     else:
         for field, format in _formats(spec):
@@ -58,7 +59,7 @@ def unsupported_objectives(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
             "lora.dora",
             f"needs the norms of the base, which is held in `{spec.lora.base_dtype}`; use `bf16` or `fp32`",
         )
-    if spec.lora.dora and spec.strategy in ("zero1", "zero2", "fsdp", "hsdp") and spec.fsdp.wrap == "size":
+    if spec.lora.dora and spec.strategy_kind.is_sharded and spec.fsdp.wrap == "size":
         yield "lora.dora", "cannot be combined with wrap `size`, which may shard a layer without its base; use `layer`"
     if spec.lora.modules_to_save and spec.lora.base_dtype != "fp32":
         yield "lora.modules_to_save", "cannot be combined with a `lora.base_dtype` other than `fp32`"
@@ -66,8 +67,8 @@ def unsupported_objectives(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
 
 def _preferences(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     objective, data = spec.objective, spec.data
-    if spec.strategy == "dp":
-        yield "strategy", f"`dp` divides pairs; with objective `{objective}` use `ddp`"
+    if not spec.strategy_kind.supports_preferences:
+        yield "strategy", f"`{spec.strategy}` divides pairs; with objective `{objective}` use `ddp`"
     if isinstance(data, BuiltinData) and objective not in PAIRED:
         yield "data.name", f"`{data.name}` has pairs only, and objective `{objective}` needs labels; use source `jsonl`"
     known = PAIR_FORMATS if objective in PAIRED else PREFERENCE_FORMATS - PAIR_FORMATS
@@ -90,7 +91,7 @@ def ineffective_objectives(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     """Yield the fields of these sections that are set and have no effect."""
     if spec.lora.adapter is not None and spec.resume_from is not None and spec.resume == "weights":
         yield "lora.adapter", "has no effect with `resume: weights`, whose weights replace it"
-    if spec.task != "causal_lm":
+    if not spec.task_kind.writes_texts:
         yield from _other_task(spec)
         return
     if spec.objective == "sft":
@@ -101,13 +102,15 @@ def ineffective_objectives(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
 
 
 def _other_task(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
+    users = " and ".join(f"`{name}`" for name in tasks_with(lambda kind: kind.writes_texts))
+    message = f"has no effect for task `{spec.task}`; it is for {users}"
     for field in ("objective", "preference"):
         if getattr(spec, field) != type(spec).model_fields[field].default:
-            yield field, f"has no effect for task `{spec.task}`; it is for `causal_lm`"
+            yield field, message
     if spec.loss.neftune_alpha:
-        yield "loss.neftune_alpha", f"has no effect for task `{spec.task}`; it is for `causal_lm`"
+        yield "loss.neftune_alpha", message
     if spec.evaluation.samples is not None:
-        yield "evaluation.samples", f"has no effect for task `{spec.task}`; it is for `causal_lm`"
+        yield "evaluation.samples", message
 
 
 def _other_objective(spec: TrainingSpec) -> Iterator[tuple[str, str]]:

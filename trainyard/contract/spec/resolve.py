@@ -3,11 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
+from trainyard.contract.kinds.precisions import AUTO_ON_CPUS, AUTO_ON_GPUS
+from trainyard.contract.kinds.strategies import AUTO_ON_ONE_RANK, LEAST_MEMORY
 from trainyard.contract.problems import SpecError
 from trainyard.contract.spec.ineffective_fields import ineffective_fields
 from trainyard.contract.spec.site import Site
-from trainyard.contract.spec.stored_dtypes import needs_sharded_gradients
-from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
+from trainyard.contract.spec.stored_dtypes import strategies_for
+from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.spec.unsupported import unsupported_fields
 
 STALL_MINUTES = 15.0
@@ -25,9 +27,9 @@ def resolve(spec: TrainingSpec, site: Site) -> TrainingSpec:
     """
     if site.accelerator is None:
         return _resolve_without_accelerator(spec, site)
-    if spec.strategy == "auto" and spec.fsdp.cpu_offload and spec.task in LOOP_TASKS:
+    if spec.strategy == "auto" and spec.fsdp.cpu_offload and spec.task_kind.in_loop:
         # Parameters in host memory are gathered on the GPU as shards are.
-        spec = spec.model_copy(update={"strategy": "fsdp"})
+        spec = spec.model_copy(update={"strategy": LEAST_MEMORY})
     if problems := unsupported_fields(spec, site):
         raise SpecError(problems)
     resolved = spec.model_copy(update=_auto_values(spec, site))
@@ -39,15 +41,14 @@ def resolve(spec: TrainingSpec, site: Site) -> TrainingSpec:
 def _auto_values(spec: TrainingSpec, site: Site) -> dict[str, Any]:
     cuda = site.accelerator == "cuda"
     values: dict[str, Any] = {}
-    if spec.task in LOOP_TASKS:
+    if spec.task_kind.in_loop:
         if spec.strategy == "auto":
-            several = "zero2" if needs_sharded_gradients(spec) else "ddp"
-            values["strategy"] = "single" if spec.gpus == 1 else several
+            values["strategy"] = AUTO_ON_ONE_RANK if spec.gpus == 1 else next(strategies_for(spec))
         if spec.precision == "auto":
-            values["precision"] = "bf16" if cuda else "fp32"
+            values["precision"] = AUTO_ON_GPUS if cuda else AUTO_ON_CPUS
         if spec.health.stall_timeout_minutes is None:
             values["health"] = spec.health.model_copy(update={"stall_timeout_minutes": STALL_MINUTES})
-    if spec.task != "script" and spec.backend == "auto":
+    if not spec.task_kind.runs_program and spec.backend == "auto":
         values["backend"] = "nccl" if cuda else "gloo"
     if site.scheduler == "slurm" and site.gpus_per_node and spec.resources.gpus_per_node is None:
         per_node = min(spec.gpus, site.gpus_per_node)

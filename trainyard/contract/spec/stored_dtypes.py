@@ -2,18 +2,24 @@
 
 from collections.abc import Iterator
 
+from trainyard.contract.kinds.strategies import AUTO_ON_SEVERAL_RANKS, STRATEGIES, Strategy
 from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import TrainingSpec
 
 ELEMENTWISE = ("sgd", "adam", "adamw", "lion")
 """Optimizers that update each value by itself, so that a part of the parameters can be updated at a time."""
 
-_SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
+
+def can_sum_in_buckets(spec: TrainingSpec) -> bool:
+    """Return whether gradients may be summed in the data type of the parameters."""
+    return spec.param_dtype != "bf16" or spec.grad_dtype != "fp32"
 
 
-def needs_sharded_gradients(spec: TrainingSpec) -> bool:
-    """Return whether `ddp` cannot train the spec: it sums gradients in the type of the parameters."""
-    return spec.param_dtype == "bf16" and spec.grad_dtype == "fp32"
+def strategies_for(spec: TrainingSpec) -> Iterator[Strategy]:
+    """Yield the strategies that `auto` may become on several ranks, the least sharding first."""
+    for name in AUTO_ON_SEVERAL_RANKS:
+        if can_sum_in_buckets(spec) or not STRATEGIES[name].sums_in_buckets:
+            yield name
 
 
 def can_be_offloaded(spec: TrainingSpec) -> bool:
@@ -30,11 +36,12 @@ def can_store_small_moments(spec: TrainingSpec) -> bool:
 def can_store_half_parameters(spec: TrainingSpec) -> bool:
     """Return whether `param_dtype` and `grad_dtype` may be `bf16`, and are not."""
     halves = spec.param_dtype == spec.grad_dtype == "bf16"
-    return not halves and spec.precision == "bf16" and spec.strategy != "dp" and _can_convert(spec)
+    supported = spec.precision_kind.supports_half_parameters and spec.strategy_kind.supports_half_parameters
+    return not halves and supported and _can_convert(spec)
 
 
 def _can_convert(spec: TrainingSpec) -> bool:
-    offloads = spec.strategy in _SHARDED and spec.fsdp.cpu_offload
+    offloads = spec.strategy_kind.is_sharded and spec.fsdp.cpu_offload
     return spec.optimizer.name in ELEMENTWISE and not offloads
 
 
@@ -48,7 +55,7 @@ def dtype_problems(spec: TrainingSpec, site: Site) -> Iterator[tuple[str, str]]:
             continue
         if spec.optimizer.name not in ELEMENTWISE:
             yield field, f"`{dtype}` is not supported with optimizer `{spec.optimizer.name}`; use `adamw`, or `fp32`"
-        if spec.strategy in _SHARDED and spec.fsdp.cpu_offload:
+        if spec.strategy_kind.is_sharded and spec.fsdp.cpu_offload:
             yield field, f"`{dtype}` cannot be combined with `fsdp.cpu_offload`; use `fp32`"
     if spec.param_dtype == "bf16":
         yield from _half_parameters(spec, site)
@@ -56,13 +63,14 @@ def dtype_problems(spec: TrainingSpec, site: Site) -> Iterator[tuple[str, str]]:
 
 def _half_parameters(spec: TrainingSpec, site: Site) -> Iterator[tuple[str, str]]:
     automatic = spec.precision == "auto" and site.accelerator == "cuda"
-    if spec.precision != "bf16" and not automatic:
+    if not spec.precision_kind.supports_half_parameters and not automatic:
         yield "param_dtype", f"`bf16` is for precision `bf16`, and `precision` is `{spec.precision}`"
-    if spec.strategy == "dp":
-        yield "param_dtype", "`bf16` cannot be combined with strategy `dp`; use `ddp`, or `fp32`"
-    if spec.strategy == "ddp" and needs_sharded_gradients(spec):
+    strategy = spec.strategy_kind
+    if not strategy.supports_half_parameters:
+        yield "param_dtype", f"`bf16` cannot be combined with strategy `{strategy.name}`; use `ddp`, or `fp32`"
+    if strategy.sums_in_buckets and not can_sum_in_buckets(spec):
         yield (
             "grad_dtype",
-            "`fp32` cannot be combined with `param_dtype: bf16` under strategy `ddp`, which sums gradients in the type "
-            "of the parameters; use `grad_dtype: bf16`, or strategy `zero2`",
+            f"`fp32` cannot be combined with `param_dtype: bf16` under strategy `{strategy.name}`, which sums gradients"
+            " in the type of the parameters; use `grad_dtype: bf16`, or strategy `zero2`",
         )

@@ -6,6 +6,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from trainyard.contract.base import DisplayName, NonNegativeInt, PositiveInt, ShortText, Strict, example
+from trainyard.contract.kinds.precisions import PRECISIONS, Precision, PrecisionKind
+from trainyard.contract.kinds.strategies import STRATEGIES, Strategy, StrategyKind
+from trainyard.contract.kinds.tasks import TASKS, Task, TaskKind
 from trainyard.contract.problems import Problem, SpecError, problems_of
 from trainyard.contract.spec.embedding import Embedding
 from trainyard.contract.spec.field_advice import UNKNOWN_FIELD_ADVICE
@@ -37,18 +40,6 @@ from trainyard.contract.spec.sections import (
 from trainyard.contract.spec.text_data import TextData, text_data_problems
 from trainyard.contract.spec.user_code import Argument, CodeDigest, OutputPath, code_problems
 
-Task = Literal[
-    "causal_lm",
-    "sequence_classification",
-    "text_embedding",
-    "image_classification",
-    "regression",
-    "custom",
-    "script",
-    "comm_check",
-]
-Strategy = Literal["auto", "single", "dp", "ddp", "zero1", "zero2", "fsdp", "hsdp"]
-Precision = Literal["auto", "fp32", "bf16", "fp16", "fp8"]
 Backend = Literal["auto", "nccl", "gloo", "mpi"]
 
 MAX_LABELS = 16
@@ -57,11 +48,6 @@ NODE_TEST = "trainyard.node_test"
 """The label of a job that tests a partition or node: it runs on excluded nodes, too, and its faults exclude none."""
 
 UNTITLED = "untitled"
-
-LOOP_TASKS = frozenset(
-    {"causal_lm", "sequence_classification", "text_embedding", "image_classification", "regression", "custom"}
-)
-"""Tasks that Trainyard's training loop runs: they have a model, data and a number of steps."""
 
 
 class TrainingSpec(Strict):
@@ -177,6 +163,21 @@ class TrainingSpec(Strict):
     """Labels to filter jobs by: `GET /v1/jobs?metadata[team]=nlp`."""
 
     @property
+    def task_kind(self) -> TaskKind:
+        """The facts about the task."""
+        return TASKS[self.task]
+
+    @property
+    def strategy_kind(self) -> StrategyKind:
+        """The facts about the strategy."""
+        return STRATEGIES[self.strategy]
+
+    @property
+    def precision_kind(self) -> PrecisionKind:
+        """The facts about the precision."""
+        return PRECISIONS[self.precision]
+
+    @property
     def runs_command(self) -> bool:
         """Whether the program is any command, not a Python file or module."""
         return self.launch is not None and self.launch.mode == "exec"
@@ -189,7 +190,7 @@ class TrainingSpec(Strict):
     @property
     def has_one_process_per_node(self) -> bool:
         """Whether a node has a single process for all of its GPUs, instead of a process for each."""
-        return self.strategy == "dp" or (self.launch is not None and self.launch.per != "rank")
+        return self.strategy_kind.has_one_process or (self.launch is not None and self.launch.per != "rank")
 
     @model_validator(mode="after")
     def _consistent(self) -> "TrainingSpec":
@@ -206,23 +207,26 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
     def refuse(param: str, message: str) -> None:
         problems.append(Problem(param=param, message=message))
 
-    if spec.task in LOOP_TASKS:
+    if spec.task_kind.in_loop:
         if (spec.steps is None) == (spec.epochs is None):
             both = "`steps` and `epochs` are both set; remove one"
             refuse("steps", both if spec.steps is not None else "set `steps` or `epochs`")
         if spec.batch.size < spec.gpus:
             refuse("batch.size", f"is {spec.batch.size}, smaller than the {spec.gpus} ranks of `gpus`")
-    if spec.task in LOOP_TASKS - {"custom"}:
+    if spec.task_kind.is_builtin:
         for field in ("model", "data"):
             if getattr(spec, field) is None:
                 refuse(field, f"is required for task `{spec.task}`")
-    for task, field in (("custom", "target"), ("script", "argv")):
-        present = getattr(spec, field) is not None
-        if present != (spec.task == task):
-            refuse(field, f"is for task `{task}` only" if present else f"is required for task `{task}`")
+    for kind in (kind for kind in TASKS.values() if kind.code_field):
+        present = getattr(spec, str(kind.code_field)) is not None
+        if present != (spec.task == kind.name):
+            message = f"is for task `{kind.name}` only" if present else f"is required for task `{kind.name}`"
+            refuse(str(kind.code_field), message)
     problems += _program_problems(spec)
-    if spec.strategy == "single" and spec.gpus != 1:
-        refuse("gpus", f"is {spec.gpus}, but strategy `single` has exactly one rank; use `ddp` or set `gpus: 1`")
+    strategy = spec.strategy_kind
+    if strategy.max_ranks == 1 and spec.gpus != 1:
+        advice = "use `ddp` or set `gpus: 1`"
+        refuse("gpus", f"is {spec.gpus}, but strategy `{strategy.name}` has exactly one rank; {advice}")
     if isinstance(spec.batch.micro_size, int) and spec.batch.micro_size > spec.batch.size:
         refuse("batch.micro_size", f"is {spec.batch.micro_size}, larger than `batch.size` {spec.batch.size}")
     if spec.steps is not None and spec.schedule.warmup_steps > spec.steps:
@@ -232,7 +236,7 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
     if spec.ema is not None and spec.steps is not None and spec.ema.every > spec.steps:
         refuse("ema.every", f"is {spec.ema.every}, more than the run's {spec.steps} steps")
     if spec.profile is not None:
-        last = 0 if spec.strategy == "dp" else spec.gpus - 1
+        last = 0 if strategy.has_one_process else spec.gpus - 1
         outside = [rank for rank in spec.profile.ranks if rank > last]
         if outside:
             refuse("profile.ranks", f"contains rank {outside[0]}, but ranks are 0 to {last}")
@@ -243,11 +247,18 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
         refuse("optimizer.momentum", "is 0, and `muon` needs a momentum; remove the field for the default, 0.95")
     if spec.lora_rank is not None and spec.trainable is not None:
         refuse("trainable", "cannot be combined with `lora_rank`, which trains only adapters; remove one of them")
-    if spec.strategy == "hsdp" and spec.gpus < spec.fsdp.replicas:
-        refuse("gpus", f"is {spec.gpus}, fewer than `fsdp.replicas` {spec.fsdp.replicas}; each replica needs a rank")
-    elif spec.strategy == "hsdp" and spec.gpus % spec.fsdp.replicas:
-        refuse("fsdp.replicas", f"is {spec.fsdp.replicas}, which does not divide `gpus` {spec.gpus}")
-    return problems
+    return [*problems, *_replica_problems(spec)]
+
+
+def _replica_problems(spec: TrainingSpec) -> Iterator[Problem]:
+    gpus, replicas = spec.gpus, spec.fsdp.replicas
+    if not spec.strategy_kind.replicates_shards:
+        return
+    if gpus < replicas:
+        message = f"is {gpus}, fewer than `fsdp.replicas` {replicas}; each replica needs a rank"
+        yield Problem(param="gpus", message=message)
+    elif gpus % replicas:
+        yield Problem(param="fsdp.replicas", message=f"is {replicas}, which does not divide `gpus` {gpus}")
 
 
 def _data_problems(data: Data | None) -> Iterator[Problem]:

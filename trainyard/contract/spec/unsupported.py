@@ -29,14 +29,8 @@ BYTE_VALUES = 256
 Rule = tuple[bool, str, str]
 """Whether the rule rejects the spec, the path of the field, and the message."""
 
-_SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
 _NEEDS_GPUS = "needs GPUs, and this service's workers have none"
 _GPU_TYPE = re.compile(r"[A-Za-z0-9_.-]+")
-_BUILTIN_PAIRS = {
-    "causal_lm": (("gpt", "llama"), ("stdlib",)),
-    "regression": (("mlp",), ("parity",)),
-}
-"""The builtin models and data sets of tasks, except images, which are in `image_rules`."""
 
 
 def unsupported_fields(spec: TrainingSpec, site: Site) -> list[Problem]:
@@ -57,9 +51,9 @@ def unsupported_fields(spec: TrainingSpec, site: Site) -> list[Problem]:
 
 
 def _general_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
-    on_cpu = site.accelerator == "cpu"
+    on_cpu, task = site.accelerator == "cpu", spec.task_kind
     return [
-        (spec.task == "comm_check" and spec.gpus == 1, "gpus", "must be at least 2 for task `comm_check`"),
+        (spec.gpus < task.min_ranks, "gpus", f"must be at least {task.min_ranks} for task `{task.name}`"),
         (
             spec.environment.container is not None and spec.profile is not None and spec.profile.nsys,
             "profile.nsys",
@@ -97,7 +91,8 @@ def _general_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
 
 
 def _float8_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
-    used, on_gpus = spec.precision == "fp8", site.accelerator != "cpu" and spec.backend in ("auto", "nccl")
+    used = spec.precision_kind.converts_linear_layers
+    on_gpus = site.accelerator != "cpu" and spec.backend in ("auto", "nccl")
     return [
         (
             used and not (on_gpus or site.emulates_gpus),
@@ -111,7 +106,11 @@ def _float8_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
             "precision",
             "`fp8` is for layers that are trained whole, and `lora_rank` freezes them; use `bf16`",
         ),
-        (used and spec.strategy == "dp", "precision", "`fp8` cannot be combined with strategy `dp`; use `ddp`"),
+        (
+            used and not spec.strategy_kind.supports_float8,
+            "precision",
+            f"`fp8` cannot be combined with strategy `{spec.strategy}`; use `ddp`",
+        ),
     ]
 
 
@@ -125,9 +124,10 @@ def _slurm_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
             f"is {per_node}, which does not divide `gpus` {spec.gpus}; every node must have the same number of ranks",
         ),
         (
-            spec.strategy == "dp" and per_node < spec.gpus,
+            spec.strategy_kind.has_one_process and per_node < spec.gpus,
             "strategy",
-            "`dp` runs in one process and cannot span nodes; use `ddp`, or set `resources.gpus_per_node` to `gpus`",
+            f"`{spec.strategy}` runs in one process and cannot span nodes; use `ddp`, or set `resources.gpus_per_node` "
+            "to `gpus`",
         ),
         (
             res.gpu_type is not None and not _GPU_TYPE.fullmatch(res.gpu_type),
@@ -138,14 +138,15 @@ def _slurm_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
 
 
 def _replication_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
-    """Return the rules about `dp`."""
-    used = spec.strategy == "dp"
+    """Return the rules about strategies that copy the model to GPUs."""
+    strategy = spec.strategy_kind
     return [
-        (used and site.accelerator == "cpu", "strategy", f"`dp` {_NEEDS_GPUS}; use `ddp`"),
+        (strategy.needs_gpus and site.accelerator == "cpu", "strategy", f"`{strategy.name}` {_NEEDS_GPUS}; use `ddp`"),
         (
-            used and not can_be_copied(spec),
+            strategy.copies_layers and not can_be_copied(spec),
             "strategy",
-            "`dp` cannot copy the layers of `hf` models, of activation checkpointing and of `compile`; use `ddp`",
+            f"`{strategy.name}` cannot copy the layers of `hf` models, of activation checkpointing and of `compile`; "
+            "use `ddp`",
         ),
     ]
 
@@ -155,10 +156,14 @@ def _base_rules(spec: TrainingSpec) -> list[Rule]:
     dtype, field = spec.lora.base_dtype, "lora.base_dtype"
     held = spec.lora_rank is not None and dtype != "fp32"
     return [
-        (held and spec.task != "causal_lm", field, f"`{dtype}` is for task `causal_lm`; use `fp32`"),
-        (held and spec.strategy == "dp", field, f"`{dtype}` cannot be combined with strategy `dp`; use `ddp`"),
+        (held and not spec.task_kind.supports_low_bit_bases, field, f"`{dtype}` is for task `causal_lm`; use `fp32`"),
         (
-            held and dtype != "bf16" and spec.strategy in _SHARDED and spec.fsdp.wrap == "size",
+            held and not spec.strategy_kind.supports_low_bit_bases,
+            field,
+            f"`{dtype}` cannot be combined with strategy `{spec.strategy}`; use `ddp`",
+        ),
+        (
+            held and dtype != "bf16" and spec.strategy_kind.is_sharded and spec.fsdp.wrap == "size",
             field,
             f"`{dtype}` cannot be combined with wrap `size`, which counts values; use wrap `layer`",
         ),
@@ -166,14 +171,14 @@ def _base_rules(spec: TrainingSpec) -> list[Rule]:
 
 
 def can_be_copied(spec: TrainingSpec) -> bool:
-    """Return whether `dp` can copy the model to each GPU. Layers whose `forward` was replaced would compute with the
+    """Return whether the model can be copied to each GPU. Layers whose `forward` was replaced would compute with the
     parameters of the original."""
     return not (isinstance(spec.model, HfModel) or spec.activation_checkpointing != "none" or spec.compile)
 
 
 def _sharding_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
     """Return the rules about strategies; rules about `fsdp` apply only to strategies that shard the model."""
-    sharded = spec.strategy in _SHARDED
+    strategy, sharded = spec.strategy_kind, spec.strategy_kind.is_sharded
     by_size = spec.fsdp.wrap == "size"
     offload = sharded and spec.fsdp.cpu_offload
     on_cpu = site.accelerator == "cpu"
@@ -185,7 +190,7 @@ def _sharding_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
             "cannot be combined with optimizer `muon`, whose matrix products need the GPU; use `adamw`, or `false`",
         ),
         (
-            spec.strategy == "ddp" and spec.ddp.sync_batchnorm and on_cpu,
+            strategy.sums_in_buckets and spec.ddp.sync_batchnorm and on_cpu,
             "ddp.sync_batchnorm",
             f"{_NEEDS_GPUS}; use `false`",
         ),
@@ -200,17 +205,17 @@ def _sharding_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
             f"applies only to wrap `size`, and `fsdp.wrap` is `{spec.fsdp.wrap}`",
         ),
         (
-            sharded and spec.fsdp.reduce_dtype == "bf16" and spec.precision not in ("bf16", "fp8"),
+            sharded and spec.fsdp.reduce_dtype == "bf16" and not spec.precision_kind.computes_in_bf16,
             "fsdp.reduce_dtype",
             f"`bf16` is for the precisions `bf16` and `fp8`, and `precision` is `{spec.precision}`",
         ),
         (
-            spec.strategy == "hsdp" and spec.fsdp.replicas == 1,
+            strategy.replicates_shards and spec.fsdp.replicas == 1,
             "fsdp.replicas",
-            "must be at least 2 for strategy `hsdp`; with one replica, use `fsdp`",
+            f"must be at least 2 for strategy `{spec.strategy}`; with one replica, use `fsdp`",
         ),
         (
-            sharded and spec.strategy != "hsdp" and spec.fsdp.replicas > 1,
+            sharded and not strategy.replicates_shards and spec.fsdp.replicas > 1,
             "fsdp.replicas",
             f"applies only to strategy `hsdp`, and `strategy` is `{spec.strategy}`",
         ),
@@ -218,17 +223,18 @@ def _sharding_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
 
 
 def _mismatched_pairs(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
-    """Yield the problems of a model or data set that does not fit the task, or of a pair that does not match."""
-    pair = _BUILTIN_PAIRS.get(spec.task)
-    if pair is None:
+    """Yield the problems of a model or data set that does not fit the task, or of a pair that does not match; those of
+    images are in `image_rules`."""
+    task = spec.task_kind
+    if not task.builtin_models or task.reads_images:
         return
-    for field, expected in zip(("model", "data"), pair, strict=True):
+    for field, expected in (("model", task.builtin_models), ("data", task.builtin_data)):
         section = getattr(spec, field)
         name = getattr(section, "name", expected[0])
         names = " or ".join(f"`{one}`" for one in expected)
         if name not in expected:
             yield f"{field}.name", f"`{name}` does not fit task `{spec.task}`; use {names}"
-        if spec.task != "causal_lm" and isinstance(section, HfModel | TextData):
+        if not task.transformers_class and isinstance(section, HfModel | TextData):
             source = getattr(section, "source", "")
             yield f"{field}.source", f"`{source}` is for task `causal_lm`; use `builtin` and name {names}"
     if isinstance(spec.model, HfModel) and getattr(spec.data, "name", None) == "stdlib":

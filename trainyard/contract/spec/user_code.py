@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, StringConstraints
 
 from trainyard.contract.base import MAX_DISPLAY_NAME
+from trainyard.contract.kinds.tasks import task_kind
 from trainyard.contract.problems import Problem
 from trainyard.contract.validation_messages import DIGEST_PATTERN
 
@@ -17,9 +18,6 @@ MAX_CODE_BYTES = 50 * 2**20
 
 GIT_REPOSITORY = "git_repository"
 """The label in `metadata` with the name of the repository that has the code."""
-
-CODE_TASKS = frozenset({"custom", "script"})
-"""Tasks that run a user's code with the rights of the service's account."""
 
 CodeDigest = Annotated[str, StringConstraints(pattern=DIGEST_PATTERN)]
 Argument = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
@@ -85,10 +83,11 @@ def expected_code_files(document: Mapping[str, Any]) -> tuple[str, ...]:
         document: A spec that is not validated yet.
     """
     task, target, argv = (document.get(field) for field in ("task", "target", "argv"))
-    if task == "custom" and isinstance(target, str):
+    kind = task_kind(task)
+    if kind.has_own_code and isinstance(target, str):
         return module_paths(target.partition(":")[0])
     arguments = [str(word) for word in argv] if isinstance(argv, list | tuple) else []
-    if task != "script" or not arguments or Path(arguments[0]).is_absolute():
+    if not kind.runs_program or not arguments or Path(arguments[0]).is_absolute():
         return ()
     folder = start_folder(document)
     if is_command(document):
@@ -143,12 +142,12 @@ def code_problems(
     Args:
         folder: The folder in which the program starts.
     """
-    problems = []
-    if code is not None and task not in CODE_TASKS:
+    problems, kind = [], task_kind(task)
+    if code is not None and kind.code_field is None:
         problems.append(Problem(param="code", message="is for tasks `custom` and `script` only"))
-    if task == "custom" and target is not None and not _TARGET.fullmatch(target):
+    if kind.has_own_code and target is not None and not _TARGET.fullmatch(target):
         problems.append(Problem(param="target", message="must be `module:function`, like `my_task:build`"))
-    if task == "script" and argv is not None:
+    if kind.runs_program and argv is not None:
         problems += _command_problems(argv, folder) if runs_command else _argv_problems(argv, folder)
     return problems
 

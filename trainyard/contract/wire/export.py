@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from trainyard.contract.base import NonNegativeInt, Resource, Step
+from trainyard.contract.kinds.tasks import task_kind
 
 ExportDtype = Literal["fp32", "bf16"]
 ExportKind = Literal["model", "adapter", "trained"]
@@ -12,7 +13,8 @@ ExportKind = Literal["model", "adapter", "trained"]
 def needs_classes(spec: Mapping[str, Any]) -> bool:
     """Return whether the export of a checkpoint of this spec needs the names of the classes, which manifests of former
     releases lack."""
-    return spec["task"] == "sequence_classification" or (spec.get("data") or {}).get("source") == "images"
+    task = task_kind(spec["task"])
+    return task.classifies and (task.reads_texts or (spec.get("data") or {}).get("source") == "images")
 
 
 class ExportRequest(Resource):

@@ -59,7 +59,7 @@ def can_average(spec: TrainingSpec, model: nn.Module, world: int) -> bool:
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     whole = all(parameter.dtype == torch.float32 for parameter in trained)
-    return whole and spec.precision != "fp16" and world.bit_count() == 1
+    return whole and not spec.precision_kind.scales_loss and world.bit_count() == 1
 
 
 def _sum(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]

@@ -19,6 +19,7 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor
 
+from trainyard.contract.kinds.strategies import StrategyKind
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.distributed import Ranks
 from worker.deferred.model import DeferredModel
@@ -36,16 +37,16 @@ log = logging.getLogger(__name__)
 class FsdpModel(ParallelModel):
     """A model whose parameters are sharded DTensors outside its forward and backward."""
 
-    strategy: str
+    strategy: StrategyKind
 
     @contextlib.contextmanager
     def accumulating(self, *, last: bool) -> Iterator[None]:
-        """zero1 keeps whole gradients and parameters until the last micro-batch; hsdp sums over its replicas only then.
-        zero2 and fsdp reduce-scatter the gradients of every micro-batch."""
-        if self.strategy == "zero1":
+        """Whole gradients and parameters stay until the last micro-batch, and replicas are summed only then; otherwise
+        the gradients of every micro-batch are reduce-scattered."""
+        if self.strategy.accumulates_whole_gradients:
             self._root.set_requires_gradient_sync(last)
             self._root.set_reshard_after_backward(last)
-        if self.strategy == "hsdp":
+        if self.strategy.replicates_shards:
             self._root.set_requires_all_reduce(last)
         yield
 
@@ -69,7 +70,7 @@ def wrap_fsdp(spec: TrainingSpec, model: nn.Module, ranks: Ranks, deferred: Defe
     tensors = deferred.tensors() if deferred else {}
     mesh = _mesh(spec, ranks)
     policy = _policy(spec)
-    reshard_after_forward = spec.strategy not in {"zero1", "zero2"}
+    reshard_after_forward = spec.strategy_kind.reshards_after_forward
     units = plan_units(model, spec.fsdp)
     footprint = parameter_footprint(
         model,
@@ -106,7 +107,7 @@ def wrap_fsdp(spec: TrainingSpec, model: nn.Module, ranks: Ranks, deferred: Defe
     _prefetch([model.get_submodule(unit.module) for unit in units], spec.fsdp.prefetch)
     for module in _units(model):
         _sum_gradients(module)
-    return FsdpModel(model, model, spec.strategy)
+    return FsdpModel(model, model, spec.strategy_kind)
 
 
 def _prefetch(units: list[nn.Module], ahead: int) -> None:
@@ -121,8 +122,9 @@ def _prefetch(units: list[nn.Module], ahead: int) -> None:
 
 
 def _mesh(spec: TrainingSpec, ranks: Ranks) -> DeviceMesh:
-    """Return a mesh of shape (ranks,); for hsdp (replicas, ranks / replicas), where each row shards the whole model."""
-    if spec.strategy != "hsdp":
+    """Return a mesh of shape (ranks,); with replicas (replicas, ranks / replicas), where each row shards the whole
+    model."""
+    if not spec.strategy_kind.replicates_shards:
         return init_device_mesh(ranks.device.type, (ranks.world,), mesh_dim_names=("shard",))
     shape = (spec.fsdp.replicas, ranks.world // spec.fsdp.replicas)
     return init_device_mesh(ranks.device.type, shape, mesh_dim_names=("replicate", "shard"))

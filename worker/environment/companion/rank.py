@@ -103,7 +103,7 @@ def with_interpreter(path: str, interpreter: str) -> str:
 
 def working_folder(layout: AttemptLayout, launch: LaunchDocument) -> Path:
     """Return the working directory of the ranks."""
-    return layout.work / launch.spec.start_folder if launch.spec.task == "script" else layout.root
+    return layout.work / launch.spec.start_folder if launch.spec.task_kind.runs_program else layout.root
 
 
 def node_of(layout: AttemptLayout, launch: LaunchDocument, rank: int) -> int:

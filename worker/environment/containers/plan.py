@@ -84,7 +84,7 @@ def write_plan(
     layout.container.mkdir(exist_ok=True)
     init = layout.container / f"init-{node}.py"
     shutil.copyfile(_source(_INIT_PROCESS), init)
-    scripted = launch.spec.task == "script"
+    scripted = launch.spec.task_kind.runs_program
     rank_variables = {"PYTHONPATH": str(layout.packages)}
     if not scripted:
         rank_variables |= {"PYTHONSAFEPATH": "1", **_certificates(layout, node, environ)}

@@ -170,3 +170,9 @@ def test_activations_of_other_models_are_not_known(folder, tmp_path, config):
     estimate = planned(spec)
     assert estimate.memory is None
     assert estimate.least > 0
+
+
+@pytest.mark.parametrize("model", ["bert", "llama"])
+def test_images_for_a_model_of_texts_have_no_known_activations(folder, model):
+    images = {"source": "images", "path": str(folder / "images")}
+    assert planned(spec_of(folder, model, "image_classification", data=images)).memory is None

@@ -1,11 +1,10 @@
 """The choice between kernel and mask for packed rows."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
 from trainyard.contract.spec.decoders import GptModel
+from trainyard.contract.spec.training_spec import parse_spec
 from worker.data.examples import Examples
 from worker.engine.packed_attention import choose_packed_attention
 from worker.reporting.reporter import NullReporter
@@ -28,7 +27,8 @@ def choose(device, precision="bf16", packed=True, **sizes):
     recorder = Recorder()
     task = Task()
     task.examples = Examples((), 1, 0, packed=packed)
-    choose_packed_attention(SimpleNamespace(precision=precision), task, model, device, recorder)
+    spec = parse_spec({"task": "custom", "target": "module:build", "steps": 1, "precision": precision})
+    choose_packed_attention(spec, task, model, device, recorder)
     return model.takes_boundaries, recorder.events
 
 
