@@ -13,7 +13,7 @@ from trainyard.contract.spec.training_spec import TrainingSpec
 MIN_PYTHON = (3, 11)
 _ALWAYS = ("torch", "pydantic", "httpx", "numpy", "safetensors")
 """Packages that all ranks import."""
-_LINE = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)(?:\[[^]]*\])?\s*>=\s*(?P<least>[0-9][0-9.]*)")
+_LINE = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)(?:\[[^]]*\])?[^;]*?>=\s*(?P<least>[0-9][0-9.]*)")
 
 
 @dataclass(frozen=True)

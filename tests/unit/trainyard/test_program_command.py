@@ -259,7 +259,7 @@ def test_processes_of_accelerate_are_read_from_its_file(tmp_path: Path, text: st
         ("torchrun --unknown train.py", "has no such option"),
         ("deepspeed --hostfile h train.py", "Slurm chooses the nodes"),
         ("cd x", "bash -c 'cd x'"),
-        ("time python 'a b.py'", r"""use: trainyard run -- bash -c 'time python '"'"'a b.py'"'"''$"""),
+        ("time python 'a train.py'", r"""use: trainyard run -- bash -c 'time python '"'"'a train.py'"'"''$"""),
         ("'python a.py && python b.py'", "trainyard run -- bash -c 'python a.py && python b.py'"),
         ("'python a.py --lr 1e-3'", "trainyard run -- python a.py --lr 1e-3$"),
         ("\"echo 'a b' > x\"", r"""bash -c 'echo '"'"'a b'"'"' > x'$"""),

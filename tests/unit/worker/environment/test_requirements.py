@@ -30,6 +30,9 @@ def test_requirements_come_from_the_metadata_of_the_project() -> None:
     needed = {one.name: one.least for one in needed_packages(custom(), project_requirements())}
     assert list(needed) == ["torch", "pydantic", "httpx", "numpy", "safetensors"]
     assert all(needed.values())
+    line = ["httpx[http2]<0.29,>=0.28; python_version >= '3.9'", "numpy; python_version >= '3.9'"]
+    assert {one.name: one.least for one in needed_packages(custom(), line)}["httpx"] == "0.28"
+    assert {one.name: one.least for one in needed_packages(custom(), line)}["numpy"] == ""
 
 
 def test_script_needs_nothing() -> None:
