@@ -36,11 +36,11 @@ def require_no_trace(client: Client, job_id: str, service: ServiceProcess, slurm
 
 
 def processes_below(runs: Path) -> list[psutil.Process]:
-    """Return the processes that were started with a path in the runs directory."""
+    """Return the processes that run in the runs directory, or were started with a path in it."""
     live = []
-    for process in psutil.process_iter(["cmdline", "status"]):
-        command_line = " ".join(process.info["cmdline"] or [])
-        if str(runs) in command_line and process.info["status"] != psutil.STATUS_ZOMBIE:
+    for process in psutil.process_iter(["cmdline", "cwd", "status"]):
+        texts = [*(process.info["cmdline"] or []), process.info["cwd"] or ""]
+        if str(runs) in " ".join(texts) and process.info["status"] != psutil.STATUS_ZOMBIE:
             live.append(process)
     return live
 

@@ -322,12 +322,12 @@ def all_spooled_points(attempt: AttemptLayout, execution: int) -> dict[tuple[str
 
 
 def processes_of(attempt: AttemptLayout) -> list[int]:
-    """Return the live processes whose command line has the attempt's folder, or its working directory."""
-    pids = []
+    """Return the live processes that run in the attempt's folders, or whose command line names one of them."""
+    pids, folders = [], [str(attempt.root), str(attempt.work)]
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            command = (entry / "cmdline").read_bytes()
-            if any(str(folder).encode() in command for folder in (attempt.root, attempt.work)):
+            command, current = (entry / "cmdline").read_bytes(), os.readlink(entry / "cwd")
+            if any(folder.encode() in command or current.startswith(folder) for folder in folders):
                 pids.append(int(entry.name))
         except OSError:
             continue

@@ -143,8 +143,11 @@ def test_files_of_a_running_job_are_private(running: tuple[Run, Path]) -> None:
 
 
 def is_open(path: Path) -> bool:
-    """Return whether other accounts may do anything with a file or folder."""
-    return path.lstat().st_mode & 0o077 != 0
+    """Return whether other accounts may do anything with a file or folder; not with a file that was replaced since."""
+    try:
+        return path.lstat().st_mode & 0o077 != 0
+    except FileNotFoundError:
+        return False
 
 
 def folders_of(path: Path, run: Run) -> list[Path]:
