@@ -24,8 +24,8 @@ EXCEPTIONS = {
     "streaming/broadcaster.py": ({"Thread"}, "one reader; a user has a limited number of streams"),
     "reconciler/submission/pool.py": ({"Thread"}, "an account has half of the threads; sbatch has a time limit"),
     "scheduler/slurm/late_answers.py": (
-        {"Thread"},
-        "of the service: one call of each purpose at a time, which has the time limit of a command",
+        {"BoundedSemaphore", "Thread"},
+        "of the service: one call of each purpose at a time, and eight cancellations, with the time limit of a command",
     ),
     "scheduler/local/scheduler.py": ({"Queue"}, "a class of the service: jobs of the local backend, in files"),
     "as_owner/program.py": ({"Thread"}, "the deadline of a process of its own"),

@@ -16,11 +16,13 @@ DISPLAYS = {
     "service/jobs/repository.py",
     "service/jobs/schemas.py",
     "service/jobs/operator_resolution.py",
+    "service/jobs/table/conditions.py",
+    "service/jobs/table/listing.py",
     "service/plugins/mlflow/schemas.py",
     "service/plugins/openai/schemas.py",
     "service/sweeps/resources.py",
 }
-"""Modules that show the message of a job, or compare it to avoid a write."""
+"""Modules that show the message of a job, search it for a user, or compare it to avoid a write."""
 
 
 def _readers() -> Iterator[str]:
