@@ -137,6 +137,8 @@ class NodeRendezvous(RendezvousHandler):
             RendezvousTimeoutError: Not all nodes arrived in time.
         """
         self._start += 1
+        # The nodes that waited for this start do not wait for the next.
+        self._waiting = float("-inf"), 0
         store: Store = HashStore()
         if self.folder is not None:
             self._meet(self.folder)

@@ -84,6 +84,7 @@ class TestSeveralNodes:
         nodes[0].clock = Clock()
         assert nodes[0].next_rendezvous().rank == 0
         failed.join()
+        assert nodes[0].num_nodes_waiting() == 0, "the node that waited has started with it"
         nodes[0].clock = Clock(lambda: next(seconds))
         assert nodes[0].num_nodes_waiting() == 0
 
