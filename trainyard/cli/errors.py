@@ -22,7 +22,7 @@ EXIT_CODES = (
     "printed line elsewhere; 130 interrupted."
 )
 
-_ELSEWHERE = {
+_OTHER_NAMES = {
     **dict.fromkeys(("status", "job", "info", "describe", "get", "view", "sacct"), "show"),
     **dict.fromkeys(("stop", "kill", "scancel", "abort", "terminate", "end"), "cancel"),
     **dict.fromkeys(("ps", "ls", "jobs", "runs", "queue", "squeue"), "list"),
@@ -72,7 +72,7 @@ class CommandGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the name, the command itself and its arguments."""
-        meant = _ELSEWHERE.get(args[0]) if args else None
+        meant = _OTHER_NAMES.get(args[0]) if args else None
         if meant is not None and args[0] not in self.commands and meant in self.commands:
             ctx.fail(f"No such command {args[0]!r}. Did you mean {meant!r}?")
         name, listed, arguments = super().resolve_command(ctx, args)

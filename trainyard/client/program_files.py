@@ -9,10 +9,10 @@ from trainyard.client.code_folder import CodeFolder
 from trainyard.client.errors import InvalidRequestError
 from trainyard.client.program_command import Program, started_file
 from trainyard.client.program_python import PYTHON_NAME
+from trainyard.client.program_refusals import SHELLS
 from trainyard.client.program_wrappers import program_position
 from trainyard.contract.spec.user_code import module_paths
 
-SHELLS = frozenset({"sh", "bash", "zsh", "dash", "ksh", "fish"})
 _CHANGING_FOLDER = ("-C", "--chdir", "--directory", "--cwd")
 """Options of wrappers after which paths are relative to another folder."""
 _VALUED_BY_PYTHON = frozenset({"-X", "-W", "--check-hash-based-pycs"})

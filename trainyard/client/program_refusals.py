@@ -10,7 +10,7 @@ from trainyard.client.program_python import PYTHON_NAME
 
 _SHELL_TEXT = re.compile(r"[\s;|&<>$`]")
 _OPERATOR = re.compile(r"\d*(>>?|<<?<?|<>)(&\d*-?)?|&>>?|\|\|?|\|&|&&?|;;?")
-_SHELLS = frozenset({"sh", "bash", "zsh", "dash", "ksh", "fish"})
+SHELLS = frozenset({"sh", "bash", "zsh", "dash", "ksh", "fish"})
 _PARTS_OF_SHELLS = frozenset({"cd", "source", ".", "export", "alias", "time", "set", "ulimit", "trap", "eval", "exec"})
 _REASONS = {
     "srun": "Trainyard starts the processes",
@@ -57,7 +57,7 @@ def refuse_shell_text(parts: Sequence[str]) -> None:
 def _has_own_operators(parts: Sequence[str], operator: str) -> bool:
     """Return whether the program itself takes such words: a shell after `-c`, or `find`."""
     names = [PurePosixPath(part).name for part in parts]
-    return ("-c" in parts and not _SHELLS.isdisjoint(names)) or (operator == ";" and "find" in names)
+    return ("-c" in parts and not SHELLS.isdisjoint(names)) or (operator == ";" and "find" in names)
 
 
 def refuse_other_start(parts: Sequence[str]) -> None:

@@ -1,6 +1,6 @@
 """The tasks: the facts about each by which code decides. The worker registers how it builds each task of the loop."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -169,6 +169,12 @@ CODE_TASKS = frozenset(kind.name for kind in _KINDS if kind.code_field)
 def task_kind(name: object) -> TaskKind:
     """Return the facts about a task; for a task of another release, a record without facts."""
     return TASKS.get(name, _UNKNOWN) if isinstance(name, str) else _UNKNOWN
+
+
+def quoted(names: Sequence[str]) -> str:
+    """Return names for a sentence: `a`, `b` and `c`."""
+    *others, last = (f"`{name}`" for name in names)
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def tasks_with(fact: Callable[[TaskKind], bool]) -> tuple[str, ...]:

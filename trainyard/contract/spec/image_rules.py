@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from trainyard.contract.kinds.tasks import tasks_with
+from trainyard.contract.kinds.tasks import quoted, tasks_with
 from trainyard.contract.spec.image_data import ImageFiles
 from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec
@@ -13,7 +13,7 @@ def unsupported_images(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     task = spec.task
     if not spec.task_kind.reads_images:
         if isinstance(spec.data, ImageFiles):
-            users = " and ".join(f"`{name}`" for name in tasks_with(lambda kind: kind.reads_images))
+            users = quoted(tasks_with(lambda kind: kind.reads_images))
             yield "data.source", f"`images` is for task {users}, and `task` is `{spec.task}`; use another source"
         return
     model, data = spec.model, spec.data

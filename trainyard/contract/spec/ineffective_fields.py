@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from pydantic import BaseModel
 
-from trainyard.contract.kinds.tasks import task_kind, tasks_with
+from trainyard.contract.kinds.tasks import quoted, task_kind, tasks_with
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.image_data import ImageFiles
 from trainyard.contract.spec.objective_rules import ineffective_objectives, objective_metrics
@@ -53,7 +53,7 @@ def ineffective_fields(spec: TrainingSpec) -> list[Problem]:
     }
     for field, value in of_scripts.items():
         if not spec.task_kind.runs_program and value is not None:
-            users = _listed(tasks_with(lambda kind: kind.runs_program))
+            users = quoted(tasks_with(lambda kind: kind.runs_program))
             problems.append((field, f"has no effect for task `{spec.task}`; it is for {users}"))
     return [Problem(param=param, message=message) for param, message in problems]
 
@@ -78,7 +78,7 @@ def _ineffective_in_training(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     optimizer = spec.optimizer
     for field, users in _OPTIMIZER_FIELDS.items():
         if optimizer.name not in users and _changed(optimizer, field):
-            yield f"optimizer.{field}", f"has no effect for `{optimizer.name}`; it is for {_listed(users)}"
+            yield f"optimizer.{field}", f"has no effect for `{optimizer.name}`; it is for {quoted(users)}"
     if optimizer.name == "sgd" and not optimizer.momentum and _changed(optimizer, "state_dtype"):
         yield (
             "optimizer.state_dtype",
@@ -121,10 +121,10 @@ def _of_other_tasks(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     task = spec.task_kind
     if not task.has_cross_entropy and spec.loss != type(spec.loss)(neftune_alpha=spec.loss.neftune_alpha):
         users = tasks_with(lambda kind: kind.has_cross_entropy)
-        yield "loss", f"has no effect for task `{task.name}`; it is for {_listed(users)}"
+        yield "loss", f"has no effect for task `{task.name}`; it is for {quoted(users)}"
     if not task.makes_vectors and _changed(spec, "embedding"):
         users = tasks_with(lambda kind: kind.makes_vectors)
-        yield "embedding", f"has no effect for task `{task.name}`; it is for {_listed(users)}"
+        yield "embedding", f"has no effect for task `{task.name}`; it is for {quoted(users)}"
 
 
 def _data(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
@@ -138,11 +138,6 @@ def _data(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         yield "data.max_bad_lines", "has no effect unless `data.on_bad_line` is `skip`"
     if isinstance(data, TextMixture | ImageFiles) and len(data.sources) == 1 and _changed(data.sources[0], "weight"):
         yield "data.sources.0.weight", "has no effect for a single source"
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    *others, last = (f"`{name}`" for name in names)
-    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _evaluation(spec: TrainingSpec) -> Iterator[tuple[str, str]]:

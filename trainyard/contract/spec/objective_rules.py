@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from trainyard.contract.kinds.tasks import tasks_with
+from trainyard.contract.kinds.tasks import quoted, tasks_with
 from trainyard.contract.spec.objectives import DEFAULT_BETA, PAIRED, Objective
 from trainyard.contract.spec.optimization import Loss
 from trainyard.contract.spec.sections import BuiltinData, HfModel
@@ -102,7 +102,7 @@ def ineffective_objectives(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
 
 
 def _other_task(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
-    users = " and ".join(f"`{name}`" for name in tasks_with(lambda kind: kind.writes_texts))
+    users = quoted(tasks_with(lambda kind: kind.writes_texts))
     message = f"has no effect for task `{spec.task}`; it is for {users}"
     for field in ("objective", "preference"):
         if getattr(spec, field) != type(spec).model_fields[field].default:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from trainyard.contract.kinds.tasks import TASKS
+from trainyard.contract.kinds.tasks import TASKS, quoted
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.text_data import TextData
 from trainyard.contract.spec.training_spec import TrainingSpec
@@ -37,5 +37,4 @@ def _other_formats(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     for section, source in spec.data.described_sources.items() if isinstance(spec.data, TextData) else ():
         users = [task for task, format in _FORMATS.items() if format == source.format]
         if users and spec.task not in users:
-            tasks = " and ".join(f"`{task}`" for task in users)
-            yield f"{section}.format", f"`{source.format}` is for task {tasks}; use another format"
+            yield f"{section}.format", f"`{source.format}` is for task {quoted(users)}; use another format"
