@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 
 from tests.support.wait import wait_until
-from trainyard.client import Client
+from trainyard.client import Client, TrainyardError
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.spec.environment import ATTEMPT_VARIABLE
 from trainyard.contract.wire.jobs import JobResource
@@ -24,7 +24,23 @@ def wait_for_status(client: Client, job_id: str, *statuses: str, seconds: float 
         job = client.job(job_id).resource
         return job if job.status in statuses else None
 
-    return wait_until(reached, seconds, f"{job_id} to be {' or '.join(statuses)}")
+    try:
+        return wait_until(reached, seconds, f"{job_id} to be {' or '.join(statuses)}")
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{_describe(client, job_id)}") from None
+
+
+def _describe(client: Client, job_id: str) -> str:
+    """Return what explains why a job is not as a test expects: its status, its attempts and the ends of its logs."""
+    job = client.job(job_id).resource
+    lines = [f"status {job.status}, {job.status_reason}: {job.status_message}", f"error: {job.error}"]
+    lines += [f"attempt: {attempt}" for attempt in client.attempts(job_id)]
+    for rank in ("launch", 0):
+        try:
+            lines.append(f"log {rank}:\n{client.logs(job_id, rank=rank, tail=4096).text}")
+        except TrainyardError as error:
+            lines.append(f"log {rank}: {error}")
+    return "\n".join(lines)
 
 
 def wait_for_step(client: Client, job_id: str, step: int) -> None:
