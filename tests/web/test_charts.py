@@ -88,7 +88,7 @@ def test_names_with_markup_are_shown_literally(visit: Visit, job_page: Page) -> 
     assert shown == {"texts": NAMES, "links": 0}
 
 
-def test_a_chart_without_points_tells_why(visit: Visit, saved_job: str) -> None:
+def test_a_chart_without_points_shows_the_reason(visit: Visit, saved_job: str) -> None:
     """Points that are being read, that cannot be read, and that do not exist, are three texts."""
     page, requests = visit.page, list[Route]()
     page.route("**/v1/jobs/*/metrics?*", lambda route: requests.append(route))
