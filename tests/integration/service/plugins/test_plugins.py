@@ -1,6 +1,6 @@
 """Plugins can be switched off, and the rest of the service then works without them."""
 
-from collections.abc import Sequence
+import itertools
 from typing import Any
 
 import httpx
@@ -9,9 +9,11 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from service.core.errors import InvalidRequestError
+from service.core.periodic_task import PeriodicTask
 from service.db.models import Delivery
 from service.diagnostics.checks import run_checks
 from service.main import background_services
+from service.maintenance.task import MaintenanceTask
 from service.plugins.installed import PLUGINS, select_plugins
 from service.plugins.webhooks.part import part_of
 from service.web.app import create_app
@@ -68,20 +70,20 @@ def test_a_disabled_plugin_has_no_routes(world: World, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [plugin.name for plugin in PLUGINS])
-@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-@pytest.mark.parametrize("rest", ["", "/none"])
-def test_clients_of_a_disabled_plugin_read_why(world: World, name: str, method: str, rest: str) -> None:
-    answer = client_of(world, name).request(method, ADDRESSES[name] + rest)
-    assert answer.json() == {
-        "error": {
-            "message": f"the plugin `{name}` is switched off on this service, by its setting "
-            "TRAINYARD_DISABLED_PLUGINS",
-            "type": "not_found_error",
-            "param": None,
-            "code": "plugin_disabled",
-        }
-    }, "in the form of the API itself"
-    assert answer.status_code == 404
+def test_clients_of_a_disabled_plugin_read_why(world: World, name: str) -> None:
+    client = client_of(world, name)
+    for method, rest in itertools.product(("GET", "POST", "DELETE"), ("", "/none")):
+        answer = client.request(method, ADDRESSES[name] + rest)
+        assert answer.status_code == 404
+        assert answer.json() == {
+            "error": {
+                "message": f"the plugin `{name}` is switched off on this service, by its setting "
+                "TRAINYARD_DISABLED_PLUGINS",
+                "type": "not_found_error",
+                "param": None,
+                "code": "plugin_disabled",
+            }
+        }, "in the form of the API itself"
 
 
 def test_the_command_line_prints_that_webhooks_are_off(world: World) -> None:
@@ -115,17 +117,15 @@ def test_the_check_of_a_plugin_is_a_part_of_doctor(world: World) -> None:
     assert "models" not in {finding.name for finding in run_checks(world.settings)}
 
 
-def thread_names(world: World, *disabled: str) -> Sequence[str]:
-    """Return the names of the threads that a service would start in the background."""
-    services = background_services(world.app_state, world.scheduler, select_plugins(disabled)[0])
-    threads = [getattr(one, "_thread", None) for one in services]
-    return [thread.name for thread in threads if thread is not None]
+def task_names(world: World, *disabled: str) -> set[str]:
+    """Return the names of the tasks that a service would start in the background."""
+    services = background_services(world.app_state, world.scheduler, *select_plugins(disabled))
+    return {one.name for one in services if isinstance(one, PeriodicTask)}
 
 
 def test_a_disabled_plugin_has_no_background_tasks(world: World) -> None:
-    assert "webhooks" in thread_names(world)
-    assert "webhooks" not in thread_names(world, "webhooks")
-    assert set(thread_names(world)) - set(thread_names(world, "webhooks")) == {"webhooks"}
+    assert task_names(world) - task_names(world, "webhooks") == {"webhooks"}
+    assert task_names(world, *ADDRESSES) >= {"maintenance", "sweeps", "values"}
 
 
 def deliveries(world: World) -> list[Any]:
@@ -144,6 +144,25 @@ def test_a_disabled_plugin_writes_nothing(world: World) -> None:
     world.submit()
     (written,) = deliveries(world)
     assert written.type == "job.status"
+
+
+def test_rows_of_a_disabled_plugin_end_with_their_retention(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    part_of(world.app_state).resolver = lambda host, port, owner: ["93.184.216.34"]
+    world.client.post("/v1/webhooks", json={"url": "https://example.org/hook"})
+    world.submit()
+    made: list[MaintenanceTask] = []
+
+    def make(*parts: Any) -> MaintenanceTask:
+        made.append(MaintenanceTask(*parts))
+        return made[0]
+
+    monkeypatch.setattr("service.maintenance.task.MaintenanceTask", make)
+    background_services(world.app_state, world.scheduler, *select_plugins(["webhooks"]))
+    for days, left in ((29, 1), (2, 0)):
+        world.clock.advance(days * 86_400)
+        made[0].lease.acquire(world.clock())
+        made[0].run_once()
+        assert len(deliveries(world)) == left
 
 
 def test_pages_of_a_disabled_plugin_are_hidden(world: World) -> None:
