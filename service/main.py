@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service.api.connection_limits import limited_protocol
 from service.api.dependencies import AppState
+from service.api.plugin import Plugin
 from service.api.routes.sweeps import accept_trial
 from service.as_owner.calls import start_problem
 from service.as_owner.runs_folder import closed_parents, prepare_runs_folder
@@ -38,7 +39,7 @@ from service.metrics import summaries
 from service.metrics.retention import cutoff, trim
 from service.metrics.summaries import BackFill, Summarizer
 from service.planner.process_pool import ProcessPool
-from service.plugins.installed import enabled_plugins
+from service.plugins.installed import enabled_plugins, select_plugins
 from service.reconciler.poll_loop import ChangeWatcher, ReconcileLoop
 from service.reconciler.reconciler import Reconciler
 from service.reconciler.submission.pool import SubmitPool
@@ -62,8 +63,6 @@ from service.server import (
 )
 from service.sweeps.search import searcher
 from service.web.app import create_app
-from service.webhooks import dispatcher as webhooks
-from service.webhooks.sender import Sender
 from trainyard.contract.local_paths import admin_token_file
 from trainyard.contract.spec.environment import ineffective_patterns
 from trainyard.contract.validation_messages import describe_error
@@ -181,10 +180,13 @@ def serve(settings: Settings) -> int:
             structlog.get_logger("service").warning(f"users' secrets cannot be read: {problem}")
         _admin_token(app_state)
         database.after_commit.append(Summarizer(database).on_commit)
-        background = background_services(app_state, make_scheduler(app_state)) if settings.reconcile else []
+        plugins, disabled = select_plugins(settings.disabled_plugins)
+        scheduler = make_scheduler(app_state) if settings.reconcile else None
+        app = create_app(app_state, plugins, disabled=disabled)
+        background = background_services(app_state, scheduler, plugins, disabled) if scheduler is not None else []
         connections = usable_connections(settings.max_connections)
         config = uvicorn.Config(
-            create_app(app_state, enabled_plugins(settings.disabled_plugins)),
+            app,
             host=settings.host,
             port=settings.port,
             log_level="warning",
@@ -251,8 +253,14 @@ def _admin_token(app_state: AppState) -> None:
         ensure_admin_token(app_state.database, admin_token_file(app_state.settings.state), app_state.clock())
 
 
-def background_services(app_state: AppState, scheduler: Scheduler) -> list[BackgroundService]:
-    """Build the services that only the leader runs, in the order of their start."""
+def background_services(
+    app_state: AppState, scheduler: Scheduler, plugins: Sequence[Plugin] = (), disabled: Sequence[Plugin] = ()
+) -> list[BackgroundService]:
+    """Build the services that only the leader runs, in the order of their start.
+
+    Args:
+        disabled: Plugins that are switched off. Their stored rows still end with their retention.
+    """
     loop = make_loop(app_state, scheduler)
     maintenance_task = maintenance.MaintenanceTask(
         app_state.database,
@@ -262,21 +270,10 @@ def background_services(app_state: AppState, scheduler: Scheduler) -> list[Backg
         app_state.run_files,
         app_state.audit_log.flush,
         app_state.failpoint,
+        [plugin.delete_old for plugin in (*plugins, *disabled)],
     )
     cleanup = PeriodicTask("maintenance", maintenance_task.run_once, maintenance.SECONDS)
     app_state.notify_cleanup = cleanup.notify
-    sender = Sender(app_state.settings.webhook_allowed_hosts, app_state.resolver)
-    dispatcher = webhooks.WebhookDispatcher(
-        app_state.database,
-        loop.lease,
-        app_state.clock,
-        sender,
-        app_state.failpoint,
-        service_url=app_state.settings.service_url,
-    )
-    delivery = PeriodicTask("webhooks", lambda: dispatcher.run_once() > 0, webhooks.SECONDS)
-    dispatcher.is_stopping = delivery.is_stopping
-    app_state.notify_webhooks = delivery.notify
     searching = PeriodicTask("sweeps", make_searcher(app_state, loop.lease, loop.hint).run_once, searcher.SECONDS)
 
     def notify() -> None:
@@ -286,7 +283,8 @@ def background_services(app_state: AppState, scheduler: Scheduler) -> list[Backg
     app_state.notify_reconciler = notify
     filling = BackFill(app_state.database, time.monotonic)
     values = PeriodicTask("values", filling.run_once, summaries.SECONDS)
-    background: list[BackgroundService] = [loop, cleanup, delivery, searching, values]
+    tasks = [task for plugin in plugins for task in plugin.make_tasks(app_state, loop.lease)]
+    background: list[BackgroundService] = [loop, cleanup, *tasks, searching, values]
     if app_state.database.dialect == "postgresql":
         watcher = ChangeWatcher(app_state.database, loop.hint)
         background.append(PeriodicTask("change-watcher", watcher.run_once, ChangeWatcher.SECONDS))

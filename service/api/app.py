@@ -15,7 +15,7 @@ from service.api.dependencies import AppState, get_caller, set_audit_caller
 from service.api.middleware import add_middleware
 from service.api.openapi import common_errors, customize_openapi, methods_of
 from service.api.openapi_route import add_openapi_route
-from service.api.plugin import Plugin, install, installed, is_api, plugin_of
+from service.api.plugin import Plugin, disabled_error, install, installed, is_api, rendered
 from service.api.routes import (
     artifacts,
     checkpoints,
@@ -38,7 +38,6 @@ from service.api.routes import (
     tokens,
     usage,
     views,
-    webhooks,
     worker,
 )
 from service.api.routes.diagnostics import router as diagnostics
@@ -92,7 +91,6 @@ ROUTERS = (
     secrets.router,
     views.keys_router,
     views.router,
-    webhooks.router,
     health,
 )
 """Routes are matched in this order, and most requests come from workers."""
@@ -106,8 +104,14 @@ def create_api(
     app_state: AppState,
     plugins: Sequence[Plugin] = (),
     error_page: ErrorPage = lambda request, status, message: None,
+    *,
+    disabled: Sequence[Plugin] = (),
 ) -> FastAPI:
-    """Create the application of the API on the given parts; nothing is started."""
+    """Create the application of the API on the given parts; nothing is started.
+
+    Args:
+        disabled: The plugins that are switched off. Nothing of them is added; an error about their paths tells why.
+    """
     app = FastAPI(
         title="Trainyard",
         version=__version__,
@@ -125,7 +129,7 @@ def create_api(
     templates_by_name()
     for router in ROUTERS:
         app.include_router(router)
-    install(app, app_state, plugins)
+    install(app, app_state, plugins, disabled)
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
@@ -167,8 +171,8 @@ async def _service_error(request: Request, error: Exception) -> Response:
         set_audit_caller(request, get_caller(request).principal)
     if (page := _page(request, error.status, error.message)) is not None:
         return page
-    if (plugin := plugin_of(request.scope)) is not None:
-        status, document = plugin.render_error(error)
+    if (answer_of_plugin := rendered(error, request.scope)) is not None:
+        status, document = answer_of_plugin
         return JSONResponse(document, status_code=status, headers=dict(error.headers))
     answer = _answer(error.status, error.envelope(), dict(error.headers))
     next_offset = getattr(error, "next_offset", None)
@@ -226,6 +230,8 @@ def _path_hint(request: Request) -> str:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if error.status_code == 404 and (disabled := disabled_error(request.scope)) is not None:
+        return await _service_error(request, disabled)
     message = "Page not found." if error.status_code == 404 else error.detail
     if (page := _page(request, error.status_code, message)) is not None:
         return page

@@ -52,8 +52,6 @@ from service.secrets.service import SecretService
 from service.specs.acceptance import SpecAcceptance
 from service.streaming.broadcaster import Broadcaster
 from service.streaming.sources import GlobalSource
-from service.webhooks.host_lookups import HostLookups
-from service.webhooks.service import Resolver
 from trainyard.contract.base import Timestamp
 from trainyard.contract.layout import RunLayout
 
@@ -72,11 +70,9 @@ class AppState:
         """Wakes the reconciler and the searches; a lost notification only costs time."""
         self.notify_cleanup: Callable[[], None] = _do_nothing
         """Wakes the maintenance task to delete files."""
-        self.notify_webhooks: Callable[[], None] = _do_nothing
-        """Wakes the webhook dispatcher."""
         self.file_listings = FileListings()
-        self.resolver: Resolver = HostLookups().resolve
-        """Resolves the host names of webhooks."""
+        self.plugin_parts: dict[str, Any] = {}
+        """What the routes and the background tasks of a plugin share, by its name."""
         self.metrics = ServiceMetrics()
         self.failpoint: Failpoint = no_failpoint
         self.process_pool = ProcessPool()
@@ -356,9 +352,7 @@ CheckpointWindowDep = Annotated[PageRequest, Depends(window_of(r"^ckpt_[0-9a-z]{
 EventWindowDep = Annotated[PageRequest, Depends(window_of(r"^evt_[0-9]{1,18}$"))]
 TokenWindowDep = Annotated[PageRequest, Depends(window_of(r"^[0-9a-f]{8,16}$"))]
 AuditWindowDep = Annotated[PageRequest, Depends(window_of(r"^aud_[0-9]{1,18}$"))]
-WebhookWindowDep = Annotated[PageRequest, Depends(window_of(r"^whk_[0-9a-z]{26}$"))]
 SweepWindowDep = Annotated[PageRequest, Depends(window_of(r"^swp_[0-9a-z]{26}$"))]
-DeliveryWindowDep = Annotated[PageRequest, Depends(window_of(r"^dlv_[0-9a-z]{26}$"))]
 
 _TIME_ZONE_AFTER_SPACE = re.compile(r"(:[0-9.]+) ([0-9]{2}:?[0-9]{2})$")
 

@@ -1,47 +1,91 @@
-"""Plugins: APIs beside `/v1` that can be switched off, each with its own paths and form of errors."""
+"""Plugins: parts of the service that can be switched off. The core refers to none of them.
+
+A `Plugin` states what a part adds: routes, pages, background tasks, listeners, checks. `service.plugins.installed`
+lists the plugins of a release, and the composition root passes them to what adds their parts.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from starlette.types import Scope
 
 from service.api.dependencies import AppState
-from service.core.errors import ServiceError
+from service.core.errors import NotFoundError, ServiceError
+from service.core.periodic_task import PeriodicTask
 from service.core.settings import Settings
+from service.db.engine import Database
+from service.db.leader_lease import LeaderLease
+from service.db.listeners import ChangeListener
 from trainyard.contract.wire.diagnostics import Finding
+
+ErrorRenderer = Callable[[ServiceError], tuple[int, Mapping[str, Any]]]
+"""Returns the status and the JSON document of an error."""
+
+
+@dataclass(frozen=True)
+class AdminTab:
+    """A page in the section of administrators."""
+
+    path: str
+    label: str
 
 
 @dataclass(frozen=True)
 class Plugin:
-    """An API beside `/v1`. The application adds its parts; nothing else refers to it."""
+    """What a part of the service adds to the core. The application adds it; nothing else refers to it."""
 
     name: str
     """Its name in the setting `disabled_plugins`."""
     prefix: str
-    """The beginning of its paths. Its clients send a token, as for `/v1`."""
+    """The beginning of the paths of its API. Its clients send a token, as for all of `/v1`."""
     routers: Sequence[APIRouter]
-    """Its routes, in the order in which they are matched."""
-    render_error: Callable[[ServiceError], tuple[int, Mapping[str, Any]]]
-    """Returns the status and the JSON document of an error."""
+    """The routes of its API, in the order in which they are matched."""
+    render_error: ErrorRenderer | None = None
+    """Renders the errors of its API; None: they have the form of `/v1`."""
     hint: Callable[[str], str] = lambda path: ""
     """Returns the rest of the message about an unknown path of the service, if its clients may mean this API."""
     body_limits: Mapping[str, int] = field(default_factory=dict)
     """Maximum sizes of bodies in bytes, by path; for other paths, the limit of a spec."""
     make_part: Callable[[AppState], Any] = lambda app_state: None
-    """Makes the object that its routes share, `app.state.plugin_parts[name]`."""
+    """Makes the object that its routes and tasks share, `app_state.plugin_parts[name]`."""
     checks: Sequence[Callable[[Settings], Finding]] = ()
     """Checks of the installation."""
+    listeners: Sequence[ChangeListener] = ()
+    """Are called within the transactions of changes."""
+    make_tasks: Callable[[AppState, LeaderLease], Sequence[PeriodicTask]] = lambda app_state, lease: ()
+    """Makes the tasks that run in the background of the leader."""
+    delete_old: Callable[[Database, Settings, datetime], None] = lambda database, settings, now: None
+    """Deletes a batch of its rows that exceed their retention at a time; the maintenance task calls it, also if the
+    plugin is switched off."""
+    pages: Sequence[APIRouter] = ()
+    """The routes of its pages."""
+    admin_tabs: Sequence[AdminTab] = ()
+    """The pages of `pages` that administrators see as tabs."""
+    templates: str | None = None
+    """The package that has the templates of its pages in a folder `templates`."""
+
+    def has_path(self, path: str) -> bool:
+        """Return whether a path belongs to its API or its pages."""
+        paths = (self.prefix, *(tab.path for tab in self.admin_tabs))
+        return any(path == one or path.startswith(f"{one.rstrip('/')}/") for one in paths)
 
 
-def install(app: FastAPI, app_state: AppState, plugins: Sequence[Plugin]) -> None:
-    """Add the plugins to an application; their routes come after the routes that it has."""
-    app.state.plugins = tuple(plugins)
-    app.state.plugin_parts = {plugin.name: plugin.make_part(app_state) for plugin in plugins}
+def install(app: FastAPI, app_state: AppState, plugins: Sequence[Plugin], disabled: Sequence[Plugin]) -> None:
+    """Add the plugins to an application; their routes come after the routes that it has.
+
+    Args:
+        disabled: Plugins whose paths get an error that names the setting by which they are switched off.
+    """
+    app.state.plugins, app.state.disabled_plugins = tuple(plugins), tuple(disabled)
     for plugin in plugins:
+        if plugin.name not in app_state.plugin_parts:
+            app_state.plugin_parts[plugin.name] = plugin.make_part(app_state)
         for router in plugin.routers:
             app.include_router(router)
+    app_state.database.listeners = tuple(listener for plugin in plugins for listener in plugin.listeners)
 
 
 def installed(scope: Scope) -> tuple[Plugin, ...]:
@@ -50,9 +94,29 @@ def installed(scope: Scope) -> tuple[Plugin, ...]:
     return plugins
 
 
+def disabled_error(scope: Scope) -> ServiceError | None:
+    """Return the error about the path of a request; None if it is not a path of a plugin that is switched off."""
+    disabled: tuple[Plugin, ...] = scope["app"].state.disabled_plugins
+    name = next((plugin.name for plugin in disabled if plugin.has_path(scope["path"])), None)
+    if name is None:
+        return None
+    message = f"the plugin `{name}` is switched off on this service, by its setting TRAINYARD_DISABLED_PLUGINS"
+    return NotFoundError(message, code="plugin_disabled")
+
+
 def plugin_of(scope: Scope) -> Plugin | None:
     """Return the plugin to which the path of a request belongs."""
     return next((plugin for plugin in installed(scope) if scope["path"].startswith(plugin.prefix)), None)
+
+
+def rendered(error: ServiceError, scope: Scope) -> tuple[int, Mapping[str, Any]] | None:
+    """Return the status and the document of an error in the form of the plugin that a request was sent to.
+
+    Returns:
+        None if the error has the form of `/v1`.
+    """
+    plugin = plugin_of(scope)
+    return plugin.render_error(error) if plugin is not None and plugin.render_error is not None else None
 
 
 def is_api(scope: Scope, path: str | None = None) -> bool:

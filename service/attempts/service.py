@@ -13,9 +13,9 @@ from service.core.errors import ConflictError
 from service.core.ids import new_checkpoint_id
 from service.core.sentences import begin_with_capital
 from service.db.engine import Database
+from service.db.listeners import listeners_of
 from service.db.models import Attempt, Checkpoint, Event, Job
 from service.jobs.editing import EDITED
-from service.jobs.outbox import enqueue_alert
 from service.jobs.parameters import ProgramNames, Reported, merge
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import shown_metrics
@@ -142,7 +142,8 @@ class AttemptService:
                     worker_sequence=event.sequence,
                 )
                 if event.type == ALERT and attempts.count_events(job.pk, row.type) < MAX_ALERTS:
-                    enqueue_alert(session, job, row, self._now)
+                    for listener in listeners_of(session):
+                        listener.alert_raised(session, job, row, self._now)
                 attempts.add(row)
         self._count("events", len(batch.events))
         return len(batch.events)

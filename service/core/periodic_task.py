@@ -19,6 +19,7 @@ class PeriodicTask:
             once: an iteration; returns whether more work is ready. The next iteration resumes unfinished work.
             seconds: pause between iterations that nobody requested.
         """
+        self.name = name
         self._once = once
         self._seconds = seconds
         self._log = structlog.get_logger(name)

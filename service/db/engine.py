@@ -2,7 +2,7 @@
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from service.core.errors import InvalidRequestError, UnavailableError
 from service.core.thread_slots import SECONDS, Deadline, current_deadline
 from service.db.fair_lock import FairLock, FairLockTimeoutError
 from service.db.json_values import decode_json
+from service.db.listeners import INFO, ChangeListener
 from service.db.raw import RawTransaction, raw_transaction
 from service.db.visibility import restrict
 
@@ -54,6 +55,8 @@ class Database:
     def __init__(self, url: str):
         self.after_commit: list[Callable[[set[int]], None]] = []
         """Called after a commit with the numbers of the jobs whose sequence it raised; must return at once."""
+        self.listeners: Sequence[ChangeListener] = ()
+        """Called within the transactions of `write` that change jobs or exclude nodes."""
         self._write_lock: FairLock | None = None
         self.url = sa.make_url(url)
         self.dialect = self.url.get_backend_name()
@@ -128,7 +131,7 @@ class Database:
         with (
             _translate_errors(),
             self._hold_write_lock(),
-            Session(self._writer, expire_on_commit=False) as session,
+            Session(self._writer, expire_on_commit=False, info={INFO: self.listeners}) as session,
             session.begin(),
         ):
             yield restrict(session)

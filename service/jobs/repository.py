@@ -11,11 +11,11 @@ from sqlalchemy.orm import Session, defer
 from service.core.errors import AttemptEndedError, NotFoundError
 from service.core.sentences import begin_with_capital
 from service.db.json_values import UNDECODABLE
+from service.db.listeners import listeners_of
 from service.db.models import Attempt, Checkpoint, Event, Execution, Job, JobLabel, ModelVersion
 from service.db.paging import PageRequest, fetch_page
 from service.jobs.conditions import Condition, columns, condition_resource, needs_user
 from service.jobs.dependencies import DependencyRepository
-from service.jobs.outbox import enqueue_status_changes
 from service.jobs.states import ACTIVE, FINAL_STATUS, check_transition
 from service.jobs.table.value_repository import ValueRepository
 from service.jobs.table.values import Values
@@ -46,7 +46,8 @@ class JobRepository:
             status = {"status": job.status, "reason": None}
             events.append(self._event(job, 2, "status", job.status_message, data=status))
         self._session.bulk_save_objects(events)
-        enqueue_status_changes(self._session, jobs, self.now)
+        for listener in listeners_of(self._session):
+            listener.status_changed(self._session, jobs, self.now)
 
     def save_values(self, job: Job, before: Values, after: Values) -> None:
         """Change the values by which the runs table filters."""
@@ -379,7 +380,8 @@ class JobRepository:
             return False
         self._session.refresh(job)
         self._status_event(job)
-        enqueue_status_changes(self._session, [job], self.now)
+        for listener in listeners_of(self._session):
+            listener.status_changed(self._session, [job], self.now)
         return True
 
     def finish(self, job: Job, reason: StatusReason, message: str) -> bool:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -22,7 +22,6 @@ from service.maintenance import disk
 from service.maintenance.repository import MaintenanceRepository
 from service.run_files import trash
 from service.run_files.files import RunFiles
-from service.webhooks.repository import WebhookRepository
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.sizes import format_size
 
@@ -39,7 +38,7 @@ _ORPHAN_SECONDS = 3600.0
 _WARNING_INTERVAL = timedelta(hours=1)
 _CODE_CHECK_INTERVAL = timedelta(hours=6)
 _PURGE_BATCH = 5000
-"""Audit entries and webhook deliveries deleted in a transaction."""
+"""Audit entries deleted in a transaction."""
 
 
 @dataclass
@@ -55,6 +54,8 @@ class MaintenanceTask:
     """Writes the pending counts of refused requests into the audit log."""
     failpoint: Failpoint = no_failpoint
     """The failpoints at which a test can end the process."""
+    delete_old: Sequence[Callable[[Database, Settings, datetime], None]] = ()
+    """Each deletes rows of a plugin that exceed their retention at a time."""
     _cleaned_up: bool = field(default=False)
     _code_checked_at: datetime | None = field(default=None)
 
@@ -215,14 +216,13 @@ class MaintenanceTask:
                     jobs.add_event(job, RUN_DIR_MISSING, message, level="error")
 
     def _purge_records(self) -> None:
-        """Delete a batch of audit entries and of webhook deliveries that exceed their retention."""
+        """Delete a batch of audit entries that exceed their retention, and such rows of plugins."""
         now = self.clock()
         audit_before = now - timedelta(days=self.settings.audit_retention_days)
-        deliveries_before = now - timedelta(days=self.settings.delivery_retention_days)
         with self.database.read() as session:
             entries = AuditRepository(session).keys_before(audit_before, _PURGE_BATCH)
-            deliveries = WebhookRepository(session).older(deliveries_before, _PURGE_BATCH)
-        if entries or deliveries:
+        if entries:
             with self.database.write() as session:
                 AuditRepository(session).delete(entries)
-                WebhookRepository(session).delete_deliveries(deliveries)
+        for delete in self.delete_old:
+            delete(self.database, self.settings, now)

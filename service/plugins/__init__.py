@@ -1,1 +1,1 @@
-"""APIs beside `/v1`, a package for each."""
+"""Parts of the service that can be switched off, a package for each."""

@@ -6,12 +6,13 @@ from service.api.plugin import Plugin
 from service.core.errors import InvalidRequestError
 from service.plugins.mlflow.plugin import MLFLOW
 from service.plugins.openai.plugin import OPENAI
+from service.plugins.webhooks.plugin import WEBHOOKS
 
-PLUGINS = (MLFLOW, OPENAI)
+PLUGINS = (MLFLOW, OPENAI, WEBHOOKS)
 
 
-def enabled_plugins(disabled: Sequence[str]) -> tuple[Plugin, ...]:
-    """Return the plugins whose names are not disabled.
+def select_plugins(disabled: Sequence[str]) -> tuple[tuple[Plugin, ...], tuple[Plugin, ...]]:
+    """Return the plugins that a service runs, and the plugins whose names are disabled.
 
     Raises:
         InvalidRequestError: a name is no plugin's.
@@ -20,4 +21,16 @@ def enabled_plugins(disabled: Sequence[str]) -> tuple[Plugin, ...]:
     for name in disabled:
         if name not in names:
             raise InvalidRequestError(f"TRAINYARD_DISABLED_PLUGINS: {name!r} is not one of {', '.join(names)}")
-    return tuple(plugin for plugin in PLUGINS if plugin.name not in disabled)
+    return (
+        tuple(plugin for plugin in PLUGINS if plugin.name not in disabled),
+        tuple(plugin for plugin in PLUGINS if plugin.name in disabled),
+    )
+
+
+def enabled_plugins(disabled: Sequence[str]) -> tuple[Plugin, ...]:
+    """Return the plugins that a service runs.
+
+    Raises:
+        InvalidRequestError: a name is no plugin's.
+    """
+    return select_plugins(disabled)[0]

@@ -12,10 +12,10 @@ from service.cluster.schemas import excluded_node_resource
 from service.core.clock import Clock
 from service.core.failpoints import Failpoint, no_failpoint
 from service.db.leader_lease import LeaderLease
+from service.db.listeners import listeners_of
 from service.db.models import Attempt, Job, NodeFault
 from service.db.paging import PageRequest
 from service.jobs.conditions import has_message
-from service.jobs.outbox import enqueue_excluded_node
 from service.jobs.repository import JobRepository
 from service.reconciler.decide import Decision
 from service.reconciler.evidence import Evidence
@@ -158,7 +158,9 @@ def _add_fault(session: Session, job: Job, attempt: Attempt, fault: Fault | None
     for node in faults.exclusions(attempt.scheduler).nodes:
         if node.name not in before:
             log.warning("all jobs avoid a node", node=node.name, cause=node.cause, until=node.until.isoformat())
-            enqueue_excluded_node(session, excluded_node_resource(node).model_dump(mode="json"), now)
+            resource = excluded_node_resource(node).model_dump(mode="json")
+            for listener in listeners_of(session):
+                listener.node_excluded(session, resource, now)
 
 
 def _add_repeats(jobs: JobRepository, job: Job, executions: Mapping[int, Sequence[tuple[str, int]]]) -> None:

@@ -27,14 +27,18 @@ from service.web.pages import (
 from service.web.rendering import Pages, accepts_html
 
 
-def create_app(app_state: AppState, plugins: Sequence[Plugin] = ()) -> FastAPI:
-    """Create the whole application on the given parts; nothing is started."""
+def create_app(app_state: AppState, plugins: Sequence[Plugin] = (), *, disabled: Sequence[Plugin] = ()) -> FastAPI:
+    """Create the whole application on the given parts; nothing is started.
+
+    Args:
+        disabled: The plugins that are switched off.
+    """
     base = app_state.settings.base_path
-    pages = Pages(partial(read_maintenance, app_state), base)
-    app = create_api(app_state, plugins, partial(_error_page, pages))
+    pages = Pages(partial(read_maintenance, app_state), base, plugins)
+    app = create_api(app_state, plugins, partial(_error_page, pages), disabled=disabled)
     app.state.pages = pages
     modules = (sign_in, sign_in_code, jobs, admin, api_docs, cluster, compare, files, help, models, submit)
-    routers = [module.router for module in modules]
+    routers = [*(module.router for module in modules), *(router for plugin in plugins for router in plugin.pages)]
     for router in routers:
         app.include_router(router)
     require_free(base, (*ROUTERS, *routers, *(router for plugin in plugins for router in plugin.routers)))

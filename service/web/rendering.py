@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 from fastapi import Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-from service.api.plugin import is_api
+from service.api.plugin import AdminTab, Plugin, is_api
 from service.auth.principals import Principal
 from service.auth.sessions import csrf_of
 from service.core.errors import NotFoundError
@@ -66,10 +66,10 @@ def _assets() -> Assets:
 
 
 @cache
-def _templates() -> Environment:
-    """Return the templates, which each process compiles once."""
+def _templates(packages: tuple[str, ...]) -> Environment:
+    """Return the templates of some packages, which each process compiles once."""
     made = Environment(
-        loader=PackageLoader("service.web"),
+        loader=ChoiceLoader([PackageLoader(package) for package in packages]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -94,22 +94,27 @@ class Pages:
     Jinja's `tojson` escapes `<`, `>`, `&`, `'` and all characters beyond ASCII, so that no value can end the element.
     """
 
-    def __init__(self, read_maintenance: Callable[[], MaintenanceResource], base: str = "") -> None:
+    def __init__(
+        self, read_maintenance: Callable[[], MaintenanceResource], base: str = "", plugins: Sequence[Plugin] = ()
+    ) -> None:
         """
         Args:
             read_maintenance: Returns the maintenance mode, of which every page of a signed-in user has a banner.
             base: The path below which users reach the service; templates and routes know none.
+            plugins: Plugins whose pages are shown.
         """
         self._base = base
         self._read_maintenance = read_maintenance
         self.assets = _assets()
-        self._templates = _templates()
+        self._templates = _templates(("service.web", *(plugin.templates for plugin in plugins if plugin.templates)))
+        more = [tab for plugin in plugins for tab in plugin.admin_tabs]
+        self.admin_tabs = (AdminTab("/admin", "Tokens"), *more, AdminTab("/admin/audit", "Audit"))
 
     def render(self, template: str, visitor: Visitor | None, *, status: int = 200, **context: Any) -> HTMLResponse:
         """Return a page; `visitor` is None if nobody is signed in. `data` in the context is for the page's script."""
         navigation = _NAVIGATION_BY_ROLE.get(visitor.user.role or "", _NAVIGATION) if visitor else ()
         shared: dict[str, Any] = {"visitor": visitor, "navigation": navigation, "section": "", "data": {}}
-        shared["base"] = self._base
+        shared |= {"base": self._base, "admin_tabs": self.admin_tabs}
         shared["maintenance"] = self._read_maintenance() if visitor else None
         body = self._templates.get_template(template).render({**shared, **context})
         if self._base:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from service.webhooks.sender import SendResult
+from service.plugins.webhooks.sender import SendResult
 from tests.faults.drive import ServiceStage
 from tests.integration.service.sweeps.test_searches import FAILPOINTS as SEARCH_FAILPOINTS
 from tests.support.forks import in_a_fork

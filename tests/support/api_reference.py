@@ -19,6 +19,7 @@ from service.api.dependencies import AppState
 from service.api.openapi import common_errors
 from service.core.settings import Settings
 from service.db.engine import Database
+from service.plugins.installed import PLUGINS
 from tests.support.api_calls import METHODS, SNIPPETS, client_method
 from trainyard.contract.base import EXAMPLE_JOB
 from trainyard.contract.spec.reference import escaped, kind_of, table
@@ -90,7 +91,7 @@ def openapi_document() -> Schema:
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(state_dir=Path(folder))
         state = AppState(settings, Database(f"sqlite:///{folder}/none"), lambda: datetime.now(UTC))
-        return create_api(state).openapi()
+        return create_api(state, PLUGINS).openapi()
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import httpx
 from service.core.clock import utc_now
 from service.main import background_services
 from service.metrics.summaries import Summarizer
+from service.plugins.installed import PLUGINS
 from service.scheduler.base import Observation
 from tests.support.live_world import served
 from tests.support.wait import wait_until
@@ -224,7 +225,7 @@ def live_service(database: Path, folder: Path, **settings: Any) -> Iterator[Live
     world.database.after_commit.append(Summarizer(world.database).on_commit)
     with ExitStack() as stack:
         stack.callback(world.database.dispose)
-        for part in background_services(world.app_state, world.scheduler):
+        for part in background_services(world.app_state, world.scheduler, PLUGINS):
             part.start()
             stack.callback(part.stop)
         yield LiveService(world, stack.enter_context(served(world)))

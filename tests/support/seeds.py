@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from service.core.ids import new_id
 from service.db.models import Job, NodeFault, Orphan, StartEstimate
+from service.plugins.webhooks.part import part_of
 from service.scheduler.base import Observation
 from tests.support.world import SPEC, World
 
@@ -46,7 +47,7 @@ def seed(world: World) -> Seeds:
     running = world.submit(name="running")
     done = world.submit(name="done", checkpoint={"every_steps": 5, "keep_last": 9})
     failed = world.submit(name="failed")
-    world.app_state.resolver = lambda host, port, owner: ["93.184.216.34"]
+    part_of(world.app_state).resolver = lambda host, port, owner: ["93.184.216.34"]
     worker = world.start(running)
     worker.metrics([("train/loss", step, 1.0 / (step + 1)) for step in range(20)])
     worker.log("0", 0, b"one line\n")

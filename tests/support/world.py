@@ -17,6 +17,10 @@ from service.db.leader_lease import LeaderLease
 from service.db.models import Token
 from service.main import make_searcher
 from service.maintenance.task import MaintenanceTask
+from service.plugins.installed import PLUGINS
+from service.plugins.webhooks.dispatcher import WebhookDispatcher
+from service.plugins.webhooks.part import part_of
+from service.plugins.webhooks.sender import Sender
 from service.reconciler.reconciler import Reconciler
 from service.reconciler.submission.pool import SubmitPool
 from service.reconciler.submission.submitter import Submitter
@@ -31,8 +35,6 @@ from service.scheduler.base import (
     SubmittedJob,
 )
 from service.sweeps.search.searcher import SweepSearcher
-from service.webhooks.dispatcher import WebhookDispatcher
-from service.webhooks.sender import Sender
 from tests.support.shared_parts import (
     SettingsWithoutEnvironment,
     SharedLoopClient,
@@ -228,7 +230,14 @@ class World:
         lease = self.reconciler.lease
         files = app_state.run_files
         MaintenanceTask(
-            self.database, lease, self.settings, self.clock, files, app_state.audit_log.flush, app_state.failpoint
+            self.database,
+            lease,
+            self.settings,
+            self.clock,
+            files,
+            app_state.audit_log.flush,
+            app_state.failpoint,
+            [plugin.delete_old for plugin in PLUGINS],
         ).run_once()
 
     def search(self, times: int = 1) -> None:
@@ -248,7 +257,7 @@ class World:
         self.reconciler.lease.acquire(self.clock())
         settings = self.app_state.settings
         made = sender or Sender(
-            settings.webhook_allowed_hosts, self.app_state.resolver, trusted_authorities(), seconds=1.0
+            settings.webhook_allowed_hosts, part_of(self.app_state).resolver, trusted_authorities(), seconds=1.0
         )
         lease = self.reconciler.lease
         url = "https://trainyard.example"

@@ -6,7 +6,7 @@ import structlog
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.plugin import plugin_of
+from service.api.plugin import rendered
 from service.core.errors import ClientGoneError, ServiceError
 
 HeaderMap = dict[bytes, bytes]
@@ -20,8 +20,8 @@ def header_map(scope: Scope) -> HeaderMap:
 async def send_error(error: ServiceError, scope: Scope, send: Send) -> None:
     """Send the error as a whole response."""
     status, body = error.status, error.envelope().model_dump_json(exclude={"problems"}).encode()
-    if (plugin := plugin_of(scope)) is not None:
-        status, document = plugin.render_error(error)
+    if (answer := rendered(error, scope)) is not None:
+        status, document = answer
         body = json.dumps(document).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     headers += [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]

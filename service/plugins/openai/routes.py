@@ -38,7 +38,7 @@ fallback_router = APIRouter(include_in_schema=False, route_class=SlotRoute)
 
 
 async def _get_fine_tunes(request: Request) -> FineTuneService:
-    fine_tunes: FineTuneService = request.app.state.plugin_parts["openai"]
+    fine_tunes: FineTuneService = request.app.state.app_state.plugin_parts["openai"]
     return fine_tunes
 
 

@@ -1,9 +1,9 @@
-"""The pages of administrators: tokens, webhooks and the audit log."""
+"""The pages of administrators: tokens and the audit log. Plugins add further pages."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query
@@ -11,17 +11,17 @@ from fastapi.responses import HTMLResponse
 
 from service.api.dependencies import AppStateDep, NowDep
 from service.api.json_body import SlotRoute
-from service.api.routes import tokens, webhooks
+from service.api.routes import tokens
 from service.core.errors import InvalidRequestError
 from service.db.paging import PageRequest
 from service.web.dependencies import PagesDep, VisitorDep
 from service.web.rendering import Pages, Visitor
 from trainyard.contract.wire.access import TokenResource
-from trainyard.contract.wire.jobs import JobStatus
 
 router = APIRouter(include_in_schema=False, route_class=SlotRoute)
 
-_PAGE_SIZE = 200
+MAX_ROWS = 200
+"""Maximum number of tokens, and of a plugin's resources, on a page."""
 _AUDIT_PAGE_SIZE = 50
 PERIODS: Mapping[str, timedelta] = MappingProxyType(
     {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7), "month": timedelta(days=30)}
@@ -36,9 +36,9 @@ def show_tokens(
 ) -> HTMLResponse:
     """Return the list of tokens, with a form to create a token."""
     if visitor.user.role != "admin":
-        return _administrators_only(pages, visitor)
-    page = tokens.list_all(app_state, visitor.user, PageRequest(limit=_PAGE_SIZE, after=after, descending=True))
-    return _show(
+        return administrators_only(pages, visitor)
+    page = tokens.list_all(app_state, visitor.user, PageRequest(limit=MAX_ROWS, after=after, descending=True))
+    return render_admin_page(
         pages,
         "admin_tokens.html",
         visitor,
@@ -53,15 +53,6 @@ def token_state(token: TokenResource, now: datetime) -> Literal["active", "expir
     if token.revoked_at is not None:
         return "revoked"
     return "expired" if token.expires_at is not None and token.expires_at <= now else "active"
-
-
-@router.get("/admin/webhooks")
-def show_webhooks(app_state: AppStateDep, pages: PagesDep, visitor: VisitorDep) -> HTMLResponse:
-    """Return the webhooks of all users; a script reads their deliveries."""
-    if visitor.user.role != "admin":
-        return _administrators_only(pages, visitor)
-    page = webhooks.list_all(app_state, visitor.user, PageRequest(limit=_PAGE_SIZE, descending=True))
-    return _show(pages, "admin_webhooks.html", visitor, webhooks=page.data, statuses=get_args(JobStatus))
 
 
 @router.get("/admin/audit")
@@ -79,7 +70,7 @@ def show_audit(
 ) -> HTMLResponse:
     """Return the audit entries, newest first; filters and pages are in the address."""
     if visitor.user.role != "admin":
-        return _administrators_only(pages, visitor)
+        return administrators_only(pages, visitor)
     if after is not None and not after.removeprefix("aud_").isdecimal():
         raise InvalidRequestError(f"{after!r} is not an id of this list", param="after")
     page = tokens.list_audit(
@@ -96,7 +87,7 @@ def show_audit(
     values = {"actor": actor, "action": action, "target": target, "outcome": outcome, "since": since}
     filters = {name: value for name, value in values.items() if value}
     older = urlencode({**filters, "after": page.last_id}) if page.has_more else ""
-    return _show(
+    return render_admin_page(
         pages,
         "admin_audit.html",
         visitor,
@@ -110,16 +101,19 @@ def show_audit(
     )
 
 
-def _show(pages: Pages, template: str, visitor: Visitor, **context: Any) -> HTMLResponse:
+def render_admin_page(pages: Pages, template: str, visitor: Visitor, **context: Any) -> HTMLResponse:
+    """Return a page of this section; its template extends `admin.html`."""
     return pages.render(template, visitor, section="/admin", **context)
 
 
-def _administrators_only(pages: Pages, visitor: Visitor) -> HTMLResponse:
+def administrators_only(pages: Pages, visitor: Visitor) -> HTMLResponse:
+    """Return the page that users of other roles get."""
+    subjects = ", ".join(tab.label for tab in pages.admin_tabs[:-1]).capitalize()
     return pages.render(
         "error.html",
         visitor,
         status=403,
         title="For administrators",
-        message=f"Tokens, webhooks and the audit are for administrators; your role is {visitor.user.role}. "
+        message=f"{subjects} and the audit are for administrators; your role is {visitor.user.role}. "
         "Ask an administrator for a token with that role.",
     )

@@ -21,6 +21,7 @@ from service.auth.principals import ensure_admin_token
 from service.core.errors import ServiceError
 from service.core.settings import Settings
 from service.plugins.installed import PLUGINS
+from service.plugins.webhooks.part import part_of
 from service.web.app import create_app
 from tests.support.receiver import Receiver, receiver
 from tests.support.world import SPEC, World
@@ -217,7 +218,7 @@ class TestCase19:
         def unknown(_host: str, _port: int, _owner: str) -> list[str]:
             raise OSError("no such name")
 
-        world.app_state.resolver = unknown
+        part_of(world.app_state).resolver = unknown
         refused(world.client.post("/v1/webhooks", json={"url": "https://x.example/"}), 422, "unknown_url")
 
     @pytest.mark.parametrize("later", ["127.0.0.1", "10.0.0.1", "::ffff:127.0.0.1", "169.254.169.254"])
@@ -229,7 +230,7 @@ class TestCase19:
             lookups.append(host)
             return ["93.184.215.14"] if len(lookups) == 1 else [later]
 
-        world.app_state.resolver = rebinding
+        part_of(world.app_state).resolver = rebinding
         webhook = world.client.post("/v1/webhooks", json={"url": "https://rebind.example/"}).json()["id"]
         world.client.post(f"/v1/webhooks/{webhook}/test")
         assert world.deliver_webhooks() == 1

@@ -1,23 +1,63 @@
 """Plugins can be switched off, and the rest of the service then works without them."""
 
+import itertools
+from typing import Any
+
+import httpx
 import pytest
 from fastapi.testclient import TestClient
+from typer.testing import CliRunner
 
 from service.core.errors import InvalidRequestError
+from service.core.periodic_task import PeriodicTask
+from service.db.models import Delivery
 from service.diagnostics.checks import run_checks
-from service.plugins.installed import PLUGINS, enabled_plugins
+from service.main import background_services
+from service.maintenance.task import MaintenanceTask
+from service.plugins.installed import PLUGINS, select_plugins
+from service.plugins.webhooks.part import part_of
 from service.web.app import create_app
 from tests.support.world import World
+from trainyard.cli.app import app as cli
+from trainyard.cli.errors import NOT_FOUND
+from trainyard.client import Client
+from trainyard.contract.http import API_HEADER, API_VERSION
 
-ADDRESSES = {"mlflow": "/mlflow/version", "openai": "/openai/v1/models"}
+ADDRESSES = {"mlflow": "/mlflow/version", "openai": "/openai/v1/models", "webhooks": "/v1/webhooks"}
 
 
 def client_of(world: World, *disabled: str) -> TestClient:
     """Return the administrator's client of an application that has its own routes."""
-    app = create_app(world.app_state, enabled_plugins(disabled))
+    plugins, others = select_plugins(disabled)
+    app = create_app(world.app_state, plugins, disabled=others)
     client = TestClient(app, base_url="http://127.0.0.1:8470", raise_server_exceptions=False)
     client.headers["Authorization"] = f"Bearer {world.token}"
     return client
+
+
+def browser_of(client: TestClient, world: World) -> TestClient:
+    """Return the client, signed in as a browser."""
+    del client.headers["Authorization"]
+    client.headers["Accept"] = "text/html"
+    origin = {"Origin": str(client.base_url)}
+    answer = client.post("/sign-in", data={"token": world.token}, headers=origin, follow_redirects=False)
+    assert answer.status_code == 303, answer.text
+    return client
+
+
+def stderr_of(client: TestClient, *command: str) -> str:
+    """Run a command of the command line that fails, and return what it prints."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        received = client.request(request.method, request.url.raw_path.decode(), content=request.content)
+        return httpx.Response(received.status_code, headers={API_HEADER: API_VERSION}, content=received.content)
+
+    def connect() -> Client:
+        return Client("http://localhost", "token", transport=httpx.MockTransport(answer))
+
+    done = CliRunner().invoke(cli, command, obj=connect)
+    assert done.exit_code == NOT_FOUND, (done.stdout, done.stderr, done.exception)
+    return done.stderr
 
 
 @pytest.mark.parametrize("name", [plugin.name for plugin in PLUGINS])
@@ -26,7 +66,37 @@ def test_a_disabled_plugin_has_no_routes(world: World, name: str) -> None:
     for plugin, address in ADDRESSES.items():
         answer = client.get(address)
         assert answer.status_code == (404 if plugin == name else 200)
-    assert client.get(ADDRESSES[name]).json()["error"]["code"] == "route_not_found", "in the form of the API itself"
+    assert client.get("/v1/none").json()["error"]["code"] == "route_not_found", "only its own paths"
+
+
+@pytest.mark.parametrize("name", [plugin.name for plugin in PLUGINS])
+def test_clients_of_a_disabled_plugin_read_why(world: World, name: str) -> None:
+    client = client_of(world, name)
+    for method, rest in itertools.product(("GET", "POST", "DELETE"), ("", "/none")):
+        answer = client.request(method, ADDRESSES[name] + rest)
+        assert answer.status_code == 404
+        assert answer.json() == {
+            "error": {
+                "message": f"the plugin `{name}` is switched off on this service, by its setting "
+                "TRAINYARD_DISABLED_PLUGINS",
+                "type": "not_found_error",
+                "param": None,
+                "code": "plugin_disabled",
+            }
+        }, "in the form of the API itself"
+
+
+def test_the_command_line_prints_that_webhooks_are_off(world: World) -> None:
+    line = "error: the plugin `webhooks` is switched off on this service, by its setting TRAINYARD_DISABLED_PLUGINS\n"
+    client = client_of(world, "webhooks")
+    assert stderr_of(client, "webhooks", "list") == line
+    assert stderr_of(client, "webhooks", "create", "https://example.org/hook") == line
+
+
+def test_other_paths_with_the_same_beginning_stay_unknown(world: World) -> None:
+    client = client_of(world, *ADDRESSES)
+    for path in ("/v1/webhooksuffix", "/v1", "/openai", "/mlflows/version", "/admin/webhooks2"):
+        assert client.get(path).json()["error"]["code"] == "route_not_found", path
 
 
 def test_the_service_works_without_plugins(world: World) -> None:
@@ -47,9 +117,70 @@ def test_the_check_of_a_plugin_is_a_part_of_doctor(world: World) -> None:
     assert "models" not in {finding.name for finding in run_checks(world.settings)}
 
 
+def task_names(world: World, *disabled: str) -> set[str]:
+    """Return the names of the tasks that a service would start in the background."""
+    services = background_services(world.app_state, world.scheduler, *select_plugins(disabled))
+    return {one.name for one in services if isinstance(one, PeriodicTask)}
+
+
+def test_a_disabled_plugin_has_no_background_tasks(world: World) -> None:
+    assert task_names(world) - task_names(world, "webhooks") == {"webhooks"}
+    assert task_names(world, *ADDRESSES) >= {"maintenance", "sweeps", "values"}
+
+
+def deliveries(world: World) -> list[Any]:
+    with world.database.read() as session:
+        return list(session.query(Delivery))
+
+
+def test_a_disabled_plugin_writes_nothing(world: World) -> None:
+    part_of(world.app_state).resolver = lambda host, port, owner: ["93.184.216.34"]
+    assert world.client.post("/v1/webhooks", json={"url": "https://example.org/hook"}).status_code == 201
+    client_of(world, "webhooks")
+    world.start(world.submit()).end("completed")
+    world.tick()
+    assert deliveries(world) == []
+    client_of(world)
+    world.submit()
+    (written,) = deliveries(world)
+    assert written.type == "job.status"
+
+
+def test_rows_of_a_disabled_plugin_end_with_their_retention(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    part_of(world.app_state).resolver = lambda host, port, owner: ["93.184.216.34"]
+    world.client.post("/v1/webhooks", json={"url": "https://example.org/hook"})
+    world.submit()
+    made: list[MaintenanceTask] = []
+
+    def make(*parts: Any) -> MaintenanceTask:
+        made.append(MaintenanceTask(*parts))
+        return made[0]
+
+    monkeypatch.setattr("service.maintenance.task.MaintenanceTask", make)
+    background_services(world.app_state, world.scheduler, *select_plugins(["webhooks"]))
+    for days, left in ((29, 1), (2, 0)):
+        world.clock.advance(days * 86_400)
+        made[0].lease.acquire(world.clock())
+        made[0].run_once()
+        assert len(deliveries(world)) == left
+
+
+def test_pages_of_a_disabled_plugin_are_hidden(world: World) -> None:
+    page = browser_of(client_of(world), world).get("/admin")
+    assert page.text.count('href="/admin/webhooks"') == 1
+    browser = browser_of(client_of(world, "webhooks"), world)
+    page = browser.get("/admin")
+    assert page.status_code == 200
+    assert "webhooks" not in page.text
+    assert 'href="/admin/audit"' in page.text
+    gone = browser.get("/admin/webhooks")
+    assert gone.status_code == 404
+    assert "TRAINYARD_DISABLED_PLUGINS" in gone.text
+
+
 def test_an_unknown_name_of_a_plugin_is_refused() -> None:
-    with pytest.raises(InvalidRequestError, match="'mlfow' is not one of mlflow, openai"):
-        enabled_plugins(["mlfow"])
+    with pytest.raises(InvalidRequestError, match="'mlfow' is not one of mlflow, openai, webhooks"):
+        select_plugins(["mlfow"])
 
 
 def test_plugins_have_different_names_and_paths() -> None:

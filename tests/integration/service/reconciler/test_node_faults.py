@@ -13,6 +13,7 @@ from service.cluster.repository import NodeFaultRepository
 from service.cluster.schemas import excluded_node_resource
 from service.db.models import Delivery, NodeFault
 from service.db.visibility import jobs_of
+from service.plugins.webhooks.part import part_of
 from service.scheduler.base import (
     ClusterReport,
     EndedAs,
@@ -428,7 +429,7 @@ def test_an_owner_sees_the_faults_of_their_own_jobs_alone(world: World) -> None:
 
 
 def test_webhooks_of_administrators_learn_of_an_excluded_node(world: World) -> None:
-    world.app_state.resolver = lambda host, port, owner: ["93.184.216.34"]
+    part_of(world.app_state).resolver = lambda host, port, owner: ["93.184.216.34"]
     clients = {"admin": world.client, "ada": world.new_user("user", "ada")}
     bodies = {"all": {"jobs": "all", "statuses": ["failed"]}, "own": {"jobs": "own", "statuses": ["failed"]}}
     hooks = {

@@ -11,7 +11,7 @@ from trainyard.contract.wire.jobs import ConditionCode
 
 ROOT = Path(__file__).parents[4]
 DISPLAYS = {
-    "service/jobs/outbox.py",
+    "service/plugins/webhooks/outbox.py",
     "service/jobs/conditions.py",
     "service/jobs/repository.py",
     "service/jobs/schemas.py",

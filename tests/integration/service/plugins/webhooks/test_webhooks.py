@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from service.webhooks.sender import Sender
-from service.webhooks.signing import RETRY_DELAYS
+from service.plugins.webhooks.part import part_of
+from service.plugins.webhooks.sender import Sender
+from service.plugins.webhooks.signing import RETRY_DELAYS
 from tests.support.receiver import Receiver, receiver, self_signed
 from tests.support.world import SPEC, World
 
@@ -239,13 +240,13 @@ def test_tls_certificate_must_match_the_host_name(world: World, tmp_path: Path) 
     with receiver(certificate) as target:
         for name, arrives in (("hooks.example", True), ("other.example", False)):
             allow(world, f"{name}:{target.port}")
-            world.app_state.resolver = lambda _host, _port, _owner: ["127.0.0.1"]
+            part_of(world.app_state).resolver = lambda _host, _port, _owner: ["127.0.0.1"]
             url = f"https://{name}:{target.port}/"
             answer = world.client.post("/v1/webhooks", json={"url": url, "statuses": ["queued"]})
             webhook = answer.json()
             assert answer.status_code == 201, answer.text
             world.client.post(f"/v1/webhooks/{webhook['id']}/test")
-            sender = Sender(world.app_state.settings.webhook_allowed_hosts, world.app_state.resolver, trust)
+            sender = Sender(world.app_state.settings.webhook_allowed_hosts, part_of(world.app_state).resolver, trust)
             world.deliver_webhooks(sender)
             (done,) = deliveries(world, webhook)
             assert (done["state"] == "delivered") is arrives, done

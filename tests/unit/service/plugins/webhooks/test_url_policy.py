@@ -4,7 +4,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from service.webhooks.url_policy import ForbiddenTargetError, choose_address, is_public, parse_target
+from service.plugins.webhooks.url_policy import ForbiddenTargetError, choose_address, is_public, parse_target
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from service.core.errors import ConflictError, InvalidRequestError
 from service.core.ids import new_id
 from service.db.engine import Database
 from service.db.models import Delivery, Webhook
-from service.jobs.outbox import enqueue_delivery
 from service.jobs.service import require_change
-from service.webhooks.repository import WebhookRepository
-from service.webhooks.signing import new_secret
-from service.webhooks.url_policy import ForbiddenTargetError, choose_address, parse_target
+from service.plugins.webhooks.outbox import enqueue_delivery
+from service.plugins.webhooks.repository import WebhookRepository
+from service.plugins.webhooks.signing import new_secret
+from service.plugins.webhooks.url_policy import ForbiddenTargetError, choose_address, parse_target
 from trainyard.contract.wire.access import WebhookRequest
 
 MAX_WEBHOOKS = 20

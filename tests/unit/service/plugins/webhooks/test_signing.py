@@ -6,8 +6,8 @@ import hmac
 import json
 from datetime import UTC, datetime, timedelta
 
-from service.jobs.outbox import delivery_body
-from service.webhooks.signing import RETRY_DELAYS, new_secret, next_delay, should_disable, signed_headers
+from service.plugins.webhooks.outbox import delivery_body
+from service.plugins.webhooks.signing import RETRY_DELAYS, new_secret, next_delay, should_disable, signed_headers
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

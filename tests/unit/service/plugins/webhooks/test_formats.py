@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from service.webhooks.formats import duration, message_body, slack_text
+from service.plugins.webhooks.formats import duration, message_body, slack_text
 
 JOB = {"id": "job_1", "name": "digits", "status": "failed", "status_reason": "error", "status_message": "No space."}
 

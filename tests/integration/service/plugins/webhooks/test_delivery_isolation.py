@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from service.webhooks.dispatcher import WebhookDispatcher
-from service.webhooks.repository import WebhookRepository
-from service.webhooks.sender import Sender, SendResult
+from service.plugins.webhooks.dispatcher import WebhookDispatcher
+from service.plugins.webhooks.part import part_of
+from service.plugins.webhooks.repository import WebhookRepository
+from service.plugins.webhooks.sender import Sender, SendResult
 from tests.support.shared_parts import trusted_authorities
 from tests.support.world import World
 
@@ -40,7 +41,7 @@ async def accept(_path: str) -> SendResult:
 
 def add_webhook(world: World, user: str, path: str) -> str:
     """Add a webhook of a new user for all jobs, and return its id."""
-    world.app_state.resolver = lambda _host, _port, _owner: ["93.184.216.34"]
+    part_of(world.app_state).resolver = lambda _host, _port, _owner: ["93.184.216.34"]
     body = {"url": f"https://example.org/{path}", "statuses": ["queued"], "jobs": "all"}
     answer = world.new_user("user", user).post("/v1/webhooks", json=body)
     assert answer.status_code == 201, answer.text

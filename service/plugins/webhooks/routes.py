@@ -2,15 +2,17 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Depends, Path
 
-from service.api.dependencies import AppStateDep, DeliveryWindowDep, EditorDep, NowDep, UserDep, WebhookWindowDep
+from service.api.dependencies import AppStateDep, EditorDep, NowDep, UserDep, window_of
 from service.api.idempotency import UnsupportedKey, reject_key
 from service.api.json_body import JsonRoute
 from service.db.models import Delivery, Webhook
+from service.db.paging import PageRequest
 from service.jobs.schemas import page_of
-from service.webhooks import service as webhook_service
-from service.webhooks.repository import WebhookRepository
+from service.plugins.webhooks import service as webhook_service
+from service.plugins.webhooks.part import part_of
+from service.plugins.webhooks.repository import WebhookRepository
 from trainyard.contract.wire.access import (
     DeliveryResource,
     NewWebhookResource,
@@ -19,9 +21,13 @@ from trainyard.contract.wire.access import (
 )
 from trainyard.contract.wire.pages import Page
 
-router = APIRouter(prefix="/v1/webhooks", tags=["access"], route_class=JsonRoute)
+PREFIX = "/v1/webhooks"
+
+router = APIRouter(prefix=PREFIX, tags=["access"], route_class=JsonRoute)
 
 WebhookId = Annotated[str, Path(pattern=r"^whk_[0-9a-z]{26}$", description="Id of the webhook: `whk_...`.")]
+WebhookWindowDep = Annotated[PageRequest, Depends(window_of(r"^whk_[0-9a-z]{26}$"))]
+DeliveryWindowDep = Annotated[PageRequest, Depends(window_of(r"^dlv_[0-9a-z]{26}$"))]
 
 
 @router.post("", status_code=201, operation_id="create_webhook")
@@ -35,7 +41,7 @@ def create(
         user,
         body,
         allowed=app_state.settings.webhook_allowed_hosts,
-        resolver=app_state.resolver,
+        resolver=part_of(app_state).resolver,
         now=now,
     )
     return NewWebhookResource(**_webhook(webhook).model_dump(), secret=webhook.secret)
@@ -66,7 +72,7 @@ def delete(app_state: AppStateDep, user: EditorDep, webhook_id: WebhookId) -> No
 def test(app_state: AppStateDep, user: EditorDep, now: NowDep, webhook_id: WebhookId) -> DeliveryResource:
     """Send a test delivery; `deliveries` shows its result. A successful delivery enables a disabled webhook again."""
     delivery = webhook_service.test(app_state.database, user, webhook_id, now)
-    app_state.notify_webhooks()
+    part_of(app_state).notify()
     return _delivery(delivery)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.webhooks import host_lookups
-from service.webhooks.host_lookups import HostLookups
+from service.plugins.webhooks import host_lookups
+from service.plugins.webhooks.host_lookups import HostLookups
 
 
 @pytest.fixture

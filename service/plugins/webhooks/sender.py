@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import httpx
 
 from service.core.thread_slots import ThreadSlots
-from service.webhooks.service import Resolver
-from service.webhooks.url_policy import ForbiddenTargetError, Target, choose_address, parse_target
+from service.plugins.webhooks.service import Resolver
+from service.plugins.webhooks.url_policy import ForbiddenTargetError, Target, choose_address, parse_target
 
 SECONDS = 5.0
 MAX_RESPONSE_BYTES = 64 * 1024

@@ -1,4 +1,4 @@
-"""All SQL about webhooks and their deliveries, except writing new deliveries (`service.jobs.outbox`)."""
+"""All SQL about webhooks and their deliveries, except writing new deliveries (`outbox.py`)."""
 
 from collections.abc import Sequence
 from datetime import datetime

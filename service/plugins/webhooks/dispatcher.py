@@ -18,10 +18,10 @@ from service.core.thread_slots import ThreadSlots
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
 from service.db.models import AuditEntry, Delivery, Webhook
-from service.webhooks.formats import message_body
-from service.webhooks.repository import WebhookRepository
-from service.webhooks.sender import Sender, SendResult
-from service.webhooks.signing import RETRY_DELAYS, next_delay, should_disable, signed_headers
+from service.plugins.webhooks.formats import message_body
+from service.plugins.webhooks.repository import WebhookRepository
+from service.plugins.webhooks.sender import Sender, SendResult
+from service.plugins.webhooks.signing import RETRY_DELAYS, next_delay, should_disable, signed_headers
 from trainyard.contract.base import sanitize
 
 log = structlog.get_logger("webhooks")

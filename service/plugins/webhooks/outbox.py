@@ -16,30 +16,31 @@ from trainyard.contract.base import wire_time
 from trainyard.contract.runtime import runtime_seconds
 
 
-def enqueue_status_changes(session: Session, jobs: Sequence[Job], now: datetime) -> None:
-    """Write a delivery of each job's new status for each enabled webhook that subscribes to it."""
-    for job, webhook in itertools.product(jobs, _enabled(session)):
-        subscribed = not webhook.statuses or job.status in webhook.statuses
-        if subscribed and _may_receive(session, webhook, job, now):
-            enqueue_delivery(session, webhook, "job.status", now, {"job": _job_payload(job, now)}, job.id)
+class Outbox:
+    """Listens to changes."""
 
+    def status_changed(self, session: Session, jobs: Sequence[Job], now: datetime) -> None:
+        """Write a delivery of each job's new status for each enabled webhook that subscribes to it."""
+        for job, webhook in itertools.product(jobs, _enabled(session)):
+            subscribed = not webhook.statuses or job.status in webhook.statuses
+            if subscribed and _may_receive(session, webhook, job, now):
+                enqueue_delivery(session, webhook, "job.status", now, {"job": _job_payload(job, now)}, job.id)
 
-def enqueue_alert(session: Session, job: Job, event: Event, now: datetime) -> None:
-    """Write a delivery of an alert of the job's program for each enabled webhook, whatever its statuses are."""
-    alert = {"level": event.level, **{name: event.data[name] for name in ("title", "text")}}
-    for webhook in _enabled(session):
-        if _may_receive(session, webhook, job, now):
-            enqueue_delivery(
-                session, webhook, "job.alert", now, {"job": _job_payload(job, now), "alert": alert}, job.id
-            )
+    def alert_raised(self, session: Session, job: Job, event: Event, now: datetime) -> None:
+        """Write a delivery of an alert of the job's program for each enabled webhook, whatever its statuses are."""
+        alert = {"level": event.level, **{name: event.data[name] for name in ("title", "text")}}
+        for webhook in _enabled(session):
+            if _may_receive(session, webhook, job, now):
+                payload = {"job": _job_payload(job, now), "alert": alert}
+                enqueue_delivery(session, webhook, "job.alert", now, payload, job.id)
 
-
-def enqueue_excluded_node(session: Session, node: dict[str, Any], now: datetime) -> None:
-    """Write a delivery about a node that all jobs avoid, for each enabled webhook of an administrator for all jobs."""
-    tokens = TokenRepository(session)
-    for webhook in _enabled(session):
-        if webhook.jobs == "all" and tokens.submitter_role(webhook.created_by, now) == "admin":
-            enqueue_delivery(session, webhook, "cluster.node_excluded", now, {"node": node})
+    def node_excluded(self, session: Session, node: dict[str, Any], now: datetime) -> None:
+        """Write a delivery about a node that all jobs avoid, for each enabled webhook of an administrator for all
+        jobs."""
+        tokens = TokenRepository(session)
+        for webhook in _enabled(session):
+            if webhook.jobs == "all" and tokens.submitter_role(webhook.created_by, now) == "admin":
+                enqueue_delivery(session, webhook, "cluster.node_excluded", now, {"node": node})
 
 
 def _enabled(session: Session) -> Sequence[Webhook]:
