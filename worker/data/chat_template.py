@@ -10,7 +10,6 @@ from typing import Any
 from trainyard.contract.formats.examples import Chat
 from trainyard.contract.formats.records import HALF_PAIR, BadRecordError, is_encodable
 from trainyard.loading.turn_end import common_start, without_cut_marker
-from worker.data.aligned_parts import aligned
 from worker.data.rendering import RENDERING
 from worker.data.template_traits import TemplateTraits, probe_traits, with_fixed_date
 from worker.data.tool_calls import LostCallsError, Message, check_calls, unused_mark, with_arguments
@@ -387,3 +386,26 @@ def _missing(parts: Sequence[str], text: str) -> list[str]:
         else:
             missing.append(part)
     return missing
+
+
+def aligned(text: str, parts: Sequence[str]) -> list[int] | None:
+    """Return the start of each part in the text, which the first part starts and the last part ends.
+
+    The other parts follow in their order. None if a part is missing, or if they fit in several ways.
+    """
+    first, *inner, last = parts
+    end = len(text) - len(last)
+    if not text.startswith(first) or not text.endswith(last) or end < len(first):
+        return None
+    left, position = [], len(first)
+    for part in inner:
+        start = text.find(part, position, end)
+        if start < 0:
+            return None
+        left.append(start)
+        position = start + len(part)
+    right, stop = [], end
+    for part in reversed(inner):
+        stop = text.rfind(part, len(first), stop)
+        right.append(stop)
+    return [0, *left, end] if left == right[::-1] else None

@@ -12,7 +12,7 @@ from pathlib import Path
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import MAX_LOG_CHUNK
-from worker.core.log_format import file_handler
+from worker.core.log_setup import file_handler
 from worker.launcher.nodes import Node
 from worker.reporting.service_client import (
     TOO_LARGE,

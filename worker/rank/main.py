@@ -21,8 +21,7 @@ from worker.core.errors import TrainingError, describe, write_error
 from worker.core.fence import RunFence
 from worker.core.first_failure import describe_restart
 from worker.core.flight_recorder import write_on_stall
-from worker.core.library_warnings import ignore_missing_gpu_kernels
-from worker.core.log_format import LINE, TIME
+from worker.core.log_setup import LINE, TIME, ignore_missing_gpu_kernels
 from worker.core.processes import PARENT_VARIABLE, WRAPPED_VARIABLE, die_with_parent
 from worker.core.stop_signal import StopSignal
 from worker.environment.rank_command import execute

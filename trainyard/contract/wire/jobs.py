@@ -18,7 +18,6 @@ from trainyard.contract.base import (
     reject_bool,
 )
 from trainyard.contract.validation_messages import SLURM_ID_PATTERN
-from trainyard.contract.wire.advice import Advice
 from trainyard.contract.wire.failure_summary import FailureSummary
 from trainyard.contract.wire.launch import Origin
 from trainyard.contract.wire.reports import Failure, Progress
@@ -119,6 +118,16 @@ JOB: JsonDict = {
     "spec": {"task": "image_classification", "gpus": 2, "steps": 400},
     "run_directory": "/shared/runs/job_01kdvdna00az9cxjnszk8v8abh",
 }
+
+
+class Advice(Resource):
+    """One observation about a running job, and the field that changes it."""
+
+    kind: Literal["idle_gpus", "slow_data"]
+    message: str
+    """One sentence for the user."""
+    field: str
+    """Path of the spec's field to change."""
 
 
 class JobProgress(Progress):
