@@ -24,7 +24,7 @@ from trainyard.cli.output import (
     print_table,
     sanitize,
 )
-from trainyard.cli.watch import error_lines, export_suggestion
+from trainyard.cli.watch import error_lines, export_hint
 from trainyard.client import Client
 from trainyard.contract.kinds.tasks import task_kind
 from trainyard.contract.runtime import runtime_seconds
@@ -105,7 +105,7 @@ def _facts(job: JobResource) -> Iterator[tuple[str, str]]:
     for key, value in sorted(job.metrics.items()):
         yield "", f"  {key:<31} {format_metric(key, value)}"
     if job.last_checkpoint_step is not None:
-        yield "checkpoint", f"step {job.last_checkpoint_step}{export_suggestion(job)}"
+        yield "checkpoint", f"step {job.last_checkpoint_step}{export_hint(job)}"
     if job.origin is not None:
         yield "origin", f"step {job.origin.step} of {job.origin.job_id}"
     disk = f" ({format_size(job.disk_bytes)})" if job.disk_bytes is not None else ""

@@ -78,14 +78,14 @@ class CheckpointManager:
         self._execution = execution
         self._ranks = ranks
         self._fence = RunFence(run, launch.attempt_id)
-        if ranks.is_first:
+        if ranks.is_rank_0:
             # Finding the latest checkpoint also removes incomplete checkpoints.
             self._fence.check()
         self._reporter: Reporter | None = None
         self._storage = CheckpointStorage(ranks.checkpoints, ranks.device, asynchronous=self._policy.asynchronous)
         self._discovery = Discovery()
         with shared_verification(ranks) as verify:
-            if ranks.is_first:
+            if ranks.is_rank_0:
                 self._discovery = discover(
                     run, launch.first_execution, execution, known_step=launch.checkpoint_step, verify=verify
                 )
@@ -216,7 +216,7 @@ class CheckpointManager:
             since: When the save began, by the monotonic clock.
         """
         files = describe_files(checkpoint, self._ranks)
-        if not self._ranks.is_first:
+        if not self._ranks.is_rank_0:
             return
         assert self._reporter is not None
         manifest = self._build_manifest(checkpoint, files, metrics)

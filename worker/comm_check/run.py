@@ -103,7 +103,7 @@ class CommCheck:
                 self._log(f"{group.name:<12}{operation:<20}{row.size_bytes:>10} B{row.seconds * 1e6:>12.1f} us {rate}")
 
     def _log(self, text: str) -> None:
-        if self._ranks.is_first:
+        if self._ranks.is_rank_0:
             log.info("%s", text)
 
     def _write_report(self, run: RunLayout) -> None:
@@ -115,7 +115,7 @@ class CommCheck:
             pairs=self._pair_rows,
             absent={name: sorted(operations) for name, operations in self._absent.items()},
         )
-        if self._ranks.is_first:
+        if self._ranks.is_rank_0:
             write_atomic(run.artifacts / ARTIFACT, json.dumps(artifact, indent=1) + "\n")
             self._reporter.event("comm_check", _summary(artifact), data=_event_data(artifact))
 

@@ -18,7 +18,7 @@ from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import FinishRecord
 from worker.launcher import exit_record, gpu_probe, torchrun
-from worker.launcher.claim import Claimed, missing_secrets
+from worker.launcher.claim import ClaimResult, missing_secrets
 from worker.launcher.code import await_work, prepare_code
 from worker.launcher.environment import prepare_environment
 from worker.launcher.nodes import Node
@@ -59,7 +59,7 @@ def _gpu_problem(needed: int, environ: Mapping[str, str], library: str) -> str |
 
 
 def reject_claimed(
-    layout: AttemptLayout, launch: LaunchDocument, node: Node, claimed: Claimed, interrupted: Callable[[], bool]
+    layout: AttemptLayout, launch: LaunchDocument, node: Node, claimed: ClaimResult, interrupted: Callable[[], bool]
 ) -> FinishRecord | None:
     """On node 0, return the exit record if the claimed attempt cannot run; it is already written."""
     if reason := missing_secrets(launch, claimed):

@@ -17,7 +17,6 @@ from worker.launcher.rank_meeting import EVENT, RankMeeting
 from worker.launcher.spool_follower import SpoolFollower
 from worker.launcher.unused import GPUS_EVENT, Unused, describe_gpus
 from worker.reporting.service_client import ServiceClient
-from worker.trackers.answers import TrackerRequest
 from worker.trackers.artifacts import ArtifactFolder
 from worker.trackers.event_claims import EventClaims
 from worker.trackers.event_folders import log_folders
@@ -26,6 +25,7 @@ from worker.trackers.journal import Journal
 from worker.trackers.listener import REFUSED, TrackerListener
 from worker.trackers.mlflow import MlflowApi
 from worker.trackers.tensorboard import TRACKER, TensorBoardFollower
+from worker.trackers.tracker_requests import TrackerRequest
 from worker.trackers.variables import LISTENER_SECRET, LISTENER_URL
 from worker.trackers.wandb import WandbApi
 from worker.trackers.wandb_remainder import NotedFiles, RunFileRemainder

@@ -18,7 +18,7 @@ from worker.core import processes
 from worker.core.fence import FenceMonitor, RunFence
 from worker.core.log_setup import LINE, TIME
 from worker.launcher import exit_record, presence, script_job, torchrun, watchdog
-from worker.launcher.claim import Claimed, claim_attempt, repeat_claim
+from worker.launcher.claim import ClaimResult, claim_attempt, repeat_claim
 from worker.launcher.environment import preparation_seconds
 from worker.launcher.heartbeat import HeartbeatThread
 from worker.launcher.logs import LogShipper, LogStream, log_start, log_streams, ship_launch_log
@@ -103,7 +103,7 @@ def _decide(
     connect: "partial[ServiceClient]",
     node: Node,
     signals: SignalCounter,
-    claimed: Claimed | None,
+    claimed: ClaimResult | None,
 ) -> int | None:
     """On node 0, publish and return the execution that runs: none if the attempt is not claimed, or cannot start."""
     rejection = None
@@ -142,7 +142,7 @@ def _follow(
     return execution
 
 
-def _claim(layout: AttemptLayout, launch: LaunchDocument, connect: "partial[ServiceClient]") -> Claimed | None:
+def _claim(layout: AttemptLayout, launch: LaunchDocument, connect: "partial[ServiceClient]") -> ClaimResult | None:
     with contextlib.closing(connect()) as client:
         return claim_attempt(layout, launch, client)
 

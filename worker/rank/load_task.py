@@ -68,7 +68,7 @@ def _data_access(
     shared = None if spec.environment.container else own_cache_folder(layout.root.parent)
     folder = shared or layout.root / DATA_CACHE
     cache = TokenCache(folder, first.on_progress)
-    if ranks.is_first:
+    if ranks.is_rank_0:
         cache.keep_used()
     return DataAccess(roots, cache, first.share, first.on_progress, on_account=on_account)
 
@@ -88,7 +88,7 @@ class FirstRank:
     def on_progress(self) -> None:
         """Mark progress; called by the first rank now and then while it works."""
         self._mark()
-        if self._working and self._ranks.is_first and time.monotonic() - self._notified > _SECONDS:
+        if self._working and self._ranks.is_rank_0 and time.monotonic() - self._notified > _SECONDS:
             self._ranks.from_rank_0(_WORKING)
             self._notified = time.monotonic()
 
@@ -101,7 +101,7 @@ class FirstRank:
         if self._ranks.world == 1:
             return compute()
         outcome: tuple[str, RefusedError | None] = ("", None)
-        if self._ranks.is_first:
+        if self._ranks.is_rank_0:
             self._working, self._notified = True, time.monotonic()
             try:
                 outcome = (compute(), None)
@@ -113,7 +113,7 @@ class FirstRank:
         else:
             while self._ranks.from_rank_0(_WORKING) != _DONE:
                 self._mark()
-        text, refusal = outcome if self._ranks.is_first else ("", None)
+        text, refusal = outcome if self._ranks.is_rank_0 else ("", None)
         shared = self._ranks.broadcast((text, None if refusal is None else (str(refusal), refusal.hint)))
         if refusal is not None:
             raise refusal

@@ -5,13 +5,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 from trainyard.contract.wire.media import MAX_MEDIA, MediaItem, MediaType
-from worker.trackers.answers import Reporter, TrackerError
 from worker.trackers.artifacts import ArtifactFolder, file_part
 from worker.trackers.event_claims import EventClaims
 from worker.trackers.event_folders import EventPath, event_paths
@@ -21,6 +20,7 @@ from worker.trackers.event_remainder import EventRemainder
 from worker.trackers.event_runs import EventRuns, begun_at
 from worker.trackers.journal import Journal, TrackedValue
 from worker.trackers.media import histogram, media_item, state_step
+from worker.trackers.tracker_requests import Reporter, TrackerError
 from worker.trackers.wire_format import MalformedMessageError
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,6 @@ class TensorBoardFollower:
         execution: int,
         *,
         remainder: EventRemainder | None = None,
-        now: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
@@ -87,7 +86,6 @@ class TensorBoardFollower:
         self._claims = claims
         self._execution = self._next_execution = execution
         self._remainder = remainder
-        self._now = now
         self._past = {one.path: one.size for one in event_paths(roots)}
         self._files: dict[Path, _File] = {}
         self._runs = EventRuns()
@@ -123,7 +121,7 @@ class TensorBoardFollower:
         """
         following = self._next_execution
         restarted = following != self._execution
-        if last or restarted or self._now() >= self._next_walk:
+        if last or restarted or time.monotonic() >= self._next_walk:
             self._walk(at_once=last)
         for file in list(self._files.values()):
             self._read(file, even_unchanged=last or restarted)
@@ -156,14 +154,14 @@ class TensorBoardFollower:
 
     def _walk(self, *, at_once: bool) -> None:
         """Add the files that have appeared, in the order in which their writers began."""
-        began = self._now()
+        began = time.monotonic()
         new = [
             file
             for one in event_paths(self._roots)
             if one.path not in self._files and one.size > self._past.get(one.path, 0)
             if (file := self._take(one, at_once=at_once))
         ]
-        self._next_walk = began + max(_POLL_SECONDS, (self._now() - began) / _WALK_SHARE)
+        self._next_walk = began + max(_POLL_SECONDS, (time.monotonic() - began) / _WALK_SHARE)
         for file in sorted(new, key=lambda file: (begun_at(file.path, file.offset), len(file.path.parts), file.path)):
             if len(self._files) >= _MAX_FILES:
                 self._state_once("files", f"only the first {_MAX_FILES} event files of TensorBoard are followed")

@@ -54,8 +54,8 @@ def _message(position: _Position, message: Any) -> dict[str, Any]:
     role = message.get("role")
     if role not in ROLES:
         name = _OTHER_NAMES.get(role) if isinstance(role, str) else None
-        remedy = f"; write `{name}` instead of `{role}`" if name else ""
-        raise InvalidMessageError(f"{position.path} has no `role` of {', '.join(ROLES)}{remedy}")
+        hint = f"; write `{name}` instead of `{role}`" if name else ""
+        raise InvalidMessageError(f"{position.path} has no `role` of {', '.join(ROLES)}{hint}")
     calls = message.get("tool_calls")
     if message.get("function_call") is not None and not calls:
         raise BadRecordError(f"has the outdated `function_call` in {position.name}; write it as `tool_calls`")

@@ -294,8 +294,8 @@ def _disallowed_paths(spec: TrainingSpec, roots: AllowedRoots) -> Iterator[tuple
             yield param, "must not contain `..`"
         elif not any(path.is_relative_to(root) for root in roots.allowed):
             allowed = ", ".join(roots.allowed) or "none"
-            remedy = "an administrator adds folders in TRAINYARD_ALLOWED_ROOTS"
-            yield param, f"is outside the folders that this service allows: {allowed}; {remedy}"
+            hint = "an administrator adds folders in TRAINYARD_ALLOWED_ROOTS"
+            yield param, f"is outside the folders that this service allows: {allowed}; {hint}"
         elif not roots.contains(path):
             yield param, "is in a folder of the service itself, which no spec may read"
         elif (problem := roots.hidden_problem(path)) is not None:
