@@ -1,4 +1,4 @@
-"""`show` and `profile`."""
+"""`show` and `profile`: the facts about a job, and a request for a profiler trace."""
 
 import json
 import shlex
@@ -34,7 +34,7 @@ from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.worker_events import WORKER_PREFIX
 
 _MAX_VALUES = 40
-"""Maximum number of metadata, of parameters and of tags; trainers report hundreds."""
+"""The most labels, parameters and tags of each kind that are printed; trainers report hundreds."""
 
 
 def show(

@@ -1,5 +1,4 @@
-"""Rules of task `image_classification` and images, and of the tasks that train Hugging Face models on texts but not to
-write them. Pure functions."""
+"""Rules of the tasks that read images, and of those that read texts without learning to write them. Pure functions."""
 
 from collections.abc import Iterator
 
@@ -14,7 +13,7 @@ _FORMATS = {kind.name: kind.text_format for kind in TASKS.values() if kind.text_
 
 
 def unsupported_text_tasks(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
-    """Yield the problems of these tasks, and of formats that only they can read."""
+    """Yield the problems of a task that reads texts and does not write them, or of their formats for another task."""
     yield from _other_formats(spec)
     task, expected, data = spec.task, spec.task_kind.text_format, spec.data
     if expected is None:
