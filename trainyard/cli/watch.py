@@ -10,8 +10,7 @@ from trainyard.cli.output import print_error, print_json, print_line
 from trainyard.cli.run_state import RunState
 from trainyard.client import Client, StreamEvent, TrainyardError
 from trainyard.contract.kinds.tasks import LOOP_TASKS, task_kind
-from trainyard.contract.wire.failure_summary import Fix
-from trainyard.contract.wire.jobs import JobResource
+from trainyard.contract.wire.jobs import Fix, JobResource
 
 LINE_INTERVAL_SECONDS = 5.0
 """Seconds between two lines of progress without a terminal."""

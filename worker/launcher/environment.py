@@ -9,7 +9,7 @@ from dataclasses import replace
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import ExitReason, FinishRecord
-from worker.core.full_disk import DISK_ERRORS
+from worker.core.disk_space import DISK_ERRORS
 from worker.environment.check import CHECK_SECONDS, CONTAINER_CHECK_SECONDS, check_python
 from worker.environment.containers.plan import write_plan
 from worker.environment.containers.rank_process import PYTHON

@@ -1,11 +1,11 @@
-"""`trainyard cluster`."""
+"""`trainyard cluster` and `trainyard maintenance`."""
 
 import json
 
 import httpx
 import pytest
 
-ANSWER = {
+CLUSTER = {
     "object": "cluster",
     "backend": "slurm",
     "taken_at": "2026-01-02T03:04:05.000Z",
@@ -40,7 +40,7 @@ OFF = {"object": "maintenance", "active": False, "since": None, "started_by": No
 
 
 def test_nodes_gpus_and_partitions_are_listed(service, run):
-    done = run_with(service, run, ANSWER)
+    done = run_with(service, run, CLUSTER)
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert lines == [
         "backend slurm, as of 12 s ago",
@@ -62,7 +62,7 @@ def test_missing_snapshot_is_reported(service, run):
 
 
 def test_failed_refresh_is_reported_with_its_reason(service, run):
-    done = run_with(service, run, ANSWER | {"error": "sinfo ended with 1"})
+    done = run_with(service, run, CLUSTER | {"error": "sinfo ended with 1"})
     assert done.stderr == "the last refresh failed: sinfo ended with 1\n"
 
 
@@ -87,7 +87,7 @@ EXCLUDED = {
 
 
 def test_excluded_nodes_are_listed_with_what_to_do(service, run):
-    answer = ANSWER | {"excluded_nodes": [EXCLUDED], "node_warning": "The limit is reached."}
+    answer = CLUSTER | {"excluded_nodes": [EXCLUDED], "node_warning": "The limit is reached."}
     assert run_with(service, run, answer).stdout.splitlines()[-5:] == [
         "excluded: node2 in gpu, from 03:04 until 03:44 UTC: Slurm could not launch jobs there (2 jobs)",
         "  job_1, attempt 3: Slurm: FAILED, exit code 0:53",
@@ -98,7 +98,7 @@ def test_excluded_nodes_are_listed_with_what_to_do(service, run):
 
 
 def test_excluded_node_is_included_again(service, run):
-    service.on("GET", "/v1/cluster", ANSWER)
+    service.on("GET", "/v1/cluster", CLUSTER)
     service.on("DELETE", "/v1/cluster/excluded-nodes/node2", httpx.Response(204))
     done = run("cluster", "--include", "node2")
     assert done.exit_code == 0, done.stderr
@@ -106,7 +106,7 @@ def test_excluded_node_is_included_again(service, run):
 
 
 def test_json(service, run):
-    service.on("GET", "/v1/cluster", ANSWER)
+    service.on("GET", "/v1/cluster", CLUSTER)
     assert json.loads(run("cluster", "--json").stdout)["partitions"][0]["name"] == "gpu"
 
 
