@@ -21,7 +21,7 @@ from worker.reporting.reporter import Reporter
 from worker.tasks.base import Task
 from worker.tasks.select import select_task
 
-_SECONDS = 2.0
+_NOTICE_SECONDS = 2.0
 """Seconds between two messages of the first rank that it still works."""
 _WORKING, _DONE = 0, 1
 
@@ -88,7 +88,7 @@ class FirstRank:
     def on_progress(self) -> None:
         """Mark progress; called by the first rank now and then while it works."""
         self._mark()
-        if self._working and self._ranks.is_rank_0 and time.monotonic() - self._notified > _SECONDS:
+        if self._working and self._ranks.is_rank_0 and time.monotonic() - self._notified > _NOTICE_SECONDS:
             self._ranks.from_rank_0(_WORKING)
             self._notified = time.monotonic()
 
