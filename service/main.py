@@ -34,7 +34,6 @@ from service.db.migrate import current, head, upgrade
 from service.diagnostics.checks import examine_slurm, run_checks
 from service.diagnostics.root_checks import ROOTS_FIX, root_problems
 from service.maintenance import task as maintenance
-from service.maintenance.run_removal import RunRemoval
 from service.metrics import summaries
 from service.metrics.retention import cutoff, trim
 from service.metrics.summaries import BackFill, Summarizer
@@ -260,7 +259,7 @@ def background_services(app_state: AppState, scheduler: Scheduler) -> list[Backg
         loop.lease,
         app_state.settings,
         app_state.clock,
-        RunRemoval(app_state.settings.runs, app_state.owners),
+        app_state.run_files,
         app_state.audit_log.flush,
         app_state.failpoint,
     )
@@ -358,7 +357,7 @@ def make_loop(app_state: AppState, scheduler: Scheduler) -> ReconcileLoop:
         pool=pool,
         search_path=source_tree(),
         failpoint=app_state.failpoint,
-        owners=app_state.owners,
+        files=app_state.run_files,
     )
     max_tick_seconds = settings.slurm_max_poll_seconds if is_slow else settings.tick_seconds
     reconciler = Reconciler(

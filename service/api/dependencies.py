@@ -47,6 +47,7 @@ from service.planner.data_plans import DataPlanner
 from service.planner.process_pool import ProcessPool
 from service.planner.service import Planner
 from service.registry.service import ModelRegistry
+from service.run_files.files import RunFiles, run_files
 from service.secrets.service import SecretService
 from service.specs.acceptance import SpecAcceptance
 from service.streaming.broadcaster import Broadcaster
@@ -114,10 +115,15 @@ class AppState:
         database.after_commit += [self.global_source.on_commit, self.broadcaster.on_commit]
         database.before_commit = self.audit_log.add_entry
 
+    @property
+    def run_files(self) -> RunFiles:
+        """The folders of runs, changed with the rights of the jobs that own them."""
+        return run_files(self.settings.runs, self.owners)
+
     @cached_property
     def data_planner(self) -> DataPlanner:
         """Reads the data of specs before they are submitted."""
-        return DataPlanner(self.settings, self.owners)
+        return DataPlanner(self.settings, self.run_files)
 
     @cached_property
     def registry(self) -> ModelRegistry:

@@ -71,34 +71,3 @@ class Accounts:
         if named != uid or not _NAME.fullmatch(entry.pw_name):
             raise AccountError(f"the name {entry.pw_name!r} of uid {uid} is unusable or that of another uid. {remedy}")
         return Account(uid, entry.pw_gid, entry.pw_name, entry.pw_dir)
-
-
-def account_problem(uid: int | None, accounts: Accounts | None) -> str | None:
-    """Return why a job cannot run as the account that it has; None: it can.
-
-    Args:
-        uid: The account of the job; None: the service's account.
-        accounts: The accounts that may own jobs; None: all jobs run as the service.
-
-    Raises:
-        UnknownAccountError: the account does not exist now.
-    """
-    if accounts is None:
-        if uid is None:
-            return None
-        return (
-            f"the job was submitted to run as the Unix account with uid {uid}, and jobs run as that of the service now "
-            "(TRAINYARD_RUN_AS=service). Submit it again."
-        )
-    if uid is None:
-        return (
-            "the job was submitted to run as the Unix account of the service, and jobs run as those of their owners "
-            "now (TRAINYARD_RUN_AS=owner). Submit it again."
-        )
-    try:
-        accounts.get(uid)
-    except UnknownAccountError:
-        raise
-    except AccountError as error:
-        return str(error)
-    return None

@@ -4,20 +4,15 @@ Hard links share the bytes and use no space. The source may then delete its chec
 any effect on the fork.
 """
 
-import shutil
-from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 from service.as_owner.accounts import AccountError
-from service.as_owner.calls import OwnerCallError, OwnerCalls
-from service.as_owner.links import link_checkpoint
 from service.core.errors import ConflictError, InvalidRequestError, InvalidSpecError, NotFoundError
 from service.db.engine import Database
 from service.db.models import Job
 from service.jobs.dependencies import is_met
 from service.jobs.repository import JobRepository
+from service.run_files.files import RunFiles
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.problems import Problem, SpecError
 from trainyard.contract.spec.forks import (
@@ -114,48 +109,22 @@ def _require_remaining_steps(source: Job, source_spec: TrainingSpec, spec: Train
         raise InvalidRequestError(f"{message}; {_WEIGHTS_REMEDY}", param=field)
 
 
-@dataclass(frozen=True)
-class OriginLinks:
-    """Makes and removes the links of new jobs to the checkpoints from which they start."""
+def link_origin(files: RunFiles, origin: Origin, job_id: str, uid: int | None) -> None:
+    """Link the checkpoint from which a job starts into the run of the job. A repeated call starts again.
 
-    runs: Path
-    owners: OwnerCalls | None = None
-    """Set where jobs run as their owners."""
+    Args:
+        uid: The Unix account of the new job; None: the service's account.
 
-    def make(self, origin: Origin, job_id: str, uid: int | None) -> None:
-        """Link the checkpoint into the run of a new job. A repeated call starts again.
-
-        Args:
-            uid: The Unix account of the new job; None: the service's account.
-
-        Raises:
-            ConflictError: the checkpoint was removed, belongs to another account, or cannot be linked.
-        """
-        run = RunLayout(self.runs / job_id)
-        source = RunLayout(self.runs / origin.job_id).checkpoint(origin.step)
-        target = run.origin(origin.step)
-        try:
-            if uid is None or self.owners is None:
-                link_checkpoint(source.root, target.root)
-            else:
-                path = target.root.relative_to(run.root).as_posix()
-                self.owners.link(uid, self.runs, job_id, source.root.relative_to(self.runs).as_posix(), path)
-        except FileNotFoundError:
-            message = f"the checkpoint of step {source.step} has just been removed"
-            raise ConflictError(message, param=_PARAM, code="checkpoint_gone") from None
-        except (OSError, AccountError, OwnerCallError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            message = f"the checkpoint cannot be linked into the new run: {reason}"
-            raise ConflictError(message, param=_PARAM, code="cannot_link") from None
-
-    def remove(self, job_id: str, uid: int | None) -> None:
-        """Remove the links that were made for a job that was not accepted."""
-        run = RunLayout(self.runs / job_id)
-        if uid is not None and self.owners is not None:
-            # The maintenance task removes files that cannot be removed now.
-            with suppress(AccountError, OwnerCallError):
-                self.owners.remove(uid, self.runs, job_id, ["."])
-            return
-        shutil.rmtree(run.origins, ignore_errors=True)
-        if run.root.is_dir() and not any(run.root.iterdir()):
-            run.root.rmdir()
+    Raises:
+        ConflictError: the checkpoint was removed, belongs to another account, or cannot be linked.
+    """
+    source = RunLayout(files.runs / origin.job_id).checkpoint(origin.step)
+    try:
+        files.link(uid, job_id, source.root, RunLayout(files.runs / job_id).origin(origin.step).root)
+    except FileNotFoundError:
+        message = f"the checkpoint of step {source.step} has just been removed"
+        raise ConflictError(message, param=_PARAM, code="checkpoint_gone") from None
+    except (OSError, AccountError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        message = f"the checkpoint cannot be linked into the new run: {reason}"
+        raise ConflictError(message, param=_PARAM, code="cannot_link") from None

@@ -5,12 +5,10 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy.orm import Session
 
-from service.as_owner.calls import OwnerCalls
 from service.audit.log import set_audit_target
 from service.auth.principals import Principal
 from service.auth.unix_users import job_account
@@ -20,12 +18,13 @@ from service.core.settings import RunAs
 from service.db.engine import Database
 from service.db.models import Job
 from service.jobs.dependencies import DependencyRepository
-from service.jobs.forks import OriginLinks, find_origin
+from service.jobs.forks import find_origin, link_origin
 from service.jobs.idempotency import IdempotencyRepository
 from service.jobs.quota import NO_QUOTAS, UserQuotas, check_disk_quota, check_gpu_quota, check_queue_quota
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource
 from service.jobs.service import require_change
+from service.run_files.files import RunFiles
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
 from trainyard.contract.wire.launch import Origin
@@ -72,16 +71,12 @@ def submit(
     principal: Principal,
     request: SubmissionRequest,
     *,
-    runs: Path,
+    files: RunFiles,
     now: datetime,
     quotas: UserQuotas = NO_QUOTAS,
     run_as: RunAs = "service",
-    owners: OwnerCalls | None = None,
 ) -> SubmissionResult:
     """Make the job durable, once for each idempotency key.
-
-    Args:
-        owners: Set where jobs run as their owners.
 
     Raises:
         PermissionDeniedError: jobs run as their owners, and the user has no Unix account.
@@ -93,23 +88,23 @@ def submit(
     require_change(principal)
     check_gpu_quota(quotas, principal.role, request.spec)
     job_id = new_job_id(now)
-    run = RunLayout(runs / job_id)
+    run = RunLayout(files.runs / job_id)
     # A replayed request does not look up its checkpoint, which may be gone or no longer the newest.
     replays = _has_response(database, principal, request.idempotency_key, now)
     spec, origin = request.spec, None if replays else find_origin(database, request.spec, now)
-    result, links, uid = None, OriginLinks(runs, owners), None
+    result, uid = None, None
     if origin is not None:
         with database.read() as session:
             uid = job_account(session, principal.name, run_as)
     try:
         if origin is not None:
-            links.make(origin, job_id, uid)
+            link_origin(files, origin, job_id, uid)
             spec = spec.model_copy(update={"resume_from": f"{origin.job_id}:{origin.step}"})
         job = new_job(spec, principal, now, job_id=job_id, origin=origin)
         result = _store(database, principal, job, request, run, now, quotas, run_as)
     finally:
         if origin is not None and (result is None or result.replayed):
-            links.remove(job_id, uid)
+            files.remove_links(uid, job_id)
     return result
 
 

@@ -1,7 +1,6 @@
-"""Run directories on disk: measuring them, and removing them by way of a trash folder."""
+"""Run directories on disk: measuring them, and finding what is missing."""
 
 import os
-import secrets
 import shutil
 import stat
 from collections import Counter
@@ -19,26 +18,8 @@ MAX_MEASURED = 200_000
 number."""
 _MAX_DEPTH = 100
 """Levels of folders that are measured."""
-_TRASH = ".trash"
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 log = structlog.get_logger("maintenance")
-
-
-def discard(runs: Path, path: Path, name: str) -> None:
-    """Rename a path into the trash, then remove it there. A missing path counts as removed; after an interruption,
-    `empty_trash` continues.
-    """
-    trash = runs / _TRASH
-    trash.mkdir(mode=0o700, exist_ok=True)
-    if trash.lstat().st_uid != os.geteuid():
-        raise PermissionError(f"{trash} belongs to another account; an administrator must remove it")
-    target = trash / name
-    if os.path.lexists(path):
-        if os.path.lexists(target):
-            _remove(trash, name)
-        path.rename(target)
-    _remove(trash, name)
 
 
 def is_missing(files: UntrustedFiles, run: RunLayout) -> bool:
@@ -51,58 +32,6 @@ def is_missing(files: UntrustedFiles, run: RunLayout) -> bool:
     except OSError:
         return False
     return False
-
-
-def empty_trash(runs: Path) -> None:
-    """Finish the removals that an earlier service began."""
-    trash = runs / _TRASH
-    if trash.is_dir() and not trash.is_symlink() and trash.lstat().st_uid == os.geteuid():
-        for name in os.listdir(trash):
-            _remove(trash, name)
-
-
-def _remove(trash: Path, name: str) -> None:
-    """Remove an entry of the trash, of any depth; files that cannot be removed stay there.
-
-    Each folder is moved to the top of the trash first. `shutil.rmtree` recurses before Python 3.13, so a job's folder
-    of 1,000 levels would end the maintenance of all jobs.
-    """
-    top = os.open(trash, _FOLDER)
-    try:
-        names = [name]
-        while names:
-            names += _remove_files(top, names.pop())
-    finally:
-        os.close(top)
-
-
-def _remove_files(top: int, name: str) -> list[str]:
-    """Remove an entry of the folder `top`, and return the new names there of the folders that were in it."""
-    moved: list[str] = []
-    try:
-        folder = os.open(name, _FOLDER, dir_fd=top)
-    except OSError:
-        with suppress(OSError):
-            os.unlink(name, dir_fd=top)  # a link or a file
-        return moved
-    try:
-        with os.scandir(folder) as entries:
-            listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-        for entry_name, is_folder in listed:
-            with suppress(OSError):
-                if is_folder:
-                    new_name = secrets.token_hex(12)
-                    os.rename(entry_name, new_name, src_dir_fd=folder, dst_dir_fd=top)
-                    moved.append(new_name)
-                else:
-                    os.unlink(entry_name, dir_fd=folder)
-    except OSError:
-        pass  # what is left is removed by a later `empty_trash`
-    finally:
-        os.close(folder)
-    with suppress(OSError):
-        os.rmdir(name, dir_fd=top)
-    return moved
 
 
 def orphaned_forks(runs: Path, known: Container[str], before: float) -> list[str]:

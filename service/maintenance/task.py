@@ -20,7 +20,8 @@ from service.files.cleanup import remove_unused
 from service.jobs.repository import JobRepository
 from service.maintenance import disk
 from service.maintenance.repository import MaintenanceRepository
-from service.maintenance.run_removal import RunRemoval
+from service.run_files import trash
+from service.run_files.files import RunFiles
 from service.webhooks.repository import WebhookRepository
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.sizes import format_size
@@ -49,7 +50,7 @@ class MaintenanceTask:
     lease: LeaderLease
     settings: Settings
     clock: Clock
-    removal: RunRemoval
+    files: RunFiles
     flush_audit: Callable[[], object]
     """Writes the pending counts of refused requests into the audit log."""
     failpoint: Failpoint = no_failpoint
@@ -86,14 +87,14 @@ class MaintenanceTask:
     def _clean_up(self) -> None:
         """Finish the removals of an earlier service, and remove the links of forks that it never accepted."""
         runs = self.settings.runs
-        disk.empty_trash(runs)
+        trash.empty_trash(runs)
         with self.database.read() as session:
             job_ids = MaintenanceRepository(session).job_ids()
         for name in disk.orphaned_forks(runs, job_ids, time.time() - _ORPHAN_SECONDS):
             log.info("removing a fork that was never accepted", job=name)
             try:
                 uid = (runs / name).lstat().st_uid
-                self.removal.remove_run(name, None if uid == os.geteuid() else uid)
+                self.files.remove_run(None if uid == os.geteuid() else uid, name)
             except OSError as error:
                 log.warning("cannot remove a fork yet", job=name, error=str(error))
 
@@ -126,7 +127,7 @@ class MaintenanceTask:
         for pk, job_id, uid in deleted:
             self.failpoint("delete.before-files")
             try:
-                if not self.removal.remove_run(job_id, uid):
+                if not self.files.remove_run(uid, job_id):
                     continue
             except OSError as error:
                 log.warning("cannot remove a run directory yet", job=job_id, error=str(error))
@@ -148,7 +149,7 @@ class MaintenanceTask:
                 if not MaintenanceRepository(session).is_to_be_removed(checkpoint_id):
                     continue
             try:
-                self.removal.remove_checkpoint(job_id, uid, step, checkpoint_id)
+                self.files.remove_checkpoint(uid, job_id, step, checkpoint_id)
             except OSError as error:
                 log.warning("cannot remove a checkpoint yet", job=job_id, step=step, error=str(error))
                 continue

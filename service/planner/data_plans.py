@@ -3,18 +3,16 @@ rights that the job would have."""
 
 import json
 import os
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from tempfile import TemporaryDirectory
 
 from pydantic import ValidationError
 
 from service.as_owner.accounts import AccountError
-from service.as_owner.calls import OwnerCallError, OwnerCalls
 from service.core.errors import InvalidRequestError, TooManyRequestsError
 from service.core.settings import Settings
 from service.core.thread_slots import SlotsTakenError, ThreadSlots
+from service.run_files.files import RunFiles
 from service.scheduler.launch_document import source_tree
 from service.scheduler.launch_plan import inherited_environment
 from trainyard.contract.spec.text_data import TextData
@@ -35,7 +33,7 @@ class DataPlanner:
     """Reads the data of specs for their users: one request of each user at a time."""
 
     settings: Settings
-    owners: OwnerCalls | None
+    files: RunFiles
     slots: ThreadSlots = field(
         default_factory=lambda: ThreadSlots(
             each=1, total=_AT_ONCE, seconds=MAX_SECONDS + _START_AND_END_SECONDS, wait_seconds=2.0
@@ -79,19 +77,15 @@ class DataPlanner:
         limit = request.seconds + _START_AND_END_SECONDS
         text = request.model_dump_json()
         try:
-            if uid is None or self.owners is None:
-                output = _run(command, text, self._environment(None), limit)
-            else:
-                account_environment = self._environment(uid)
-                _, output, _ = self.owners.command(uid, command, account_environment, limit, text=text)
-        except subprocess.TimeoutExpired:
+            output = self.files.run(uid, command, self._environment(uid), limit, text)
+        except TimeoutError:
             raise _failed(f"the data was not read within {limit:g} seconds") from None
-        except (OSError, AccountError, OwnerCallError) as error:
+        except (OSError, AccountError) as error:
             raise _failed(str(error)) from None
         return _result(output)
 
     def _environment(self, uid: int | None) -> Mapping[str, str]:
-        account = self.owners.accounts.get(uid) if uid is not None and self.owners is not None else None
+        account = self.files.account(uid)
         inherited = inherited_environment(os.environ, listed=self.settings.job_environment, account=account)
         path = ":".join(map(str, source_tree()))
         # Accounts need no GPU, whose libraries would use more memory than is allowed.
@@ -103,22 +97,6 @@ class DataPlanner:
             "CUDA_VISIBLE_DEVICES": "",
             "TOKENIZERS_PARALLELISM": "false",
         }
-
-
-def _run(command: list[str], text: str, environment: Mapping[str, str], seconds: float) -> str:
-    with TemporaryDirectory(prefix="trainyard-data-", ignore_cleanup_errors=True) as folder:
-        done = subprocess.run(
-            command,
-            input=text.encode(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**environment, "TMPDIR": folder},
-            cwd=folder,
-            timeout=seconds,
-            start_new_session=True,
-            check=False,
-        )
-    return done.stdout.decode(errors="replace")
 
 
 def _result(output: str) -> DataAccounts:

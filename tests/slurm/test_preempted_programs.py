@@ -2,6 +2,7 @@
 
 import shlex
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -36,6 +37,8 @@ class Case(NamedTuple):
     needs: str = ""
     files: int = 0
     """How many files are in the folder of the checkpoint; 0: any number."""
+    in_repository: bool = False
+    """Whether the command is typed in the folder `exp` of a git repository, which has its modules in `src`."""
 
 
 HF = "python hf_trainer.py --max_steps 40 --logging_steps 1 --save_steps 10 --use_cpu --report_to tensorboard"
@@ -72,6 +75,21 @@ ROUNDS = (
         # Its curve may lack step 20: a preemption signals every process, which ends that of W&B too.
         Case("python loop.py --tracker wandb --out results", "results/rank0.pt"),
     ),
+    (
+        Case(
+            "PYTHONPATH=../src low_a=1 python -m loop --tracker mlflow --out run1",
+            "exp/run1/rank0.pt",
+            "loss",
+            keep=("run1",),
+            in_repository=True,
+        ),
+        Case(
+            "env -i GATE={gate} PYTHONPATH=../src python ../src/loop.py --tracker mlflow",
+            "exp/out/rank0.pt",
+            "loss",
+            in_repository=True,
+        ),
+    ),
 )
 
 
@@ -81,13 +99,18 @@ def client(slurm: SlurmLab, tmp_path: Path) -> Iterator[Client]:
         yield made
 
 
-@pytest.mark.parametrize("cases", ROUNDS, ids=["commands", "frameworks", "ranks", "others"])
+@pytest.mark.parametrize("cases", ROUNDS, ids=["commands", "frameworks", "ranks", "others", "repository"])
 def test_preempted_programs_go_on_from_their_output(
-    slurm: SlurmLab, client: Client, tmp_path: Path, cases: tuple[Case, ...]
+    slurm: SlurmLab, client: Client, tmp_path: Path, cases: tuple[Case, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = tmp_path / "gate"
     gate.touch()
     shutil.copytree(PROGRAMS, tmp_path / "code", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "repository" / "exp").mkdir(parents=True)
+    (tmp_path / "repository" / "exp" / "notes.txt").touch()
+    shutil.copytree(tmp_path / "code", tmp_path / "repository" / "src")
+    subprocess.run(["git", "-C", str(tmp_path / "repository"), "init", "-q"], check=True)
+    monkeypatch.chdir(tmp_path / "repository" / "exp")
     for case in cases:
         require_program(case.needs)
     jobs = {case: submit(client, case, tmp_path) for case in cases}
@@ -105,9 +128,9 @@ def test_preempted_programs_go_on_from_their_output(
 
 def submit(client: Client, case: Case, folder: Path) -> str:
     return run(
-        shlex.split(case.command),
+        shlex.split(case.command.replace("{gate}", str(folder / "gate"))),
         client=client,
-        code=folder / "code",
+        code=None if case.in_repository else folder / "code",
         gpus=case.gpus,
         keep=case.keep,
         resume_flag=case.resume_flag,

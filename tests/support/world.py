@@ -16,7 +16,6 @@ from service.core.failpoints import no_failpoint
 from service.db.leader_lease import LeaderLease
 from service.db.models import Token
 from service.main import make_searcher
-from service.maintenance.run_removal import RunRemoval
 from service.maintenance.task import MaintenanceTask
 from service.reconciler.reconciler import Reconciler
 from service.reconciler.submission.pool import SubmitPool
@@ -176,7 +175,7 @@ class World:
             lease=lease,
             metrics=app_state.metrics,
             pool=pool or SubmitPool(),
-            owners=app_state.owners,
+            files=app_state.run_files,
             failpoint=lambda label: app_state.failpoint(label),
         )
         return Reconciler(
@@ -227,9 +226,9 @@ class World:
         self.reconciler.lease.acquire(self.clock())
         app_state = self.app_state
         lease = self.reconciler.lease
-        removal = RunRemoval(self.settings.runs, app_state.owners)
+        files = app_state.run_files
         MaintenanceTask(
-            self.database, lease, self.settings, self.clock, removal, app_state.audit_log.flush, app_state.failpoint
+            self.database, lease, self.settings, self.clock, files, app_state.audit_log.flush, app_state.failpoint
         ).run_once()
 
     def search(self, times: int = 1) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Download, Page, expect
+from playwright.sync_api import Download, Page, Route, expect
 
 from service.web.assets import Assets
 from tests.support.browser import Visit
@@ -86,6 +86,23 @@ def job_page(visit: Visit, running_job: Any) -> Page:
 def test_names_with_markup_are_shown_literally(visit: Visit, job_page: Page) -> None:
     shown = job_page.evaluate(DRAW, [Assets().url("chart.js"), NAMES])
     assert shown == {"texts": NAMES, "links": 0}
+
+
+def test_a_chart_without_points_shows_the_reason(visit: Visit, saved_job: str) -> None:
+    """Points that are being read, that cannot be read, and that do not exist, are three texts."""
+    page, requests = visit.page, list[Route]()
+    page.route("**/v1/jobs/*/metrics?*", lambda route: requests.append(route))
+    visit.go(f"/jobs/{saved_job}")
+    absence = page.locator("#charts .placeholder").first
+    expect(absence).to_have_text("Loading…")
+    requests.pop(0).fulfill(status=500, json={"error": {"code": "internal_error", "message": "no"}})
+    expect(absence).to_have_text("The points could not be read")
+    page.unroute("**/v1/jobs/*/metrics?*")
+    empty = {"object": "metrics", "series": [], "next_after": 0}
+    page.route("**/v1/jobs/*/metrics?*", lambda route: route.fulfill(json=empty))
+    page.reload()
+    expect(absence).to_have_text("No points")
+    visit.ignore_errors("500")
 
 
 @pytest.mark.parametrize("log", [False, True])

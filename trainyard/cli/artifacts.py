@@ -45,7 +45,7 @@ def artifacts(
     work = f"{job.run_directory}/work on the nodes; `trainyard run --keep PATH` makes them artifacts"
     empty = "no artifacts"
     if task_kind(job.spec["task"]).runs_program:
-        empty += f"; other files of the program are in {work}"
+        empty += f"; other files of the program, if any, are in {work}"
     print_list(listed, ("PATH", "SIZE", "WRITTEN"), _artifact_row, as_json=as_json, empty_message=empty)
 
 

@@ -14,7 +14,7 @@ from trainyard.cli.errors import FAILED, INTERRUPTED, UsageError, print_note, us
 from trainyard.cli.logs import Follower, LogPosition
 from trainyard.cli.output import LogPrinter, format_metric, print_error, print_json, print_text
 from trainyard.cli.plots import sparkline
-from trainyard.cli.run_problems import named_by_options
+from trainyard.cli.run_problems import named_by_options, with_options
 from trainyard.cli.watch import print_outcome
 from trainyard.client import Client
 from trainyard.client.left_out import missing_file_hint
@@ -183,7 +183,7 @@ def follow_program(
         print_json(job)
     else:
         print_curves(client.metrics(job.id, max_points=_CURVE_POINTS))
-    code = 0 if job.status == "succeeded" else print_outcome(job, as_json=as_json)
+    code = 0 if job.status == "succeeded" else print_outcome(with_options(job), as_json=as_json)
     if program and job.error and not as_json:
         text = f"{job.error.message}\n{job.error.traceback[-_TRACEBACK_CHARS:]}" if is_missing(job) else ""
         if hint := missing_file_hint(text, program.folder, program.archive.names):

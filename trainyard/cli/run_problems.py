@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from trainyard.client.errors import InvalidRequestError
 from trainyard.client.program_spec import ProgramOptions
 from trainyard.contract.problems import Problem, SpecError
+from trainyard.contract.wire.jobs import JobResource
 
 _OPTIONS = {
     "gpus": "--gpus",
@@ -41,6 +42,7 @@ _OF_THE_COMMAND = frozenset({"argv", "code", "command", "launch", "task", "envir
 
 
 _FIELD = re.compile(r"`([a-z_.]+)`")
+_FIELD_OF_LAUNCHER = re.compile(r"\b((?:environment|resources|restart)\.[a-z_]+)(?:\.[a-z_]+)?\b")
 
 
 @contextmanager
@@ -75,6 +77,23 @@ def option_of(field: str, options: ProgramOptions) -> str:
             shown = [values[index]] if values and index is not None and index < len(values) else below
             return " ".join([option, *(shown if above == "environment.variables" or values else ())])
     return field
+
+
+def with_options(job: JobResource) -> JobResource:
+    """Return a job that the launcher has refused, with the fields in its messages as options.
+
+    Errors of the program, which have a rank, stay as they are.
+    """
+    error = job.error
+    if error is None or error.rank is not None:
+        return job
+    hint = error.hint and _with_options(error.hint)
+    error = error.model_copy(update={"message": _with_options(error.message), "hint": hint})
+    return job.model_copy(update={"error": error, "status_message": _with_options(job.status_message)})
+
+
+def _with_options(text: str) -> str:
+    return _FIELD_OF_LAUNCHER.sub(lambda match: _OPTIONS.get(match[0]) or _OPTIONS.get(match[1]) or match[0], text)
 
 
 def _translated(problem: Problem, options: ProgramOptions) -> Problem:

@@ -5,7 +5,7 @@ unchanged. A command that would start other processes than are allocated is refu
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -14,7 +14,7 @@ import yaml
 
 from trainyard.client.errors import InvalidRequestError
 from trainyard.client.program_launchers import LAUNCHER_NAMES, read_launcher
-from trainyard.client.program_notebooks import NOTEBOOK
+from trainyard.client.program_notebooks import NBCONVERT, NOTEBOOK, executed_notebook, executes_notebook
 from trainyard.client.program_python import PYTHON_NAME
 from trainyard.client.program_refusals import refuse_other_start, refuse_shell_text
 from trainyard.client.program_wrappers import program_position
@@ -98,14 +98,18 @@ def with_variables(program: Program, variables: Mapping[str, str]) -> Program:
     Raises:
         InvalidRequestError: the scheduler, the launcher or the service sets a variable; the message names the option.
     """
-    for name in variables:
-        if reason := option_instead(name):
-            raise InvalidRequestError(f"{name} {reason}")
+    _refuse_reserved(variables)
     own = {name: value for name, value in variables.items() if _fits_spec(name, value)}
     if other := [f"{name}={value}" for name, value in variables.items() if name not in own]:
         argv = program.argv if program.is_command else ("python", *program.argv)
         program = replace(program, argv=("env", *other, *argv), is_command=True)
     return replace(program, variables={**program.variables, **own})
+
+
+def _refuse_reserved(names: Iterable[str]) -> None:
+    for name in names:
+        if reason := option_instead(name):
+            raise InvalidRequestError(f"{name} {reason}")
 
 
 def _fits_spec(name: str, value: str) -> bool:
@@ -145,15 +149,21 @@ def _wrapped(wrapper: Sequence[str], inner: list[str]) -> Program:
 def _without_settings(wrapper: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Return a wrapper without the variables that it sets, and the variables, if it is an `env` with other options."""
     parts = [*wrapper]
-    if PurePosixPath(parts[0]).name != "env" or not {"-", "-i", "--ignore-environment", "-S"}.isdisjoint(parts):
+    if PurePosixPath(parts[0]).name != "env":
         return parts, {}
     settings = [part for part in parts[1:] if _ASSIGNMENT.fullmatch(part)]
+    if not {"-", "-i", "--ignore-environment", "-S"}.isdisjoint(parts):
+        # The order counts. Those after `-i` are set when the program starts.
+        _refuse_reserved(part.split("=", 1)[0] for part in settings)
+        return parts, {}
     return [part for part in parts if part not in settings], dict(part.split("=", 1) for part in settings)
 
 
 def _resolve(parts: list[str]) -> Program:
     if position := program_position(parts):
         return _wrapped(parts[:position], parts[position:])
+    if executes_notebook(parts):
+        return Program(("python", "-c", NBCONVERT, *parts), is_command=True, per="job")
     name = PurePosixPath(parts[0]).name
     if PYTHON_NAME.fullmatch(name):
         return _python_program(parts)
@@ -249,6 +259,8 @@ def started_file(argv: Sequence[str]) -> str | None:
     """Return the file that a text of ours starts; None for another command and for a module."""
     if NOTEBOOK in argv[2:3]:
         return argv[3]
+    if NBCONVERT in argv[2:3]:
+        return executed_notebook(argv[3:])
     return argv[4] if argv[0] == "sh" and argv[2:3] and argv[2] in _RANKED_FILES else None
 
 

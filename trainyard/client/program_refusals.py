@@ -9,7 +9,10 @@ from trainyard.client.errors import InvalidRequestError
 from trainyard.client.program_python import PYTHON_NAME
 
 _SHELL_TEXT = re.compile(r"[\s;|&<>$`]")
-_OPERATOR = re.compile(r"\d*(>>?|<<?<?|<>)(&\d*-?)?|&>>?|\|\|?|\|&|&&?|;;?")
+_OPERATOR = re.compile(
+    r"\d*(>>?|<<?<?|<>)(&\d*-?)?|&>>?|\|\|?|\|&|&&?|;;?"
+    r"|(\d*|&)(>>?\|?|<)[A-Za-z_./~][\w./~{}+:@%,-]*"  # a redirection with its file, not `<s>` or `>=1.0`
+)
 SHELLS = frozenset({"sh", "bash", "zsh", "dash", "ksh", "fish"})
 _PARTS_OF_SHELLS = frozenset({"cd", "source", ".", "export", "alias", "time", "set", "ulimit", "trap", "eval", "exec"})
 _REASONS = {

@@ -15,7 +15,7 @@ from trainyard.client.git_source import GitSource
 from trainyard.client.left_out import program_path, relative_entries
 from trainyard.client.program_command import Per, Program, parse_command, with_config, with_variables
 from trainyard.client.program_files import module_note, named_program, require_files
-from trainyard.client.program_notebooks import output_notebook
+from trainyard.client.program_notebooks import output_notebooks
 from trainyard.client.program_python import ProgramPython
 from trainyard.client.program_wrappers import program_position
 from trainyard.contract.base import MAX_DISPLAY_NAME
@@ -97,7 +97,7 @@ def program_spec(
     }
     if options.per:
         program = replace(program, per=options.per)
-    keep = [*options.keep, *filter(None, [output_notebook(program.argv)])]
+    keep = [*options.keep, *output_notebooks(program.argv)]
     size = _size(program, options.gpus, options.nodes)
     return _without_empty(
         {

@@ -34,8 +34,9 @@ _WITH_DIGITS = re.compile(r"\w*\d\w*")
 _SIGNATURE_LINES = 8
 _ABORTED = "terminate called without an active exception"
 """Message of gloo's threads if they still run while the process ends with an error. It is not the cause."""
-_FINAL_CODES = (2, 126, 127)
-"""Exit codes of argparse, of a Python that cannot open the program, and of a shell that cannot start a program."""
+_FINAL_CODES = (2, 124, 126, 127)
+"""Exit codes of argparse, of a Python that cannot open the program, of `timeout` whose time is over, and of a shell
+that cannot start a program."""
 
 _TRANSIENT_TYPES = frozenset(
     {

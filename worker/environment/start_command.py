@@ -7,6 +7,13 @@ import re
 import sys
 
 PYTHON_NAME = re.compile(r"python(3(\.\d+)?)?")
+CLEARING = ("-", "-i", "--ignore-environment")
+"""Options of `env`."""
+_OF_LAUNCHER = re.compile(
+    r"(TRAINYARD|TORCHELASTIC|MASTER|ROLE|MLFLOW|WANDB)_.*|((LOCAL|GROUP)_)?(RANK|WORLD_SIZE)|.*_VISIBLE_DEVICES"
+    r"|no_proxy|NO_PROXY|PYTHONUNBUFFERED|TMPDIR"
+)
+"""Variables of the job: its folders, its ranks, its GPUs and its trackers."""
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 """Exit codes of a shell."""
 
@@ -37,28 +44,48 @@ def main(command: list[str]) -> None:
 
 
 def without_variables(command: list[str]) -> list[str]:
-    """Return the command without `env` and the variables before it. An `env` with options stays."""
+    """Return the command without each `env` before it and its variables. `env` with other options than `-i` stays."""
     if os.path.basename(command[0]) != "env":
         return command
     rest = command[1:]
+    while rest and rest[0] in CLEARING:
+        rest = rest[1:]
     while rest and rest[0].find("=") > 0:
         rest = rest[1:]
-    return command if not rest or rest[0].startswith("-") else rest
+    return command if not rest or rest[0].startswith("-") else without_variables(rest)
 
 
 def set_variables(command: list[str]) -> list[str]:
     """Set the variables that `env` would set, and return the rest of the command.
 
-    PYTHONPATH keeps the folder of the launcher as its first entry, since the program's hook is there.
+    PYTHONPATH keeps the folder of the launcher as its first entry, since the program's hook is there. `env -i` leaves
+    what the launcher has set.
     """
     rest = without_variables(command)
-    for name, _, value in (word.partition("=") for word in command[1 : len(command) - len(rest)]):
-        if name == "PYTHONPATH":
-            first, *others = os.environ.get(name, "").split(os.pathsep)
-            own = [os.path.abspath(entry) for entry in value.split(os.pathsep)] if value else []
-            value = os.pathsep.join(filter(None, [first, *own, *others]))
-        os.environ[name] = value
+    for word in command[: len(command) - len(rest)]:
+        name, equals, value = word.partition("=")
+        if word in CLEARING:
+            _clear()
+        elif equals:
+            _set(name, value)
     return rest
+
+
+def _set(name: str, value: str) -> None:
+    if name == "PYTHONPATH":
+        first, *others = os.environ.get(name, "").split(os.pathsep)
+        own = [os.path.abspath(entry) for entry in value.split(os.pathsep)] if value else []
+        value = os.pathsep.join(filter(None, [first, *own, *others]))
+    os.environ[name] = value
+
+
+def _clear() -> None:
+    """Remove the variables that a shell would have, too."""
+    hook = os.environ.get("PYTHONPATH", "").split(os.pathsep)[0]
+    for name in [name for name in os.environ if not _OF_LAUNCHER.fullmatch(name)]:
+        del os.environ[name]
+    if hook:
+        os.environ["PYTHONPATH"] = hook
 
 
 if __name__ == "__main__":

@@ -17,10 +17,10 @@ END_SECONDS = 8.0
 _SAVES_ON = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """A program that can save at a stop request catches one of these signals, or calls `should_stop`."""
 
-_FORWARDERS = frozenset(
-    {"uv", "pixi", "mamba", "micromamba", "timeout", "nsys", "perf", "mpirun", "mpiexec", "orterun"}
+_STARTERS = frozenset(
+    {"uv", "pixi", "mamba", "micromamba", "timeout", "nsys", "perf", "mpirun", "mpiexec", "orterun", "make", "gmake"}
 )
-"""Programs that catch signals only to forward them to their children."""
+"""Programs that start others, and catch signals to forward them or, as make, for their messages. They save nothing."""
 
 
 class ProgramStop:
@@ -135,7 +135,7 @@ class ProgramStop:
             rank
             for rank in ranks
             if any(processes.catches(rank, number) for number in expected)
-            and not (self._runs_command and processes.name_of(rank) in _FORWARDERS)
+            and not (self._runs_command and processes.name_of(rank) in _STARTERS)
         }
 
     def _saves(self, ranks: Sequence[int]) -> bool:

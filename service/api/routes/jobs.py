@@ -106,11 +106,10 @@ async def submit_job(
             app_state.database,
             user,
             submission,
-            runs=settings.runs,
+            files=app_state.run_files,
             now=now,
             quotas=app_state.quotas,
             run_as=settings.run_as,
-            owners=app_state.owners,
         )
 
     result = await run_in_thread_slot(accept)

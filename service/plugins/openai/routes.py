@@ -81,11 +81,10 @@ def _submit(app_state: AppState, user: Principal, request: SubmissionRequest) ->
         app_state.database,
         user,
         request,
-        runs=settings.runs,
+        files=app_state.run_files,
         now=app_state.clock(),
         quotas=app_state.quotas,
         run_as=settings.run_as,
-        owners=app_state.owners,
     )
     return str(result.response["id"])
 

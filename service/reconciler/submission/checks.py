@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
-from service.as_owner.accounts import Accounts, UnknownAccountError, account_problem
+from service.as_owner.accounts import UnknownAccountError
 from service.cluster.repository import ClusterRepository
 from service.core.clock import Clock
 from service.core.errors import InvalidSpecError
@@ -19,6 +19,7 @@ from service.jobs.submission import PREFLIGHT_OVERRIDDEN
 from service.planner.service import Planner
 from service.reconciler.site_events import ended_by_site, wait_after
 from service.reconciler.submission.attempts import full_disks, newest_step
+from service.run_files.files import RunFiles
 from service.scheduler.launch_document import MSG_UNKNOWN_ACCELERATOR
 from service.specs.acceptance import AcceptedSpec, SpecAcceptance
 from service.specs.preflight import unavailable_resources
@@ -80,8 +81,7 @@ class SubmissionChecks:
     clock: Clock
     acceptance: SpecAcceptance
     planner: Planner
-    accounts: Accounts | None = None
-    """Set where jobs run as their owners."""
+    files: RunFiles
     _unknown_since: dict[int, datetime] = field(default_factory=dict)
     """When the name service first did not know an account, by uid."""
 
@@ -119,7 +119,7 @@ class SubmissionChecks:
     def _check_account(self, job: Job, accepted: AcceptedSpec, now: datetime) -> CheckedJob | None:
         """Return the result for a job that cannot run as its account, or not yet."""
         try:
-            problem = account_problem(job.unix_uid, self.accounts)
+            problem = self.files.problem(job.unix_uid)
         except UnknownAccountError as error:
             # A name service that does not answer looks like a name service without the account.
             since = self._unknown_since.setdefault(error.uid, now)

@@ -11,8 +11,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-from service.as_owner.accounts import AccountError, UnknownAccountError, account_problem
-from service.as_owner.calls import OwnerCallError, OwnerCalls
+from service.as_owner.accounts import AccountError, UnknownAccountError
 from service.auth.tokens import hash_token, new_worker_token
 from service.cluster.repository import ClusterRepository
 from service.core.clock import Clock
@@ -24,27 +23,18 @@ from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
 from service.reconciler.submission.pool import NotSubmitted, Superseded
+from service.run_files.files import AttemptFiles, RunFiles
 from service.scheduler.backends import Backend
 from service.scheduler.base import LaunchPlan, Rejected
 from service.scheduler.launch_document import launch_document
 from service.scheduler.launch_plan import inherited_environment, plan_launch
 from service.specs.acceptance import AcceptedSpec, SpecAcceptance
-from trainyard.contract.layout import RunLayout, write_atomic
+from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.stored_spec import parse_stored_spec
 from trainyard.contract.spec.training_spec import dump_spec
 from trainyard.contract.wire.launch import CurrentAttempt, LaunchDocument, Origin
 
 _TOKEN_MODE = 0o600
-
-
-@dataclass(frozen=True)
-class AttemptFiles:
-    """Folders and files in the order in which they are made, by paths relative to the run folder."""
-
-    folder_mode: int
-    folders: tuple[str, ...]
-    files: tuple[tuple[str, int, str], ...]
-    """Path, mode and content of each file."""
 
 
 def attempt_files(folder_name: str, document: LaunchDocument, token: str, created_by: str) -> AttemptFiles:
@@ -63,18 +53,6 @@ def attempt_files(folder_name: str, document: LaunchDocument, token: str, create
     folders = (folder.root.parent, folder.root, folder.logs, folder.spool, folder.errors, folder.submitit)
     named = tuple((str(path), permissions, content) for path, permissions, content in files)
     return AttemptFiles(0o777 & ~document.umask, tuple(map(str, folders)), named)
-
-
-def write_files(root: Path, files: AttemptFiles) -> None:
-    """Write the files of an attempt into the run folder, which is made if it does not exist.
-
-    Raises:
-        OSError: the run folder cannot be written.
-    """
-    for folder in ("", *files.folders):
-        (root / folder).mkdir(mode=files.folder_mode, parents=True, exist_ok=True)
-    for path, mode, content in files.files:
-        write_atomic(root / path, content, mode=mode)
 
 
 def _json(data: object) -> str:
@@ -96,10 +74,9 @@ class Preparation:
     acceptance: SpecAcceptance
     lease: LeaderLease
     backend: Backend
+    files: RunFiles
     search_path: Sequence[Path] = ()
     failpoint: Failpoint = no_failpoint
-    owners: OwnerCalls | None = None
-    """Set where jobs run as their owners."""
 
     def prepare(
         self,
@@ -122,10 +99,9 @@ class Preparation:
         token = new_worker_token(attempt_id)
         try:
             job, attempt, accepted = self._load(job_id, attempt_id, accepted)
-            if (problem := account_problem(job.unix_uid, self.owners.accounts if self.owners else None)) is not None:
+            if (problem := self.files.problem(job.unix_uid)) is not None:
                 return Rejected(problem)
-            run = RunLayout(self.settings.runs / job.id)
-            folder = run.attempt(attempt.folder_name)
+            folder = RunLayout(self.settings.runs / job.id).attempt(attempt.folder_name)
             document = self._document(job, attempt, accepted)
             plan = replace(self._plan(document, folder.root, job.unix_uid), submission=hash_token(token))
             self.failpoint("prepare.before-announcement")
@@ -134,7 +110,8 @@ class Preparation:
             if not announce(expected, announced + call_timeout):
                 return Superseded()
             self.failpoint("prepare.after-announcement")
-            self._write(run, attempt_files(attempt.folder_name, document, token, job.created_by), job.unix_uid)
+            files = attempt_files(attempt.folder_name, document, token, job.created_by)
+            self.files.write(job.unix_uid, job.id, files)
             self.failpoint("prepare.after-files")
             while self.clock() - announced > _ANNOUNCEMENT_LIFETIME:
                 expected, announced = announced + call_timeout, self.clock()
@@ -146,7 +123,7 @@ class Preparation:
             return Rejected(str(error))
         except LeaseLostError:
             return Superseded()
-        except (OSError, OwnerCallError) as error:
+        except OSError as error:
             return NotSubmitted(f"the run directory cannot be written: {error}")
         except UnavailableError as error:
             return NotSubmitted(error.message)
@@ -178,18 +155,14 @@ class Preparation:
             self.failpoint("prepare.before-commit")
         return True
 
-    def _write(self, run: RunLayout, files: AttemptFiles, uid: int | None) -> None:
-        if uid is None:
-            write_files(run.root, files)
-        elif self.owners is not None:
-            self.owners.write(uid, run.root.parent, run.root.name, folders=files.folders, files=files.files)
-
     def _plan(self, document: LaunchDocument, folder: Path, uid: int | None) -> LaunchPlan:
         authorities = self.settings.worker_ca_file
         given = {"SSL_CERT_FILE": str(authorities)} if authorities else {}
-        account = self.owners.accounts.get(uid) if uid is not None and self.owners is not None else None
         environment = inherited_environment(
-            os.environ, machine=self.backend.inherited, listed=self.settings.job_environment, account=account
+            os.environ,
+            machine=self.backend.inherited,
+            listed=self.settings.job_environment,
+            account=self.files.account(uid),
         )
         plan = plan_launch(
             document,

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import structlog
 
-from service.as_owner.calls import OwnerCalls
 from service.core.clock import Clock
 from service.core.errors import LeaseLostError, UnavailableError
 from service.core.failpoints import Failpoint, no_failpoint
@@ -34,6 +33,7 @@ from service.reconciler.submission.outcomes import OutcomeRecorder, refusal_grou
 from service.reconciler.submission.pool import NotSubmitted, Outcome, SubmitPool, SubmitResult, Superseded
 from service.reconciler.submission.prepare import Preparation
 from service.reconciler.submission.user_time import UserTimeBudget
+from service.run_files.files import RunFiles
 from service.scheduler.backends import BACKENDS, AbsencePolicy
 from service.scheduler.base import (
     Accepted,
@@ -68,14 +68,13 @@ class Submitter:
     planner: Planner
     scheduler: Scheduler
     lease: LeaderLease
+    files: RunFiles
     metrics: ServiceMetrics = field(default_factory=ServiceMetrics)
     pool: SubmitPool = field(default_factory=SubmitPool)
     turns: UserTimeBudget = field(default_factory=UserTimeBudget)
     search_path: Sequence[Path] = ()
     """Where the job's Python finds our packages if they are not installed."""
     failpoint: Failpoint = no_failpoint
-    owners: OwnerCalls | None = None
-    """Set where jobs run as their owners."""
 
     may_have_withdrawn: bool = True
     """Whether attempts may have ended without an answer of the scheduler, which may have received them."""
@@ -93,7 +92,7 @@ class Submitter:
             self.clock,
             self.acceptance,
             self.planner,
-            accounts=self.owners.accounts if self.owners else None,
+            self.files,
         )
         self._preparation = Preparation(
             self.database,
@@ -101,10 +100,10 @@ class Submitter:
             self.clock,
             self.acceptance,
             self.lease,
-            backend=BACKENDS[self.scheduler.name],
+            BACKENDS[self.scheduler.name],
+            self.files,
             search_path=self.search_path,
             failpoint=self.failpoint,
-            owners=self.owners,
         )
 
     @property

@@ -12,6 +12,7 @@ import { make, setText } from "./page.js";
 
 const DRAW_INTERVAL = 150; // milliseconds from the second drawing on, extended after a slow one
 export const PINNED = "Pinned";
+export const LOADING = "Loading…"; // in a chart whose points are being read
 const MAX_LEGEND = 6; // names below a chart; of more curves, the table beside the pointer has those near it
 /** @type {[string, (chart: Chart, title: string) => void][]} */
 const EXPORTS = [
@@ -23,7 +24,7 @@ const EXPORTS = [
 export class ChartGrid {
   /**
    * `source` has `charts()`, the definitions in their order (chart_list.js); `curvesOf(chart)`, curves as `Chart` draws them
-   * with a `key`, or null if they are not loaded; `marks()`; `subject()`, with which the names of
+   * with a `key`, or null if they are not loaded; `absenceOf(chart)`, why there are none; `marks()`; `subject()`, with which the names of
    * exported files begin; and `newestOf(chart, curves)`, a text. `onRange` is called when
    * the range has changed; `isOpen(name, before)` tells whether a section is open at first, after so many charts of others.
    *
@@ -187,7 +188,7 @@ export class ChartGrid {
     const frame = make(
       "div",
       { class: "frame", role: "img", "aria-label": title },
-      make("span", { class: "placeholder", text: "No points yet" }),
+      make("span", { class: "placeholder", text: LOADING }),
     );
     const output = make("output");
     const scale = make("small");
@@ -379,9 +380,13 @@ export class ChartGrid {
   }
 
   /** @param {Panel} panel */
-  draw({ definition, chart, output, scale, legend }) {
+  draw({ definition, frame, chart, output, scale, legend }) {
     const curves = this.source.curvesOf(definition);
-    if (!curves?.some(({ x }) => x.length)) return;
+    if (!curves?.some(({ x }) => x.length)) {
+      const placeholder = frame.querySelector(".placeholder");
+      if (placeholder) setText(placeholder, this.source.absenceOf(definition));
+      return;
+    }
     const { axis, clip, range, weight, logX } = this.view;
     const log = this.view.log || this.view.logs.includes(definition.id);
     chart.show(

@@ -1,12 +1,13 @@
 // The charts of a job's page: the curves of its metrics over steps, epochs, tokens or time, and its marks.
 
 import { chartsOf, COMBINED, combinedCharts, includes } from "./chart_list.js";
-import { ChartGrid, PINNED } from "./chart_grid.js";
+import { ChartGrid, LOADING, PINNED } from "./chart_grid.js";
 import { nearestPoint } from "./chart_axes.js";
 import { readView } from "./chart_view.js";
 import { colour, curveColour } from "./colours.js";
 import { CurveStore } from "./curves.js";
 import { number } from "./format.js";
+import { TERMINAL } from "./job_status.js";
 import { byId } from "./page.js";
 import { atSteps, isSystem, SYSTEM, systemName } from "./system_charts.js";
 
@@ -48,7 +49,9 @@ export class Charts {
 
   /** @param {Job} job */
   setJob(job) {
+    const hasEnded = TERMINAL.has(job.status) && !TERMINAL.has(this.job.status);
     this.job = job;
+    if (hasEnded) this.redraw(); // charts without points expect none any more
   }
 
   /** Add charts for the metrics of the store that no chart shows yet. */
@@ -146,6 +149,15 @@ export class Charts {
       series = [["train/loss", this.preview]];
     const slowest = series.length > MANY ? slowestKey(series) : null;
     return series.flatMap(([key, one], n) => this.curve(chart, key, one, n, slowest) ?? []);
+  }
+
+  /** @param {ChartDefinition} chart */
+  absenceOf(chart) {
+    if (!this.store.complete) return LOADING;
+    if (!this.store.isRead) return "The points could not be read";
+    if (this.seriesOf(chart).some(([, { steps }]) => steps.length)) return "No points on this axis";
+    if (this.zoomed) return "No points in this range";
+    return TERMINAL.has(this.job.status) ? "No points" : "No points yet";
   }
 
   /**

@@ -310,7 +310,7 @@ function show(keys) {
   setText(
     byId("chart-note"),
     missing === runs.length
-      ? "No points of this metric yet."
+      ? curves.absenceOf({ keys: [view.key] })
       : missing
         ? `${missing} of ${runs.length} runs ${missing === 1 ? "has" : "have"} not logged this metric`
         : Math.max(...sizes) === 1

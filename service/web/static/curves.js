@@ -23,6 +23,7 @@ export class CurveStore {
     this.execution = execution;
     this.resumedFrom = resumedFrom ?? UNKNOWN_STEP;
     this.truncated = false;
+    this.isRead = false; // whether the API has ever answered
     this.complete = false; // until the API has answered, the points of the stream are curves without a beginning
   }
 
@@ -43,7 +44,7 @@ export class CurveStore {
       this.series.set(key, loaded);
       this.truncated ||= truncated;
     }
-    this.complete = true;
+    this.isRead = this.complete = true;
     return this;
   }
 

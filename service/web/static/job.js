@@ -128,6 +128,7 @@ const readNewEvents = throttled(() => history.loadNew());
 const readCurves = throttled(async () => {
   await store.load().finally(() => {
     store.complete = true;
+    charts.redraw();
   });
   charts.showLoaded();
   showJob(job, store.series);

@@ -72,16 +72,6 @@ export class JobList {
     this.changed();
   }
 
-  /** Show no jobs. */
-  clear() {
-    this.generation += 1;
-    this.jobs.clear();
-    this.order = [];
-    this.hasMore = false;
-    this.lastId = null;
-    this.changed();
-  }
-
   /** Read one more page; nothing if there is none, or one is being read. */
   more() {
     if (!this.hasMore || this.loading) return this.loading;

@@ -117,6 +117,7 @@ async function reload() {
   try {
     await jobs.reload();
     box.showError(null);
+    showEdited();
     if (view.group) await loadForGroups();
   } catch (error) {
     if (error.param !== "where") toastError(error);
@@ -125,14 +126,15 @@ async function reload() {
 }
 
 /**
- * Say what is wrong with the query, and show no jobs: those of the former one need not match.
+ * Say what is wrong with the query. The rows are those of the former one, which need not match.
  *
  * @param {string} message
  */
 function refuse(message) {
   isRefused = true;
   box.showError(message);
-  jobs.clear();
+  show();
+  showEdited();
 }
 
 async function loadForGroups() {
@@ -142,7 +144,7 @@ async function loadForGroups() {
 let failed = false; // drawing the end of the table loads more, which stops when the service does not answer
 
 function loadMore() {
-  if (failed || !jobs.hasMore) return;
+  if (failed || isRefused || !jobs.hasMore) return;
   Promise.resolve(jobs.more()).catch((error) => {
     failed = true;
     toastError(error);
@@ -199,9 +201,9 @@ function showEvaluation() {
   showColumns();
 }
 
-/** While the text of the query is not applied, the rows are those of the former one. */
+/** While the text of the query is not applied, or has an error, the rows are those of the former one. */
 function showEdited() {
-  byId("table-frame").classList.toggle("former", !box.isApplied);
+  byId("table-frame").classList.toggle("former", !box.isApplied || isRefused);
   setText(byId("loaded"), loadedText());
 }
 
@@ -217,7 +219,7 @@ function showValues() {
 
 function loadedText() {
   if (!box.isApplied) return "Enter applies the query";
-  if (isRefused) return "";
+  if (isRefused) return jobs.order.length ? "The query has an error; these are the jobs of the former query" : "";
   const size = jobs.order.length;
   const text = `${count(size)} ${size === 1 ? "job" : "jobs"}${jobs.hasMore ? " loaded" : ""}`;
   return view.group ? `${text} in ${count(groups.size)} ${groups.size === 1 ? "group" : "groups"}` : text;

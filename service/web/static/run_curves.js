@@ -4,6 +4,7 @@ import { call, query } from "./api.js";
 import { chartOf, combinedCharts } from "./chart_list.js";
 import { colour, curveColour } from "./colours.js";
 import { asNumber, number } from "./format.js";
+import { LOADING } from "./chart_grid.js";
 import { RESTING } from "./job_status.js";
 
 const RUNS_PER_REQUEST = 20; // the limit of the API
@@ -17,7 +18,7 @@ const API_AXES = { step: "", seconds: "time", tokens: "tokens" };
 
 export class RunCurves {
   /**
-   * `runs` are `{ id, name, status, tokens }`, `tokens` telling whether a run has counted any. `view` has the axis and `key`, the selected metric; `loaded(keys)` is called when curves have arrived, `failed(error)`
+   * `runs` are `{ id, name, status, tokens }`, `tokens` telling whether a run has counted any. `view` has the axis and `key`, the selected metric; `loaded(keys)` is called when curves have arrived or were refused, `failed(error)`
    * when the service has refused some.
    *
    * @param {Pick<Run, "id" | "name" | "status" | "tokens">[]} runs
@@ -120,6 +121,7 @@ export class RunCurves {
     } catch (error) {
       this.refused.add(name);
       if (axis === this.view.axis) this.failed(error);
+      this.loaded([key]);
       return;
     } finally {
       this.reading.delete(name);
@@ -150,6 +152,14 @@ export class RunCurves {
     for (const key of chart.keys) this.load(key);
     if (chart.keys.some((key) => !this.curves.has(this.name(key)))) return null;
     return chart.keys.flatMap((key) => this.runs.flatMap((run, n) => this.curve(chart, key, run, n) ?? []));
+  }
+
+  /** @param {Pick<ChartDefinition, "keys">} chart */
+  absenceOf({ keys }) {
+    const names = keys.map((key) => this.name(key));
+    if (names.some((name) => this.refused.has(name))) return "The points could not be read";
+    if (names.some((name) => !this.curves.has(name))) return LOADING;
+    return this.runs.every((run) => RESTING.has(run.status)) ? "No points" : "No points yet";
   }
 
   /**

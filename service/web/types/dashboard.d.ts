@@ -86,6 +86,8 @@ interface ChartSource {
   charts(): ChartDefinition[];
   /** null if the curves are not loaded. */
   curvesOf(chart: ChartDefinition): Curve[] | null;
+  /** Why a chart has no points: they are being read, could not be read, or do not exist. */
+  absenceOf(chart: ChartDefinition): string;
   marks(): Mark[];
   /** The beginning of the names of exported files. */
   subject(): string;

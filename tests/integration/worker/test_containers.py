@@ -58,6 +58,7 @@ while mode != "child" and not (step == 3 and mode in ("run", "fail")):
 while mode == "child":
     time.sleep(0.05)
 """
+VARIABLES = {"APP_MODE": "a b", "PYTHONPATH": "lib", "LD_LIBRARY_PATH": "/own"}
 RUNTIMES = ("charliecloud", "podman", "docker")
 pytestmark = pytest.mark.slow
 
@@ -110,7 +111,7 @@ def script(tmp_path: Path, runtime: Runtime) -> Any:
             "argv": ["train.py", mode],
             "code": code,
             "gpus": 2,
-            "environment": {"container": container, "variables": {"APP_MODE": "a b"}, "secrets": ["HF_TOKEN"]},
+            "environment": {"container": container, "variables": VARIABLES, "secrets": ["HF_TOKEN"]},
         }
         return Run(tmp_path / "job", service.url, document, template="script_line", max_restarts=0, site=runtime.site)
 
@@ -134,9 +135,10 @@ def test_script_in_an_image_without_torch_reports(script: Any, runtime: Runtime)
         environ = observed["environ"]
         assert (environ["RANK"], environ["WORLD_SIZE"], environ["APP_MODE"]) == (str(rank), "2", "a b")
         assert environ["HF_TOKEN"] == "hush-4711"
-        assert not environ.keys() & {*host} - {"PYTHONPATH"}
-        assert environ["PYTHONPATH"] == str(attempt.packages)
-        assert environ["PATH"] == "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        assert not environ.keys() & {*host} - {*VARIABLES}
+        assert environ["PYTHONPATH"] == f"{attempt.packages}:{attempt.work}/lib"
+        assert environ["LD_LIBRARY_PATH"] == "/own"
+        assert environ["PATH"] == "/usr/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/sbin:/bin"
         assert (observed["sets"], observed["folder"]) == (["part"], str(attempt.work))
     assert not processes_of(attempt)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from trainyard.client.errors import InvalidRequestError
-from trainyard.client.program_command import Program, parse_command, with_config
-from trainyard.client.program_notebooks import NOTEBOOK, output_notebook
+from trainyard.client.program_command import Program, parse_command, started_file, with_config
+from trainyard.client.program_notebooks import NBCONVERT, NOTEBOOK, output_notebooks
 
 PROGRAM = ("train.py", "--lr", "1")
 
@@ -100,7 +100,7 @@ def test_launchers_that_pass_the_rank_as_an_argument_still_do(command: str, star
     [
         *("bash run.sh 1", "./run.sh", "make train", "./a.out", "/opt/x/prog", "bash -c 'python a.py && python b.py'"),
         *("axolotl train c.yml", "llamafactory-cli train c.yaml", "yolo train data=c", "papermill in.ipynb out.ipynb"),
-        *("jupyter nbconvert --execute nb.ipynb", "wandb agent e/p/id", "Rscript train.R", "accelerate test"),
+        *("jupyter nbconvert --to html nb.ipynb", "wandb agent e/p/id", "Rscript train.R", "accelerate test"),
         *(
             "poetry run train-cli",
             "pixi run train",
@@ -195,6 +195,7 @@ def test_variables_inside_of_a_wrapper_are_those_of_the_program(command: str, ar
         ("nohup env -u X RANK=0 python train.py", "^RANK is set by the launcher"),
         ("SLURM_NTASKS=2 ./a.out", "^SLURM_NTASKS is set by the scheduler; use --partition"),
         ("TRAINYARD_RESUMED=1 ./a.out", "^TRAINYARD_RESUMED is set by the service"),
+        ("env -i RANK=0 python train.py", "^RANK is set by the launcher"),
     ],
 )
 def test_variables_of_the_allocation_are_refused_with_the_option(command: str, message: str) -> None:
@@ -215,20 +216,44 @@ def test_notebook_is_executed_by_the_python_of_the_program() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "output"),
+    "command",
     [
-        ("papermill in.ipynb out/b.ipynb -p lr 1", "out/b.ipynb"),
-        ("uv run papermill -p lr 1 in.ipynb out.ipynb", "out.ipynb"),
-        ("python -m papermill in.ipynb out.ipynb", "out.ipynb"),
-        ("papermill in.ipynb /scratch/out.ipynb", None),
-        ("papermill in.ipynb s3://a/out.ipynb", None),
-        ("papermill in.ipynb ../out.ipynb", None),
-        ("papermill in.ipynb", None),
-        ("python train.py a.ipynb b.ipynb", None),
+        "jupyter nbconvert --to notebook --execute nb.ipynb",
+        "/envs/torch/bin/jupyter nbconvert --execute --output x.ipynb nb.ipynb",
+        "jupyter-nbconvert --inplace nb.ipynb --execute",
+        "python -m nbconvert --execute --output=x.ipynb nb.ipynb",
+        "python3 -m jupyter nbconvert --execute nb.ipynb --to html",
     ],
 )
-def test_output_of_papermill_is_known(command: str, output: str | None) -> None:
-    assert output_notebook(parse_command(shlex.split(command)).argv) == output
+def test_nbconvert_that_executes_saves_after_each_cell(command: str) -> None:
+    parts = shlex.split(command)
+    program = parse_command(parts)
+    assert program == Program(("python", "-c", NBCONVERT, *parts), is_command=True, per="job")
+    assert started_file(program.argv) == "nb.ipynb"
+    compile(NBCONVERT, "notebook", "exec")
+
+
+def test_nbconvert_behind_a_wrapper_saves_after_each_cell() -> None:
+    command = ["uv", "run", "jupyter", "nbconvert", "--execute", "nb.ipynb"]
+    assert parse_command(command).argv == ("uv", "run", "python", "-c", NBCONVERT, *command[2:])
+
+
+@pytest.mark.parametrize(
+    ("command", "outputs"),
+    [
+        ("papermill in.ipynb out/b.ipynb -p lr 1", ["out/b.ipynb"]),
+        ("uv run papermill -p lr 1 in.ipynb out.ipynb", ["out.ipynb"]),
+        ("python -m papermill in.ipynb out.ipynb", ["out.ipynb"]),
+        ("papermill in.ipynb /scratch/out.ipynb", []),
+        ("papermill in.ipynb s3://a/out.ipynb", []),
+        ("papermill in.ipynb ../out.ipynb", []),
+        ("papermill in.ipynb", []),
+        ("python train.py a.ipynb b.ipynb", []),
+        ("bash -c 'papermill a.ipynb b.ipynb && python -m papermill -k x c.ipynb d.ipynb; ls'", ["b.ipynb", "d.ipynb"]),
+    ],
+)
+def test_outputs_of_papermill_are_known(command: str, outputs: list[str]) -> None:
+    assert output_notebooks(parse_command(shlex.split(command)).argv) == outputs
 
 
 @pytest.mark.parametrize(
@@ -306,6 +331,8 @@ def test_other_starts_are_refused_with_the_line_that_the_user_meant(command: str
         (["cd", "exp", "&&", "python", "train.py"], "cd exp && python train.py"),
         (["bash", "run.sh", ";", "echo", "it's"], "bash run.sh ; echo 'it'\"'\"'s'"),
         (["./a.out", "<", "input"], "./a.out < input"),
+        (["./a.out", ">log", "2>err", "a b"], "./a.out >log 2>err 'a b'"),
+        (["python", "train.py", "&>>out/all.txt", "<~/in"], "python train.py &>>out/all.txt <~/in"),
     ],
 )
 def test_operators_of_a_shell_are_refused_with_the_line_to_use(parts: list[str], line: str) -> None:
@@ -323,6 +350,7 @@ def test_operators_of_a_shell_are_refused_with_the_line_to_use(parts: list[str],
         ["bash", "-c", 'echo "$1"', "_", ">"],
         ["find", ".", "-exec", "ls", "{}", ";"],
         ["python", "train.py", "--where", "loss>2", "<pad>", "a;b", "-->"],
+        ["python", "train.py", ">=1.0", ">5", "<|end|>", "</s>"],
         ["uv", "run", "bash", "-c", "echo", "&&"],
     ],
 )

@@ -260,3 +260,22 @@ def test_curves_that_are_not_drawn_are_counted_and_named_by_the_job(run, service
     service.on("POST", "/v1/jobs", job("a1")).on("GET", "/v1/jobs/a1", job("a1", status="succeeded"))
     service.on("GET", "/v1/jobs/a1/logs", log(b"", 0)).on("GET", "/v1/jobs/a1/metrics", metrics)
     assert "\n92 more curves: trainyard metrics a1\n" in run("run", "python", "train.py").stderr
+
+
+def test_messages_of_the_node_are_named_by_options(run, service, tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text("")
+    monkeypatch.setattr("trainyard.client.Client.upload", lambda _client, archive: archive.digest)
+    messages = {
+        "environment.venv: no /x/bin/python on n1": "--venv: no /x/bin/python on n1",
+        "environment.container.image: /x is not a folder": "--container: /x is not a folder",
+        "environment.modules: `module load x` failed": "environment.modules: `module load x` failed",
+    }
+    service.on("POST", "/v1/jobs", job("a1"))
+    service.on("GET", "/v1/jobs/a1/logs", log(b"", 0)).on("GET", "/v1/jobs/a1/metrics", {"job_id": "a1", "series": []})
+    for message, shown in messages.items():
+        failure = {"type": "EnvironmentRejected", "message": message}
+        service.on("GET", "/v1/jobs/a1", job("a1", status="failed", status_message=message, error=failure))
+        assert f"failed: {shown}\n" in run("run", "python", "train.py").stderr
+        of_program = failure | {"rank": 0}
+        service.on("GET", "/v1/jobs/a1", job("a1", status="failed", status_message=message, error=of_program))
+        assert f"failed: {message}\n" in run("run", "python", "train.py").stderr, "the program's own message"

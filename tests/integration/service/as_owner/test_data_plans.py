@@ -11,6 +11,7 @@ from service.as_owner.calls import OwnerCalls
 from service.core.settings import Settings
 from service.planner import data_plans
 from service.planner.data_plans import DataPlanner
+from service.run_files.files import OwnerRunFiles
 from tests.support.owners import UnixUser
 from tests.support.shared_parts import SettingsWithoutEnvironment
 from trainyard.contract.spec.training_spec import parse_spec
@@ -32,7 +33,7 @@ def test_only_the_owner_of_a_file_gets_its_account(
     monkeypatch.setattr(Settings, "python", str(python))
     monkeypatch.setattr(data_plans, "source_tree", lambda: [ROOT])
     settings = SettingsWithoutEnvironment(state_dir=runs, run_as="owner", allowed_roots=(str(owner.home),))
-    planner = DataPlanner(settings, calls)
+    planner = DataPlanner(settings, OwnerRunFiles(runs, calls))
     model = {"source": "builtin", "name": "gpt", "layers": 1, "width": 16, "heads": 1, "context": 32}
     data = {"source": "jsonl", "path": str(path)}
     spec = parse_spec({"task": "causal_lm", "model": model, "data": data, "steps": 1})

@@ -2,11 +2,10 @@
 
 import os
 import pwd
-from collections.abc import Callable
 
 import pytest
 
-from service.as_owner.accounts import Account, AccountError, Accounts, UnknownAccountError, account_problem
+from service.as_owner.accounts import Account, AccountError, Accounts, UnknownAccountError
 
 ADA = 4711
 
@@ -64,23 +63,3 @@ def test_a_name_that_leads_to_another_uid_is_refused() -> None:
     accounts = Accounts(1000, lambda uid: entry("ada", uid), lambda name: entry(name, ADA + 1))
     with pytest.raises(AccountError, match="another uid"):
         accounts.get(ADA)
-
-
-class TestSettings:
-    """Jobs that were submitted under another setting."""
-
-    @pytest.mark.parametrize(
-        ("uid", "make", "expected"),
-        [
-            (None, lambda: None, None),
-            (ADA, lambda: lookup({"ada": ADA}), None),
-            (ADA, lambda: None, "TRAINYARD_RUN_AS=service"),
-            (None, lambda: lookup({"ada": ADA}), "TRAINYARD_RUN_AS=owner"),
-            (0, lambda: lookup({"root": 0}), "no job may run as uid 0"),
-        ],
-    )
-    def test_a_job_runs_only_as_the_setting_states(
-        self, uid: int | None, make: Callable[[], Accounts | None], expected: str | None
-    ) -> None:
-        problem = account_problem(uid, make())
-        assert problem is None if expected is None else expected in (problem or "")

@@ -53,7 +53,15 @@ def test_exception_decides(line: str, exitcode: int, final: bool) -> None:
 
 @pytest.mark.parametrize(
     ("exitcode", "final"),
-    [(2, True), (1, False), (3, False), (-signal.SIGKILL, False), (-signal.SIGSEGV, False), (-signal.SIGBUS, False)],
+    [
+        (2, True),
+        (124, True),
+        (1, False),
+        (3, False),
+        (-signal.SIGKILL, False),
+        (-signal.SIGSEGV, False),
+        (-signal.SIGBUS, False),
+    ],
 )
 def test_exit_code_decides_without_an_exception(exitcode: int, final: bool) -> None:
     assert is_final(None, exitcode) is final

@@ -34,9 +34,20 @@ def test_python_path_of_env_is_joined_with_the_folder_of_the_hook(tmp_path: Path
     assert start("env", "PYTHONPATH=", "printenv", "PYTHONPATH", PYTHONPATH="/hook").stdout == "/hook\n"
 
 
-def test_env_with_options_is_executed() -> None:
-    assert start("env", "-i", "A=1", "/usr/bin/env", PYTHONPATH="/hook").stdout == "A=1\n"
+def test_env_with_other_options_is_executed() -> None:
+    assert "A=1" in start("env", "-u", "B", "A=1", "/usr/bin/env", PYTHONPATH="/hook").stdout
     assert start("env", "A=1").stdout.count("A=1") == 1
+
+
+@pytest.mark.parametrize("option", ["-i", "-", "--ignore-environment"])
+def test_env_that_clears_leaves_what_the_launcher_has_set(option: str) -> None:
+    own = {"TRAINYARD_ATTEMPT": "a", "RANK": "0", "LOCAL_WORLD_SIZE": "1", "CUDA_VISIBLE_DEVICES": "1"}
+    own |= {"MLFLOW_TRACKING_URI": "u", "no_proxy": "h", "TMPDIR": "/t"}
+    before = own | {"HOME": "/root", "MY": "1", "PYTHONPATH": "/hook:/module"}
+    done = start("env", "B=2", "env", option, "A=1", "PYTHONPATH=src", "/usr/bin/env", path="/mine", **before)
+    path = f"{Path(sys.executable).parent}:{os.defpath}"
+    expected = own | {"A": "1", "PYTHONPATH": f"/hook:{Path.cwd()}/src", "PATH": path}
+    assert dict(line.split("=", 1) for line in done.stdout.splitlines()) == expected, done.stderr
 
 
 @pytest.mark.parametrize(

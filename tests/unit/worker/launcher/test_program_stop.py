@@ -1,5 +1,6 @@
 """Which signals the program of a `script` job gets at a stop request, and when it is interrupted and killed."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.support.packages import require_program
 from tests.support.wait import wait_until
 from worker.core.processes import catches
 from worker.launcher.program_stop import END_SECONDS, ProgramStop
@@ -169,11 +171,16 @@ def test_only_processes_of_a_command_that_handle_a_signal_get_it(start: Start) -
         sleeping.kill()
 
 
-def test_a_program_that_forwards_signals_cannot_save(start: Start) -> None:
+@pytest.mark.parametrize(
+    ("command", "caught"),
+    [("timeout 60 sleep 60", signal.SIGTERM), ("make --eval=wait:;@sleep$${IFS}60 wait", signal.SIGUSR1)],
+)
+def test_a_program_that_only_starts_others_cannot_save(command: str, caught: signal.Signals) -> None:
+    require_program(command.split()[0])
     made = stop(runs_command=True)
-    with subprocess.Popen(["timeout", "60", "sleep", "60"], start_new_session=True) as wrapper:
-        wait_until(lambda: catches(wrapper.pid, signal.SIGTERM))
+    with subprocess.Popen(command.split(), start_new_session=True) as wrapper:
+        wait_until(lambda: catches(wrapper.pid, caught))
         made.request([wrapper.pid], "preempted")
         made.enforce([wrapper.pid], "preempted", is_over=False)
         assert made.interrupted
-        wrapper.kill()
+        os.killpg(wrapper.pid, signal.SIGKILL)

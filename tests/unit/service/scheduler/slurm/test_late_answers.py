@@ -122,7 +122,7 @@ def test_slow_calls_about_many_jobs_delay_a_tick_once(monkeypatch: pytest.Monkey
         for job in jobs:
             with pytest.raises(NoAnswerYetError):
                 calls.make(job, lambda job=job: cancel(job))  # type: ignore[misc]
-        assert time.monotonic() - started < 2, "the jobs wait together, not one after another"
+        assert time.monotonic() - started < 5, "the jobs wait together, not one after another"
     opened.set()
     wait_until(_calls_have_ended, 30, "the calls")
     assert sorted(made, key=int) == jobs, "one call for each job"
