@@ -5,7 +5,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -73,6 +73,7 @@ class TensorBoardFollower:
         execution: int,
         *,
         remainder: EventRemainder | None = None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
@@ -86,6 +87,7 @@ class TensorBoardFollower:
         self._claims = claims
         self._execution = self._next_execution = execution
         self._remainder = remainder
+        self._now = now
         self._past = {one.path: one.size for one in event_paths(roots)}
         self._files: dict[Path, _File] = {}
         self._runs = EventRuns()
@@ -121,7 +123,7 @@ class TensorBoardFollower:
         """
         following = self._next_execution
         restarted = following != self._execution
-        if last or restarted or time.monotonic() >= self._next_walk:
+        if last or restarted or self._now() >= self._next_walk:
             self._walk(at_once=last)
         for file in list(self._files.values()):
             self._read(file, even_unchanged=last or restarted)
@@ -154,14 +156,14 @@ class TensorBoardFollower:
 
     def _walk(self, *, at_once: bool) -> None:
         """Add the files that have appeared, in the order in which their writers began."""
-        began = time.monotonic()
+        began = self._now()
         new = [
             file
             for one in event_paths(self._roots)
             if one.path not in self._files and one.size > self._past.get(one.path, 0)
             if (file := self._take(one, at_once=at_once))
         ]
-        self._next_walk = began + max(_POLL_SECONDS, (time.monotonic() - began) / _WALK_SHARE)
+        self._next_walk = began + max(_POLL_SECONDS, (self._now() - began) / _WALK_SHARE)
         for file in sorted(new, key=lambda file: (begun_at(file.path, file.offset), len(file.path.parts), file.path)):
             if len(self._files) >= _MAX_FILES:
                 self._state_once("files", f"only the first {_MAX_FILES} event files of TensorBoard are followed")
