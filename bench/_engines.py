@@ -108,7 +108,7 @@ def trainyard(workload: Workload, on_step: StepCallback) -> None:
         attempt = RunLayout(Path(folder) / "job").attempt("1")
         attempt.root.mkdir(parents=True)
         reporter: NullReporter | SpoolReporter = NullReporter()
-        if workload.ranks.is_first:
+        if workload.ranks.is_rank_0:
             sender = SpoolSender(attempt, 1, lambda: ServiceClient(workload.service_url, "a1", "token"))
             reporter = SpoolReporter(attempt, 1, 0, sender)
         run = {"steps": workload.steps, "gpus": workload.ranks.world}

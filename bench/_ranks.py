@@ -37,7 +37,7 @@ def serve_rank(measure: Callable[[Plan], tuple[distributed.Ranks, Any]]) -> NoRe
     warnings.simplefilter("ignore")
     plan_path, result_path = map(Path, sys.argv[2:])
     ranks, result = measure(json.loads(plan_path.read_text()))
-    if ranks.is_first:
+    if ranks.is_rank_0:
         result_path.write_text(json.dumps(result))
     ranks.barrier()
     distributed.leave()

@@ -141,7 +141,7 @@ def run_rounds(setup: Setup, rounds: int, folder: Path) -> dict[str, Any]:
 def _torch_save(ranks: distributed.Ranks, whole: dict[str, torch.Tensor], path: Path) -> float:
     ranks.barrier()
     started = time.perf_counter()
-    if ranks.is_first:
+    if ranks.is_rank_0:
         torch.save(whole, path)
     seconds = time.perf_counter() - started
     ranks.barrier()

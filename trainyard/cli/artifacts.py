@@ -1,4 +1,4 @@
-"""`artifacts`: list or download a job's artifacts."""
+"""`artifacts` and `media`: list or download files of a job."""
 
 from pathlib import Path, PurePosixPath
 from typing import Annotated
@@ -13,6 +13,7 @@ from trainyard.client.download import safe_name
 from trainyard.contract.kinds.tasks import task_kind
 from trainyard.contract.sizes import format_size
 from trainyard.contract.wire.files import ArtifactResource
+from trainyard.contract.wire.media import MediaResource
 
 
 def artifacts(
@@ -38,17 +39,17 @@ def artifacts(
             paths = [listed.path for listed in client.artifacts(job.id)] if everything else download or []
             folder = to or Path(f"{safe_name(job.id)}-artifacts")
             targets = [(path, folder.joinpath(*artifact_parts(path))) for path in paths]
-            fetch(client, job.id, targets, force=force, as_json=as_json)
+            _fetch(client, job.id, targets, force=force, as_json=as_json)
             return
         listed = client.artifacts(job.id)
     work = f"{job.run_directory}/work on the nodes; `trainyard run --keep PATH` makes them artifacts"
     empty = "no artifacts"
     if task_kind(job.spec["task"]).runs_program:
         empty += f"; other files of the program, if any, are in {work}"
-    print_list(listed, ("PATH", "SIZE", "WRITTEN"), _row, as_json=as_json, empty_message=empty)
+    print_list(listed, ("PATH", "SIZE", "WRITTEN"), _artifact_row, as_json=as_json, empty_message=empty)
 
 
-def _row(artifact: ArtifactResource) -> tuple[str, ...]:
+def _artifact_row(artifact: ArtifactResource) -> tuple[str, ...]:
     return escape_name(artifact.path), format_size(artifact.size_bytes), format_age(artifact.modified_at)
 
 
@@ -64,10 +65,45 @@ def artifact_parts(path: str) -> tuple[str, ...]:
     return parts
 
 
-def fetch(client: Client, job_id: str, targets: list[tuple[str, Path]], *, force: bool, as_json: bool) -> None:
+def _fetch(client: Client, job_id: str, targets: list[tuple[str, Path]], *, force: bool, as_json: bool) -> None:
     for path, file in targets:
         target = client.download_artifact(job_id, path, file, overwrite=force)
         if as_json:
             print_json({"object": "download", "path": path, "file": str(target)})
         else:
             print_line(escape_name(str(target)))
+
+
+def media(
+    ctx: typer.Context,
+    job_id: JobArgument,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="KEY", help="Only media that were logged under this name.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Download the files of the listed media.")] = False,
+    to: Annotated[
+        Path | None, typer.Option(*TARGET_NAMES, metavar="FOLDER", help="Target folder; default: JOBID-media.")
+    ] = None,
+    force: OverwriteOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List or download what a job's program logged beside numbers, by key and step.
+
+    Example: trainyard media last --key samples --to samples
+    """
+    with make_client(ctx) as client:
+        job = find_job(client, job_id)
+        listed = list(client.media(job.id, key))
+        if everything or to is not None:
+            folder = to or Path(f"{safe_name(job.id)}-media")
+            paths = dict.fromkeys(item.path for item in listed if item.path)
+            targets = [(path, folder.joinpath(*artifact_parts(path))) for path in paths]
+            _fetch(client, job.id, targets, force=force, as_json=as_json)
+            return
+    heads = ("KEY", "STEP", "POSITION", "TYPE", "CAPTION", "FILE")
+    print_list(listed, heads, _media_row, as_json=as_json, empty_message="no media")
+
+
+def _media_row(item: MediaResource) -> tuple[str, ...]:
+    texts = (escape_name(text or "") for text in (item.caption, item.path))
+    return escape_name(item.key), str(item.step), str(item.position), item.type, *texts

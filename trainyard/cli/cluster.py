@@ -1,4 +1,4 @@
-"""`cluster`: partitions, nodes and GPUs, and how many are free."""
+"""`cluster`: partitions, nodes and GPUs, and how many are free. `maintenance`: stop submissions to the scheduler."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
@@ -6,8 +6,17 @@ from typing import Annotated
 import typer
 
 from trainyard.cli.arguments import JsonOption, make_client
+from trainyard.cli.errors import show_help
 from trainyard.cli.output import format_duration, print_error, print_json, print_line, print_table
-from trainyard.contract.wire.cluster import AccountResource, ClusterResource, GpuCount, PartitionResource
+from trainyard.contract.wire.cluster import (
+    AccountResource,
+    ClusterResource,
+    GpuCount,
+    MaintenanceResource,
+    PartitionResource,
+)
+
+maintenance = typer.Typer(callback=show_help, invoke_without_command=True, rich_markup_mode=None)
 
 
 def cluster(
@@ -98,3 +107,47 @@ def _gpus(gpus: Sequence[GpuCount]) -> str:
 def _gpus_of_type(one: GpuCount) -> str:
     free = "?" if one.free is None else str(one.free)
     return f"{free} of {one.total} {one.type or ''}".rstrip()
+
+
+@maintenance.command("on")
+def start_maintenance(
+    ctx: typer.Context,
+    message: Annotated[str, typer.Option("--message", help="Why, and for how long; shown to all users.")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Submit nothing from now on: jobs are accepted and wait, running ones continue. Requires an administrator's token.
+
+    Example: trainyard maintenance on --message "Slurm upgrade until 14:00"
+    """
+    with make_client(ctx) as client:
+        _print_mode(client.set_maintenance(True, message), as_json=as_json)
+
+
+@maintenance.command("off")
+def end_maintenance(ctx: typer.Context, as_json: JsonOption = False) -> None:
+    """Submit the waiting jobs. Requires an administrator's token.
+
+    Example: trainyard maintenance off
+    """
+    with make_client(ctx) as client:
+        _print_mode(client.set_maintenance(False), as_json=as_json)
+
+
+@maintenance.command("status")
+def show_maintenance(ctx: typer.Context, as_json: JsonOption = False) -> None:
+    """Show whether the maintenance mode is on, since when and by whom.
+
+    Example: trainyard maintenance status
+    """
+    with make_client(ctx) as client:
+        _print_mode(client.maintenance(), as_json=as_json)
+
+
+def _print_mode(mode: MaintenanceResource, *, as_json: bool) -> None:
+    if as_json:
+        print_json(mode)
+    elif mode.active:
+        message = f": {mode.message}" if mode.message else ""
+        print_line(f"maintenance mode is on since {mode.since:%Y-%m-%d %H:%M}Z by {mode.started_by}{message}")
+    else:
+        print_line("maintenance mode is off")

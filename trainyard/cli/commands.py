@@ -62,12 +62,12 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "export": ("export:export", "Make a model of a job's checkpoint, also of a running, failed or cancelled job."),
         "generate": ("generate:generate", "Continue a text with a trained model, and print it as it is made."),
         "samples": (
-            "samples:samples",
+            "history:samples",
             "Print the texts that a job's model generated at an evaluation (evaluation.samples).",
         ),
         "artifacts": ("artifacts:artifacts", "List or download a job's artifacts (tables, traces)."),
         "media": (
-            "media:media",
+            "artifacts:media",
             "List or download what a job's program logged beside numbers, by key and step.",
         ),
         "usage": ("checkpoints:usage", "Show the disk use by user, and the free space."),
@@ -92,7 +92,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "tokens": ("tokens:app", "Create, list and revoke API tokens."),
         "webhooks": ("webhooks:app", "Notify a server of status changes."),
-        "maintenance": ("maintenance:app", "Stop submissions while the cluster is being worked on."),
+        "maintenance": ("cluster:maintenance", "Stop submissions while the cluster is being worked on."),
     },
 }
 """For each heading of the help, its commands in their order, each with a location and a summary. The location is a

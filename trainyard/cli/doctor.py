@@ -106,32 +106,32 @@ def _service_diagnostics(client: Client) -> Iterator[Finding]:
 
 def _check_service(client: Client) -> Iterator[Finding]:
     try:
-        answer = _get_ready(client)
+        response = _get_ready(client)
     except httpx.HTTPError as error:
         reason = describe_tls_error(error) or error or type(error).__name__
         message = f"{client.url} does not answer{describe_way(error)}: {reason}"
         yield error_finding("service", message, "start it with: trainyard serve; or set TRAINYARD_URL")
         return
-    if not has_api_header(answer):
-        yield error_finding("service", describe_foreign(answer), "set TRAINYARD_URL to the service's address")
+    if not has_api_header(response):
+        yield error_finding("service", describe_foreign(response), "set TRAINYARD_URL to the service's address")
         return
-    if answer.status_code == 200:
+    if response.status_code == 200:
         yield ok_finding("service", f"{client.url} is ready")
     else:
         yield error_finding(
-            "service", f"{client.url} answers {answer.status_code}: {answer.text[:200]}", "fix the failed checks"
+            "service", f"{client.url} answers {response.status_code}: {response.text[:200]}", "fix the failed checks"
         )
-    yield clock_finding(answer.headers.get("date"), datetime.now(UTC))
+    yield clock_finding(response.headers.get("date"), datetime.now(UTC))
 
 
 def _get_ready(client: Client) -> httpx.Response:
-    """Return the answer of the service to `/readyz`, or the last answer or error of another program."""
+    """Return the response of the service to `/readyz`, or the last response or error of another program."""
     transport = ServiceTransport(client.url, is_local=client.local)
     with httpx.Client(transport=transport, trust_env=False, timeout=10.0) as http:
         with suppress(httpx.HTTPError):
-            answer = http.get(f"{client.url}/readyz")
-            if has_api_header(answer):
-                return answer
+            response = http.get(f"{client.url}/readyz")
+            if has_api_header(response):
+                return response
         # The other way: directly, or by the proxy of the environment.
         return http.get(f"{client.url}/readyz")
 
@@ -204,14 +204,14 @@ def _run_service_doctor(*options: str) -> Iterator[Finding]:
     """Run `python -m service doctor` with the settings of this shell and yield its findings."""
     command = service_command("doctor", *options)
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         yield error_finding(
             "local", f"the checks took more than {_SECONDS:.0f} s", "is the shared filesystem or Slurm stuck?"
         )
         return
-    lines = [line for line in answer.stdout.splitlines() if line.startswith("{")]
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     yield from (Finding.model_validate(json.loads(line)) for line in lines)
-    if answer.returncode not in (0, 1) or not lines:
-        message = (answer.stderr.strip().splitlines() or ["no reason given"])[-1]
+    if done.returncode not in (0, 1) or not lines:
+        message = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         yield error_finding("settings", message, "correct the TRAINYARD_* setting that it names")

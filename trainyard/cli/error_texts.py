@@ -56,7 +56,7 @@ _KINDS: tuple[tuple[type[TrainyardError], str], ...] = (
 )
 """The `type` of each error in JSON: the types of the service and of the client."""
 
-_SUGGESTIONS: dict[str | None, str] = {
+_HINTS: dict[str | None, str] = {
     "job_not_found": "list them with: trainyard list",
     "sweep_not_found": "list them with: trainyard sweeps",
     "token_not_found": "list them with: trainyard tokens list",
@@ -69,7 +69,7 @@ _SUGGESTIONS: dict[str | None, str] = {
     "admin_required": "show your token with: trainyard tokens whoami",
     "forbidden": "show your token with: trainyard tokens whoami",
 }
-"""The suggestion that is printed after an error with this code."""
+"""The hint that is printed after an error with this code."""
 
 
 def print_problem(error: Exception, *, as_json: bool) -> int:
@@ -81,8 +81,8 @@ def print_problem(error: Exception, *, as_json: bool) -> int:
         for problem in error.problems:
             print_error(str(problem) if problem.param else f"error: {problem.message}")
     else:
-        suggestion = _SUGGESTIONS.get(getattr(error, "code", None))
-        print_error(f"error: {_message(error)}" + (f"; {suggestion}" if suggestion else ""))
+        hint = _HINTS.get(getattr(error, "code", None))
+        print_error(f"error: {_message(error)}" + (f"; {hint}" if hint else ""))
     return _exit_code(error)
 
 

@@ -1,4 +1,4 @@
-"""`events`, `attempts` and `script`: a job's history and the submitted batch scripts."""
+"""`events`, `attempts`, `script` and `samples`: a job's history, submitted batch scripts and generated texts."""
 
 from typing import Annotated
 
@@ -81,3 +81,26 @@ def script(
         print_json(result)
     else:
         print_text(result.script if result.script.endswith("\n") else f"{result.script}\n")
+
+
+def samples(
+    ctx: typer.Context,
+    job_id: JobArgument,
+    step: Annotated[int | None, typer.Option(min=0, help="Step of the evaluation. Default: the last one.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the texts that a job's model generated at an evaluation (evaluation.samples).
+
+    Example: trainyard samples last --step 100
+    """
+    with make_client(ctx) as client:
+        record = client.samples(find_job(client, job_id).id, step)
+    if as_json:
+        print_json(record)
+        return
+    print_line(f"step {record.step}")
+    for sample in record.samples:
+        end = "" if sample.ended else " (cut)"
+        print_line("")
+        print_line(f"--- {sample.tokens} token{'s' * (sample.tokens != 1)}{end}")
+        print_text(f"{sample.prompt}{sample.text}\n")

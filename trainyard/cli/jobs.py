@@ -1,4 +1,4 @@
-"""`show` and `profile`."""
+"""`show` and `profile`: the facts about a job, and a request for a profiler trace."""
 
 import json
 import shlex
@@ -24,7 +24,7 @@ from trainyard.cli.output import (
     print_table,
     sanitize,
 )
-from trainyard.cli.watch import error_lines, export_suggestion
+from trainyard.cli.watch import error_lines, export_hint
 from trainyard.client import Client
 from trainyard.contract.kinds.tasks import task_kind
 from trainyard.contract.runtime import runtime_seconds
@@ -34,7 +34,7 @@ from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.worker_events import WORKER_PREFIX
 
 _MAX_VALUES = 40
-"""Maximum number of metadata, of parameters and of tags; trainers report hundreds."""
+"""The most labels, parameters and tags of each kind that are printed; trainers report hundreds."""
 
 
 def show(
@@ -105,7 +105,7 @@ def _facts(job: JobResource) -> Iterator[tuple[str, str]]:
     for key, value in sorted(job.metrics.items()):
         yield "", f"  {key:<31} {format_metric(key, value)}"
     if job.last_checkpoint_step is not None:
-        yield "checkpoint", f"step {job.last_checkpoint_step}{export_suggestion(job)}"
+        yield "checkpoint", f"step {job.last_checkpoint_step}{export_hint(job)}"
     if job.origin is not None:
         yield "origin", f"step {job.origin.step} of {job.origin.job_id}"
     disk = f" ({format_size(job.disk_bytes)})" if job.disk_bytes is not None else ""

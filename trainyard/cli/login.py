@@ -1,7 +1,9 @@
 """`trainyard login` and `trainyard logout`: sign in as the Unix account of this shell, without a password."""
 
 import os
+import shutil
 import socket
+import subprocess
 from typing import Annotated
 
 import typer
@@ -11,13 +13,15 @@ from trainyard.cli.errors import UsageError, print_note
 from trainyard.cli.output import print_json, print_line
 from trainyard.client import AuthenticationError, ServerError, TrainyardError
 from trainyard.client.connection import default_url
-from trainyard.client.munge import make_credential
+from trainyard.client.errors import SettingError
 from trainyard.client.sign_ins import load_sign_ins, sign_ins_file
 from trainyard.contract.wire.sign_in import sign_in_message
 
 UrlOption = Annotated[
     str | None, typer.Option("--url", metavar="URL", help="URL of the service; default: TRAINYARD_URL.")
 ]
+_TTL_SECONDS = 60
+_TIMEOUT_SECONDS = 20.0
 
 
 def login(ctx: typer.Context, url: UrlOption = None, as_json: JsonOption = False) -> None:
@@ -27,7 +31,7 @@ def login(ctx: typer.Context, url: UrlOption = None, as_json: JsonOption = False
     """
     with make_client(ctx, url) as client:
         nonce = client.create_sign_in_nonce().nonce
-        credential = make_credential(sign_in_message(client.url, socket.gethostname(), nonce))
+        credential = _make_credential(sign_in_message(client.url, socket.gethostname(), nonce))
         made = client.sign_in_with_munge(nonce, credential)
         if made.expires_at is None:
             raise ServerError("the service returned a token that does not expire")
@@ -67,3 +71,28 @@ def logout(ctx: typer.Context, url: UrlOption = None, as_json: JsonOption = Fals
         print_json({"object": "signed_out", "url": target, "name": known.name, "revoked": revoked})
     else:
         print_line(f"signed out of {target} as {known.name}")
+
+
+def _make_credential(message: bytes) -> str:
+    """Return a credential by which this account states a message. `TRAINYARD_MUNGE_SOCKET` names munged's socket.
+
+    Raises:
+        SettingError: this machine has no munge, or it does not work.
+    """
+    program = shutil.which("munge")
+    if program is None:
+        raise SettingError(
+            "the program `munge` is not installed here; sign in on a machine of the cluster, or set TRAINYARD_TOKEN "
+            "to a token of an administrator"
+        )
+    given = os.environ.get("TRAINYARD_MUNGE_SOCKET")
+    options = [f"--ttl={_TTL_SECONDS}", *([f"--socket={given}"] if given else [])]
+    try:
+        done = subprocess.run(
+            [program, *options], input=message, capture_output=True, timeout=_TIMEOUT_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SettingError(f"munge failed: {error}") from None
+    if done.returncode != 0:
+        raise SettingError(f"munge failed: {done.stderr.decode(errors='replace').strip()[:300]}")
+    return done.stdout.decode("ascii", errors="replace").strip()

@@ -36,7 +36,7 @@ class Level(StrEnum):
 POLL_SECONDS = 1.0
 GIVE_UP_SECONDS = 3600.0
 NOTE_SECONDS = 5.0
-"""Between two notes about a job that has no log yet and stays in its status."""
+"""Seconds between two notes about a job that has no log yet, while its status does not change."""
 
 
 def logs(

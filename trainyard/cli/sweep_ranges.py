@@ -53,8 +53,8 @@ def parse_ranges(params: list[str]) -> dict[str, Any]:
             space[path] = parse_range(text, as_text=is_text(path))
         except ValueError as error:
             is_list = "," in text and ":" not in text
-            remedy = f". To run each of these values: --grid {param}" if is_list else ""
-            raise UsageError(f"--param {param}: {text!r} {error}{remedy}") from None
+            hint = f". To run each of these values: --grid {param}" if is_list else ""
+            raise UsageError(f"--param {param}: {text!r} {error}{hint}") from None
     return space
 
 

@@ -3,7 +3,6 @@
 import json
 import sys
 import time
-from collections.abc import Callable
 from typing import Protocol, Self
 
 from trainyard.cli.errors import CANCELLED, FAILED, INTERRUPTED
@@ -11,8 +10,7 @@ from trainyard.cli.output import print_error, print_json, print_line
 from trainyard.cli.run_state import RunState
 from trainyard.client import Client, StreamEvent, TrainyardError
 from trainyard.contract.kinds.tasks import LOOP_TASKS, task_kind
-from trainyard.contract.wire.failure_summary import Fix
-from trainyard.contract.wire.jobs import JobResource
+from trainyard.contract.wire.jobs import Fix, JobResource
 
 LINE_INTERVAL_SECONDS = 5.0
 """Seconds between two lines of progress without a terminal."""
@@ -33,10 +31,9 @@ class View(Protocol):
 class PlainView:
     """A line for each event, and a line of progress every few seconds."""
 
-    def __init__(self, job: JobResource, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, job: JobResource) -> None:
         self._state = RunState.of(job)
-        self._clock = clock
-        self._shown_at = clock()
+        self._shown_at = time.monotonic()
         self._shown = ""
 
     def __enter__(self) -> Self:
@@ -50,14 +47,14 @@ class PlainView:
         line = self._state.update_from(event)
         if line is not None:
             print_line(line)
-        if self._state.step and self._clock() - self._shown_at >= LINE_INTERVAL_SECONDS:
+        if self._state.step and time.monotonic() - self._shown_at >= LINE_INTERVAL_SECONDS:
             self._progress()
 
     def notice(self, text: str) -> None:
         print_line(text)
 
     def _progress(self) -> None:
-        self._shown_at = self._clock()
+        self._shown_at = time.monotonic()
         summary = self._state.summary()
         if summary != self._shown:
             self._shown = summary
@@ -117,8 +114,8 @@ def watch(client: Client, job: JobResource, *, as_json: bool, after: int | None 
     code = print_outcome(ended, as_json=as_json)
     if ended.status == "failed" and not as_json:
         # A rejected job would be rejected again.
-        suggestion = "" if ended.status_reason == "rejected" else f"; run it again: trainyard retry {job.id}"
-        print_error(f"details: trainyard show {job.id}{suggestion}")
+        hint = "" if ended.status_reason == "rejected" else f"; run it again: trainyard retry {job.id}"
+        print_error(f"details: trainyard show {job.id}{hint}")
     return code
 
 
@@ -141,11 +138,11 @@ def print_outcome(job: JobResource, *, as_json: bool = False) -> int:
 
 
 def _print_checkpoint(job: JobResource) -> None:
-    if suggestion := export_suggestion(job):
-        print_error(f"newest checkpoint: step {job.last_checkpoint_step}{suggestion}")
+    if hint := export_hint(job):
+        print_error(f"newest checkpoint: step {job.last_checkpoint_step}{hint}")
 
 
-def export_suggestion(job: JobResource) -> str:
+def export_hint(job: JobResource) -> str:
     """Return how to make a model of the newest checkpoint, if the job ended before it wrote an export."""
     ended_early = job.status in ("failed", "cancelled") and job.last_checkpoint_step is not None
     return f"; make a model of it: trainyard export {job.id}" if ended_early and job.spec["task"] in LOOP_TASKS else ""

@@ -98,12 +98,12 @@ def connection_failed(url: str, error: Exception) -> ConnectionFailedError:
     """Return the error for a service that cannot be reached."""
     way = describe_way(error)
     if isinstance(error, httpx.ConnectError):
-        return ConnectionFailedError(f"cannot connect to {url}{way}: {_suggestion(url, error)}")
+        return ConnectionFailedError(f"cannot connect to {url}{way}: {_hint(url, error)}")
     reason = str(error) or type(error).__name__
     return ConnectionFailedError(f"the connection to {url}{way} failed: {reason}")
 
 
-def _suggestion(url: str, error: httpx.ConnectError) -> str:
+def _hint(url: str, error: httpx.ConnectError) -> str:
     if (problem := describe_tls_error(error)) is not None:
         return problem
     if is_loopback(httpx.URL(url).host):

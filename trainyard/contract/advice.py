@@ -6,7 +6,7 @@ from typing import Any
 
 from trainyard.contract.kinds.tasks import task_kind
 from trainyard.contract.stored_name import SYSTEM_PREFIXES
-from trainyard.contract.wire.advice import Advice
+from trainyard.contract.wire.jobs import Advice
 from trainyard.contract.wire.reports import IDLE_GPU_PERCENT, IDLE_GPU_SECONDS, IDLE_GPUS
 
 SLOW_DATA_SHARE = 0.2

@@ -24,7 +24,7 @@ class OutsideRootsError(ValueError):
     """A path that is not allowed once its links are resolved."""
 
     def __init__(self, path: PurePath, problem: str) -> None:
-        """`problem`: continues a sentence that begins with the path, and names the remedy."""
+        """`problem`: continues a sentence that begins with the path, and names the hint."""
         super().__init__(f"{path} {problem}")
         self.problem = problem
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trainyard.contract.wire.failure_summary import FailureSummary, Fix, Frame
+from trainyard.contract.wire.jobs import FailureSummary, Fix, Frame
 from trainyard.contract.wire.reports import UNNAMED_FAILURE, Failure
 
 NON_FINITE_LOSS = "the loss became NaN or infinite"

@@ -23,7 +23,7 @@ from trainyard.contract.wire.pages import ErrorEnvelope
 log = logging.getLogger(__name__)
 
 API_HEADER = "x-trainyard-api"
-"""Every answer of a service has this header. An answer without it may be from a proxy, a sign-in page or another
+"""Every response of a service has this header. A response without it may be from a proxy, a sign-in page or another
 program."""
 API_VERSION = "1"
 _WAYS = "trainyard.ways"
@@ -48,31 +48,31 @@ _CAUSES: Mapping[int, str] = {
 }
 
 
-def has_api_header(answer: httpx.Response) -> bool:
-    """Return whether the service itself answered, by the header that it adds to every answer."""
-    return API_HEADER in answer.headers
+def has_api_header(response: httpx.Response) -> bool:
+    """Return whether the service itself answered, by the header that it adds to every response."""
+    return API_HEADER in response.headers
 
 
-def error_envelope(answer: httpx.Response) -> ErrorEnvelope | None:
-    """Return the error envelope of an answer whose body has been read; None if the answer is not from a service."""
+def error_envelope(response: httpx.Response) -> ErrorEnvelope | None:
+    """Return the error envelope of a response whose body has been read; None if the response is not from a service."""
     try:
-        return ErrorEnvelope.model_validate(json.loads(answer.content))
+        return ErrorEnvelope.model_validate(json.loads(response.content))
     except (ValueError, ValidationError, RecursionError):
         return None
 
 
-def describe_foreign(answer: httpx.Response) -> str:
-    """Return a sentence about an answer that no service sent, with its likely cause."""
-    status, location = answer.status_code, answer.headers.get("location")
-    server = answer.headers.get("server")
+def describe_foreign(response: httpx.Response) -> str:
+    """Return a sentence about a response that no service sent, with its likely cause."""
+    status, location = response.status_code, response.headers.get("location")
+    server = response.headers.get("server")
     who = f"something other than Trainyard (Server: {server[:60]})" if server else "something other than Trainyard"
     cause = _CAUSES.get(status, "a proxy, or another program, answers there")
     if status < 300:
         cause = "another program, or the sign-in page of a network, answers there"
     elif status < 400:
         cause = f"it redirects to {location[:200]}" if location else "it redirects"
-    url = answer.request.url.copy_with(userinfo=None, query=None)
-    return f"{url}{describe_way(answer)} was answered by {who} with {status}: {cause}"
+    url = response.request.url.copy_with(userinfo=None, query=None)
+    return f"{url}{describe_way(response)} was answered by {who} with {status}: {cause}"
 
 
 def describe_way(source: httpx.Response | Exception) -> str:
@@ -99,7 +99,7 @@ def trust(url: str) -> ssl.SSLContext:
 
 
 def describe_tls_error(error: Exception) -> str | None:
-    """Return the TLS problem of a connection, and the remedy; None for other errors."""
+    """Return the TLS problem of a connection, and the hint; None for other errors."""
     text = str(error)
     if "CERTIFICATE_VERIFY_FAILED" in text:
         named = [f"{name}={os.environ[name]}" for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if os.environ.get(name)]
@@ -120,7 +120,7 @@ class _Way:
 
     proxy: httpx.Proxy | None
     failure: str = ""
-    """Why the last request on it failed; empty after an answer of the service."""
+    """Why the last request on it failed; empty after a response of the service."""
 
     @property
     def name(self) -> str:
@@ -154,14 +154,14 @@ class _Ways:
             self._leave(index, str(error) or type(error).__name__)
             raise
 
-    def record(self, index: int, answer: httpx.Response) -> httpx.Response:
-        """Keep or leave the way by who answered, and return the answer, whose body is watched too."""
-        if has_api_header(answer):
+    def record(self, index: int, response: httpx.Response) -> httpx.Response:
+        """Keep or leave the way by who answered, and return the response, whose body is watched too."""
+        if has_api_header(response):
             self._next, self.all[index].failure = index, ""
         else:
-            self._leave(index, f"something other than Trainyard answered with {answer.status_code}")
-        answer.stream = _Body(answer.stream, partial(self.watch, index))
-        return answer
+            self._leave(index, f"something other than Trainyard answered with {response.status_code}")
+        response.stream = _Body(response.stream, partial(self.watch, index))
+        return response
 
     def _leave(self, index: int, failure: str) -> None:
         self.all[index].failure = failure
@@ -206,8 +206,8 @@ class ServiceTransport(httpx.BaseTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         index = self._ways.choose(request)
         with self._ways.watch(index):
-            answer = self._transports[index].handle_request(request)
-        return self._ways.record(index, answer)
+            response = self._transports[index].handle_request(request)
+        return self._ways.record(index, response)
 
     def close(self) -> None:
         for transport in self._transports:
@@ -224,8 +224,8 @@ class AsyncServiceTransport(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         index = self._ways.choose(request)
         with self._ways.watch(index):
-            answer = await self._transports[index].handle_async_request(request)
-        return self._ways.record(index, answer)
+            response = await self._transports[index].handle_async_request(request)
+        return self._ways.record(index, response)
 
     async def aclose(self) -> None:
         for transport in self._transports:

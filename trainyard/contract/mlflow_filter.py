@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from trainyard.contract.like_pattern import matches_pattern
 from trainyard.contract.parameter_text import index_text
 
 Kind = Literal["attribute", "param", "tag", "metric"]
@@ -230,3 +229,26 @@ def _read_list(reader: _Reader) -> tuple[str, ...]:
 
 def _unquote(text: str) -> str:
     return text[1:-1].replace(_QUOTED[text[0]], text[0])
+
+
+def matches_pattern(text: str, pattern: str, *, ignore_case: bool = False) -> bool:
+    """Return whether the whole text matches a pattern of LIKE, where `%` is any text and `_` any character. The time is
+    linear for each part between two `%`: one regular expression could take exponentially long."""
+    flags = re.DOTALL | (re.IGNORECASE if ignore_case else 0)
+    parts = [re.compile(_expression(part), flags) for part in pattern.split("%")]
+    lengths = [len(part) for part in pattern.split("%")]
+    if len(parts) == 1:
+        return parts[0].fullmatch(text) is not None
+    if parts[0].match(text) is None:
+        return False
+    position, end = lengths[0], len(text) - lengths[-1]
+    for part in parts[1:-1]:
+        match = part.search(text, position)
+        if match is None:
+            return False
+        position = match.end()
+    return position <= end and parts[-1].fullmatch(text, end) is not None
+
+
+def _expression(part: str) -> str:
+    return "".join("." if character == "_" else re.escape(character) for character in part)

@@ -34,7 +34,7 @@ _VARIABLES = {
 
 
 class InstallationError(Exception):
-    """The clone cannot be installed; the message has the remedy."""
+    """The clone cannot be installed; the message has the hint."""
 
 
 def main(extras: str, effort: str) -> None:

@@ -4,4 +4,4 @@ from trainyard.client.errors import TrainyardError
 
 
 class LoadError(TrainyardError):
-    """The model cannot be found, verified or loaded; the message names the cause and the remedy."""
+    """The model cannot be found, verified or loaded; the message names the cause and the hint."""

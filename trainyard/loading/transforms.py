@@ -41,12 +41,12 @@ class ImageTransform:
         if not len(rows):
             return
         high = self.expected.high
-        remedy = f"pass the pixels as the data set has them, from 0 to {high:g}; they are scaled here"
+        hint = f"pass the pixels as the data set has them, from 0 to {high:g}; they are scaled here"
         if not bool(rows.isfinite().all()) or float(rows.min()) < 0 or float(rows.max()) > high:
-            raise ValueError(f"pixels from {float(rows.min()):g} to {float(rows.max()):g}: {remedy}")
+            raise ValueError(f"pixels from {float(rows.min()):g} to {float(rows.max()):g}: {hint}")
         brightest = rows.amax(dim=1)
         if bool(((brightest > 0) & (brightest <= high / 16)).any()):
-            raise ValueError(f"an image has no pixel above {high / 16:g}, as if it was scaled already: {remedy}")
+            raise ValueError(f"an image has no pixel above {high / 16:g}, as if it was scaled already: {hint}")
 
 
 class VectorTransform:

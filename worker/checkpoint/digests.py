@@ -47,7 +47,7 @@ def describe_files(checkpoint: CheckpointLayout, ranks: Ranks) -> Files:
         if isinstance(part, str):
             raise DigestError(part)
         files |= part
-    if not ranks.is_first:
+    if not ranks.is_rank_0:
         return files
     others = (path for path in sorted(checkpoint.root.rglob("*")) if path.is_file())
     return files | _described(checkpoint, [path for path in others if _name(checkpoint, path) not in files])
@@ -80,7 +80,7 @@ def shared_verification(ranks: Ranks) -> Iterator[Verify]:
         if problem := _verify_parts(ranks, (checkpoint.root, manifest.files)):
             raise ValueError(problem)
 
-    if not ranks.is_first:
+    if not ranks.is_rank_0:
         while (request := ranks.broadcast(None)) is not None:
             _verify_part(ranks, request)
         yield verify

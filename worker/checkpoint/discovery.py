@@ -87,7 +87,7 @@ def require_valid_checkpoint(checkpoint: CheckpointLayout, ranks: Ranks) -> Mani
     """
     manifest, problem = None, None
     with shared_verification(ranks) as verify_together:
-        if ranks.is_first:
+        if ranks.is_rank_0:
             try:
                 manifest = Manifest.model_validate_json(checkpoint.manifest.read_bytes())
                 verify_together(checkpoint, manifest)

@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 
@@ -17,7 +17,6 @@ from trainyard.contract.wire.reports import MAX_CHECKPOINT_METRICS, CheckpointRe
 from worker.checkpoint.compatibility import CHANGED_SOURCE_HINT, changed_source, stored_dtypes
 from worker.checkpoint.digests import Files, describe_files, shared_verification
 from worker.checkpoint.discovery import Discovery, discover, remove, require_valid_checkpoint
-from worker.checkpoint.save_failures import SaveFailures
 from worker.checkpoint.storage import CheckpointStorage, StateDict, sync_folder
 from worker.core.distributed import Ranks
 from worker.core.errors import RefusedError
@@ -34,6 +33,34 @@ _ALL_DAMAGED_HINT = (
     "Restore a checkpoint's folder (checkpoints/step-*) from a backup and retry the job, or accept the loss: "
     "trainyard retry JOB --from-scratch. Damaged folders (*.damaged) remain for inspection."
 )
+_REPEAT_SECONDS = 3600.0
+"""Seconds until a lasting cause of failed checkpoints is reported again. A full disk may last for days."""
+
+
+class SaveFailures:
+    """Chooses the failures to report: the first of each cause, and then one per hour while the cause lasts."""
+
+    def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._cause: tuple[str, int | None] | None = None
+        self._reported = 0.0
+        self._unreported = 0
+
+    def add(self, step: int, error: BaseException) -> str | None:
+        """Return the message for an event; None if the last event has the same cause and is less than an hour old."""
+        origin = error.__cause__ or error
+        cause = (type(origin).__name__, getattr(origin, "errno", None))
+        if cause == self._cause and self._now() - self._reported < _REPEAT_SECONDS:
+            self._unreported += 1
+            return None
+        count, self._unreported = self._unreported, 0
+        self._cause, self._reported = cause, self._now()
+        message = f"the checkpoint of step {step} could not be written: {error}"
+        return f"{message} ({count} more since the last such event)" if count else message
+
+    def reset(self) -> None:
+        """Forget the cause: a checkpoint was written."""
+        self._cause, self._unreported = None, 0
 
 
 class CheckpointManager:
@@ -51,14 +78,14 @@ class CheckpointManager:
         self._execution = execution
         self._ranks = ranks
         self._fence = RunFence(run, launch.attempt_id)
-        if ranks.is_first:
+        if ranks.is_rank_0:
             # Finding the latest checkpoint also removes incomplete checkpoints.
             self._fence.check()
         self._reporter: Reporter | None = None
         self._storage = CheckpointStorage(ranks.checkpoints, ranks.device, asynchronous=self._policy.asynchronous)
         self._discovery = Discovery()
         with shared_verification(ranks) as verify:
-            if ranks.is_first:
+            if ranks.is_rank_0:
                 self._discovery = discover(
                     run, launch.first_execution, execution, known_step=launch.checkpoint_step, verify=verify
                 )
@@ -189,7 +216,7 @@ class CheckpointManager:
             since: When the save began, by the monotonic clock.
         """
         files = describe_files(checkpoint, self._ranks)
-        if not self._ranks.is_first:
+        if not self._ranks.is_rank_0:
             return
         assert self._reporter is not None
         manifest = self._build_manifest(checkpoint, files, metrics)

@@ -1,15 +1,15 @@
-"""The communication check: correctness first, then timing."""
+"""The communication check: correctness first, then timing. The results are an artifact and an event."""
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import torch.distributed as dist
 
 from trainyard.contract.layout import RunLayout, write_atomic
 from trainyard.contract.wire.reports import Progress
-from worker.comm_check import report
 from worker.comm_check.correctness import check_operations, check_pairs
 from worker.comm_check.operations import GroupMember
 from worker.comm_check.plan import (
@@ -30,6 +30,8 @@ from worker.reporting.reporter import Reporter
 log = logging.getLogger(__name__)
 
 ARTIFACT = "comm_check.json"
+_MAX_EVENT_ROWS = 100
+"""The most measurements in the event; the artifact has all."""
 
 
 class CommCheck:
@@ -101,11 +103,11 @@ class CommCheck:
                 self._log(f"{group.name:<12}{operation:<20}{row.size_bytes:>10} B{row.seconds * 1e6:>12.1f} us {rate}")
 
     def _log(self, text: str) -> None:
-        if self._ranks.is_first:
+        if self._ranks.is_rank_0:
             log.info("%s", text)
 
     def _write_report(self, run: RunLayout) -> None:
-        artifact = report.document(
+        artifact = _document(
             backend=self._backend,
             device=self._ranks.device.type,
             groups=self._groups,
@@ -113,6 +115,55 @@ class CommCheck:
             pairs=self._pair_rows,
             absent={name: sorted(operations) for name, operations in self._absent.items()},
         )
-        if self._ranks.is_first:
+        if self._ranks.is_rank_0:
             write_atomic(run.artifacts / ARTIFACT, json.dumps(artifact, indent=1) + "\n")
-            self._reporter.event("comm_check", report.summary(artifact), data=report.event_data(artifact))
+            self._reporter.event("comm_check", _summary(artifact), data=_event_data(artifact))
+
+
+def _document(
+    *,
+    backend: str,
+    device: str,
+    groups: Sequence[RankGroup],
+    rows: Sequence[Measurement],
+    pairs: Sequence[Measurement],
+    absent: Mapping[str, Sequence[str]],
+) -> dict[str, Any]:
+    """Return the content of the artifact."""
+    return {
+        "object": "comm_check",
+        "backend": backend,
+        "device": device,
+        "world_size": len(groups[0].ranks),
+        "groups": {group.name: list(group.ranks) for group in groups},
+        "operations": [row.plain() for row in rows],
+        "pairs": [row.plain() for row in pairs],
+        "not_in_backend": {name: list(operations) for name, operations in absent.items() if operations},
+        "slowest_pair": _slowest_pair(pairs),
+    }
+
+
+def _event_data(artifact: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the artifact without the parts that grow with the number of ranks: the world's measurements remain."""
+    world = [row for row in artifact["operations"] if row["group"] == "world"]
+    data = {key: value for key, value in artifact.items() if key not in ("operations", "pairs", "groups", "object")}
+    return {**data, "operations": world[:_MAX_EVENT_ROWS]}
+
+
+def _slowest_pair(pairs: Sequence[Measurement]) -> dict[str, Any] | None:
+    """Return the pair with the lowest bandwidth for the largest message."""
+    largest = max((row.size_bytes for row in pairs), default=0)
+    rows = [row for row in pairs if row.size_bytes == largest]
+    return min(rows, key=lambda row: row.bus_bytes_per_second or 0.0).plain() if rows else None
+
+
+def _summary(artifact: Mapping[str, Any]) -> str:
+    """Return the message of the event."""
+    slow, absent = artifact["slowest_pair"], artifact["not_in_backend"]
+    text = f"all values are correct on {len(artifact['groups'])} group(s) of {artifact['world_size']} ranks"
+    if slow:
+        text += f"; the slowest pair is {slow['group']} with {slow['bus_bytes_per_second'] / 1e9:.2f} GB/s"
+    if absent:
+        missing = sorted({operation for operations in absent.values() for operation in operations})
+        text += f"; the backend {artifact['backend']} lacks {', '.join(missing)}"
+    return text

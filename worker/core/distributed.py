@@ -28,7 +28,7 @@ class Ranks:
     """A gloo group that only the saving thread uses."""
 
     @property
-    def is_first(self) -> bool:
+    def is_rank_0(self) -> bool:
         return self.rank == 0
 
     def gather(self, values: Sequence[float]) -> list[list[float]]:

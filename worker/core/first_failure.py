@@ -9,8 +9,8 @@ from typing import Any
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.reports import ExitReason, Failure
+from worker.core.disk_space import disk_problem
 from worker.core.errors import read_errors, to_failure
-from worker.core.full_disk import disk_problem
 from worker.core.memory_hints import memory_hint
 from worker.core.rank_exits import RankExit, read_rank_exits
 

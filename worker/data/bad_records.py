@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -65,10 +65,10 @@ class BadRecordReasons:
 
     def add(self, problem: str, position: str, hint: str | None = None) -> None:
         """Count a record. `position`: its file, and its line or row."""
-        for remedy in (ONE_RECORD, OTHER_TEXT):
+        for text in (ONE_RECORD, OTHER_TEXT):
             # Stated for the first line alone, whose problem others may have too.
-            if f" ({remedy})" in problem:
-                problem, hint = problem.replace(f" ({remedy})", ""), f"{remedy[0].upper()}{remedy[1:]}."
+            if f" ({text})" in problem:
+                problem, hint = problem.replace(f" ({text})", ""), f"{text[0].upper()}{text[1:]}."
         reason = _POSITION.sub("N", problem)[:_REASON_CHARACTERS]
         if reason in self._counts or len(self._counts) < _MAX_DISTINCT:
             self._counts.setdefault(reason, [0, position, hint or ""])[0] += 1
@@ -91,16 +91,14 @@ class BadRecords:
         read: The number of records that were read, including bad records; the reader counts them.
     """
 
-    def __init__(self, field: str, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, field: str, limit: int) -> None:
         """
         Args:
             field: The spec's field that names the files, for messages.
             limit: How many may be skipped. 0: none; further bad records are counted for a limited time.
-            clock: Seconds of a clock that never goes back.
         """
         self._field = field
         self._limit = limit
-        self._clock = clock
         self._end: float | None = None
         self.count = self.read = 0
         self.named: list[NamedRecord] = []
@@ -128,13 +126,13 @@ class BadRecords:
         if len(self.named) < NAMED:
             self.named.append(record)
         if self._end is None:
-            self._end = self._clock() + _SECONDS
+            self._end = time.monotonic() + _SECONDS
         if self.count > self.most:
             self._refuse(whole=False)
 
     def check_time(self) -> None:
         """Raise RefusedError if the run has to end and counting takes too long."""
-        if not self._limit and self._end is not None and self._clock() > self._end:
+        if not self._limit and self._end is not None and time.monotonic() > self._end:
             self._refuse(whole=False)
 
     def check(self, *, can_skip: bool = True) -> None:
@@ -190,7 +188,7 @@ def too_many_bad(
 
 
 def _of_source(field: str, named: Sequence[NamedRecord]) -> list[NamedRecord]:
-    """Return records whose remedies name the fields of their own source, where the section has several."""
+    """Return records whose hints name the fields of their own source, where the section has several."""
     parts = field.split(".")
     if parts[:2] == ["data", "sources"]:
         section = ".".join(parts[:3])

@@ -10,7 +10,6 @@ from typing import Any
 from trainyard.contract.formats.examples import Chat
 from trainyard.contract.formats.records import HALF_PAIR, BadRecordError, is_encodable
 from trainyard.loading.turn_end import common_start, without_cut_marker
-from worker.data.aligned_parts import aligned
 from worker.data.rendering import RENDERING
 from worker.data.template_traits import TemplateTraits, probe_traits, with_fixed_date
 from worker.data.tool_calls import LostCallsError, Message, check_calls, unused_mark, with_arguments
@@ -24,11 +23,12 @@ _TOOLS = [{"type": "function", "function": {"name": "f", "description": "", "par
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 """The fields of a message that hold reasoning, as transformers reads them."""
 _REASONING_TEXTS = ("text", "content", "summary", *_REASONING)
-"""The fields of an object within them that hold texts; others state kinds, efforts and signatures."""
+"""The keys under which these fields, where they are objects, hold texts. Other keys hold kinds, efforts and
+signatures."""
 _WRITTEN = {"role", "content", "tool_calls"}
-"""The fields of a message that are checked in another way."""
+"""Fields that `unwritten_fields` does not check, since other checks cover them."""
 EMPTY = "answers_empty"
-"""The name of the number of answers without text."""
+"""The count of answers without text, by this name in `MarkedText.counts`."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class ChatTemplate:
             ValueError: No answer can be learned.
         """
         text = self.render(chat.messages, chat.tools)
-        check_calls(chat.messages, text, partial(self._attempt, tools=chat.tools))
+        check_calls(chat.messages, text, partial(self._render_or_none, tools=chat.tools))
         counts: Counter[str] = Counter()
         spans = []
         shown = self._answers_at_once(chat.messages, chat.tools, text)
@@ -97,8 +97,8 @@ class ChatTemplate:
         """
         messages = [*prompt, *answer]
         text = self.render(messages, tools)
-        check_calls(messages, text, partial(self._attempt, tools=tools))
-        question = self._attempt(prompt, tools, prompt=True)
+        check_calls(messages, text, partial(self._render_or_none, tools=tools))
+        question = self._render_or_none(prompt, tools, prompt=True)
         if question is not None and text.startswith(question):
             start = len(question)
         elif (first := self._start(messages, len(prompt), tools, text)) is not None:
@@ -148,11 +148,11 @@ class ChatTemplate:
     ) -> str | None:
         """Return the text of messages without some of their fields; None if the template refuses them."""
         rest = [{name: value for name, value in message.items() if name not in fields} for message in messages]
-        return self._attempt(rest, tools)
+        return self._render_or_none(rest, tools)
 
     def leaves_out_tools(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> bool:
         """Return whether the template does not write these tools."""
-        return bool(tools) and self._attempt(messages, None) == self.render(messages, tools)
+        return bool(tools) and self._render_or_none(messages, None) == self.render(messages, tools)
 
     def render(self, messages: Sequence[Message], tools: Sequence[Any] | None = None, *, prompt: bool = False) -> str:
         """Return the text of messages; with `prompt` also the beginning of an answer to them."""
@@ -229,7 +229,9 @@ class ChatTemplate:
     def _text(self, tools: Sequence[Any] | None) -> str:
         return with_fixed_date(self._tokenizer.get_chat_template(None, list(tools) if tools else None))
 
-    def _attempt(self, messages: Sequence[Message], tools: Sequence[Any] | None, *, prompt: bool = False) -> str | None:
+    def _render_or_none(
+        self, messages: Sequence[Message], tools: Sequence[Any] | None, *, prompt: bool = False
+    ) -> str | None:
         """Return the text of messages; None if the template refuses them."""
         try:
             return self.render(messages, tools, prompt=prompt)
@@ -248,7 +250,9 @@ class ChatTemplate:
         header = traits.headers.get("assistant", "")
         turns = [turn for turn, message in enumerate(messages) if message["role"] == "assistant"]
         marked = {turn: {"role": "assistant", "content": mark} for turn in turns}
-        changed = self._attempt([marked.get(turn, message) for turn, message in enumerate(messages)], tools) or ""
+        changed = (
+            self._render_or_none([marked.get(turn, message) for turn, message in enumerate(messages)], tools) or ""
+        )
         *before, last = changed.split(mark)
         if not header or not traits.answer_start.startswith(header) or len(before) != len(turns):
             return {}
@@ -278,8 +282,8 @@ class ChatTemplate:
         """Return the span of the answer at a turn, and otherwise why it is not learned: `stripped` or `unlocated`."""
         if turn:
             # Most templates write a conversation as the beginning of a longer conversation.
-            question = self._attempt(messages[:turn], tools, prompt=True)
-            rendered = self._attempt(messages[: turn + 1], tools)
+            question = self._render_or_none(messages[:turn], tools, prompt=True)
+            rendered = self._render_or_none(messages[: turn + 1], tools)
             if question and rendered and rendered.startswith(question) and text.startswith(rendered):
                 given = self._traits_for(tools).answer_start
                 begin = len(question) - (len(given) if question.endswith(given) else 0)
@@ -302,7 +306,7 @@ class ChatTemplate:
         return (None, "stripped") if _missing(needed, written) else (span, "")
 
     def _start(self, messages: Sequence[Message], turn: int, tools: Sequence[Any] | None, text: str) -> Span | None:
-        """Return where the header of the answer at this turn begins, and the answer itself; None if that is unknown."""
+        """Return where the header of the answer at this turn and the answer itself begin; None if that is unknown."""
         traits = self._traits_for(tools)
         header = traits.headers.get("assistant")
         same = self._same_before(messages, turn, tools, text)
@@ -343,7 +347,7 @@ class ChatTemplate:
         other = {"role": messages[turn]["role"], "content": mark}
         if messages[turn]["role"] == "tool":
             other = {**messages[turn], "content": mark}
-        changed = self._attempt([*messages[:turn], other, *messages[turn + 1 :]], tools)
+        changed = self._render_or_none([*messages[:turn], other, *messages[turn + 1 :]], tools)
         return None if changed is None or mark not in changed else len(common_start(text, changed))
 
 
@@ -378,8 +382,8 @@ def _leaves_out_reasoning(message: Message, text: str) -> bool:
 
 
 def _missing(parts: Sequence[str], text: str) -> list[str]:
-    """Return the parts, without white space, that a text does not have beside each other: a short thought may be a part
-    of the answer that follows it."""
+    """Return the parts that a text lacks, without white space. Each place of the text counts for one part only: a short
+    thought may also be a part of the answer that follows it."""
     rest, missing = _squeezed(text), []
     for part in sorted(filter(None, map(_squeezed, parts)), key=len, reverse=True):
         if part in rest:
@@ -387,3 +391,24 @@ def _missing(parts: Sequence[str], text: str) -> list[str]:
         else:
             missing.append(part)
     return missing
+
+
+def aligned(text: str, parts: Sequence[str]) -> list[int] | None:
+    """Return where each part begins in a text. The text begins with the first part and ends with the last; the others
+    lie between them, in their order. None if a part is missing, or if several positions are possible."""
+    first, *inner, last = parts
+    end = len(text) - len(last)
+    if not text.startswith(first) or not text.endswith(last) or end < len(first):
+        return None
+    left, position = [], len(first)
+    for part in inner:
+        start = text.find(part, position, end)
+        if start < 0:
+            return None
+        left.append(start)
+        position = start + len(part)
+    right, stop = [], end
+    for part in reversed(inner):
+        stop = text.rfind(part, len(first), stop)
+        right.append(stop)
+    return [0, *left, end] if left == right[::-1] else None

@@ -91,8 +91,8 @@ def _lines(chunk: Chunk) -> Iterator[tuple[int, Any]]:
             if len(raw) > MAX_LINE_BYTES and not raw.endswith(b"\n"):
                 _skip_line(handle)
                 # Perhaps a single object holds all records.
-                remedy = f" ({ONE_RECORD})" if number == 1 and not chunk.start and raw.lstrip().startswith(b"{") else ""
-                yield number, Unreadable(f"{_too_long()}{remedy}")
+                hint = f" ({ONE_RECORD})" if number == 1 and not chunk.start and raw.lstrip().startswith(b"{") else ""
+                yield number, Unreadable(f"{_too_long()}{hint}")
             elif blank == MAX_BLANK_LINES + 1:
                 yield number, Unreadable(TOO_MANY_BLANK)
             else:

@@ -7,7 +7,7 @@ from typing import Any
 from worker.data.template_traits import Arguments
 
 Message = Mapping[str, Any]
-Attempt = Callable[[Sequence[Message]], str | None]
+Render = Callable[[Sequence[Message]], str | None]
 """Returns the text of messages; None if the template refuses them."""
 _MARKS = tuple(map(chr, range(0xE000, 0xF900)))
 """Characters of private use."""
@@ -27,19 +27,19 @@ def unused_mark(text: str) -> str:
 
 
 def with_arguments(message: Message, form: Arguments) -> Message:
-    """Return a message whose calls have their arguments in a form."""
+    """Return a message with the arguments of its calls as an object or as JSON text, as `form` states."""
     calls = message.get("tool_calls")
     if not calls:
         return message
     return {**message, "tool_calls": [_changed(call, arguments=_formed(call, form)) for call in calls]}
 
 
-def check_calls(messages: Sequence[Message], text: str, attempt: Attempt) -> None:
-    """Raise LostCallsError: these messages would have the same text without one of their calls, or its arguments."""
-    if _all_are_written(messages, text, attempt):
+def check_calls(messages: Sequence[Message], text: str, render: Render) -> None:
+    """Raise LostCallsError if the text would be the same without one of the calls or its arguments."""
+    if _all_are_written(messages, text, render):
         return
     for lost, index, changed in (*_without_calls(messages), *_without_arguments(messages)):
-        if attempt([*messages[:index], _with_calls(messages[index], changed), *messages[index + 1 :]]) == text:
+        if render([*messages[:index], _with_calls(messages[index], changed), *messages[index + 1 :]]) == text:
             raise LostCallsError(
                 f"the model's chat template leaves out the {lost} of message {index + 1}, so that they would not be "
                 "learned"
@@ -47,13 +47,14 @@ def check_calls(messages: Sequence[Message], text: str, attempt: Attempt) -> Non
 
 
 def _without_calls(messages: Sequence[Message]) -> Iterator[tuple[str, int, list[Any]]]:
-    """Yield the name of the omitted part, the index of a message, and its calls without one of them."""
+    """For each call, yield the name of the part that is removed, the index of its message, and the other calls."""
     for index, number, calls in _positions(messages):
         yield "`tool_calls`", index, calls[:number] + calls[number + 1 :]
 
 
 def _without_arguments(messages: Sequence[Message]) -> Iterator[tuple[str, int, list[Any]]]:
-    """Yield the name of the omitted part, the index of a message, and its calls, one of them without its arguments."""
+    """For each call, yield the name of the part that is removed, the index of its message, and all calls, of which this
+    one has no arguments."""
     for index, number, calls in _positions(messages):
         if _has_arguments(calls[number]):
             bare = _changed(calls[number], arguments={})
@@ -67,8 +68,9 @@ def _positions(messages: Sequence[Message]) -> Iterator[tuple[int, int, list[Any
             yield index, number, calls
 
 
-def _all_are_written(messages: Sequence[Message], text: str, attempt: Attempt) -> bool:
-    """Return whether a second text, with marks in all calls, shows that the template writes each name and argument."""
+def _all_are_written(messages: Sequence[Message], text: str, render: Render) -> bool:
+    """Return whether the template writes each name and argument: a second text, with marks in their places, has all
+    marks."""
     mark = unused_mark(text)
     marks: list[str] = []
     changed = []
@@ -79,7 +81,7 @@ def _all_are_written(messages: Sequence[Message], text: str, attempt: Attempt) -
             marks += [name, argument] if _has_arguments(call) else [name, name]
             calls.append(_changed(call, name=name, arguments={argument: ""} if _has_arguments(call) else {}))
         changed.append(_with_calls(message, calls) if calls else message)
-    written = attempt(changed) if marks else ""
+    written = render(changed) if marks else ""
     return written is not None and all(one in written for one in marks)
 
 

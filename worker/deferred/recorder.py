@@ -69,7 +69,7 @@ def record(build: Callable[[], nn.Module], *, strict: bool = False) -> tuple[nn.
         strict: The code is not ours: reading a tensor's device or values is refused too.
 
     Raises:
-        CannotDeferError: `build` has an operation that cannot be computed later with the same result.
+        CannotDeferError: `build` runs an operation that cannot be computed later with the same result.
     """
     recording = Recording(torch.get_rng_state())
     recorder = _Recorder(recording)
@@ -80,7 +80,7 @@ def record(build: Callable[[], nn.Module], *, strict: bool = False) -> tuple[nn.
     except (CannotDeferError, RefusedError):
         raise
     except Exception as error:
-        # It may be the meta device that failed. If not, the same error follows without it.
+        # The meta device may be the cause. Otherwise the caller builds the model without it and gets the same error.
         recorder.refuse(f"{type(error).__name__}: {error}")
     recorder.check()
     if not torch.equal(torch.get_rng_state(), recording.generator_state):
@@ -88,7 +88,7 @@ def record(build: Callable[[], nn.Module], *, strict: bool = False) -> tuple[nn.
     known = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
     stray = find_tensor(lambda tensor: id(tensor) not in known and recording.describe(tensor) is not None)
     if stray is not None:
-        # Nothing would give it values.
+        # No later step would compute its values.
         raise CannotDeferError(f"a tensor of shape {list(stray.shape)} that is no parameter and no buffer")
     return module, recording
 

@@ -14,6 +14,8 @@ from worker.core.errors import RefusedError
 
 Tensors = Mapping[str, torch.Tensor]
 
+ADAPTER = "default"
+"""peft's name of a run's only adapter."""
 PREFIX = "base_model.model."
 """The names of the two modules in which peft wraps the base; names in its file begin with them."""
 _MAGNITUDE = ".lora_magnitude_vector"
@@ -82,8 +84,8 @@ def require_continuable(folder: str, config: Any) -> None:
     for field in sorted(config.keys() - _WITHOUT_EFFECT - {"init_lora_weights"}):
         if config[field] and config[field] != defaults.get(field):
             unknown = f"sets `{field}` in its adapter_config.json, which has no counterpart here"
-            reason, remedy = _REASONS.get(field, (unknown, MERGE))
-            raise RefusedError(f"lora.adapter: {folder} {reason}", remedy)
+            reason, hint = _REASONS.get(field, (unknown, MERGE))
+            raise RefusedError(f"lora.adapter: {folder} {reason}", hint)
 
 
 def _defaults() -> Mapping[str, Any]:
@@ -102,9 +104,9 @@ def normalised(tensors: Tensors) -> Tensors:
     }
 
 
-def peft_name(name: str, adapter: str) -> str:
+def peft_name(name: str) -> str:
     """Return the name in peft's file of an adapter's parameter."""
-    whole, adapted = f".modules_to_save.{adapter}.", f".{adapter}."
+    whole, adapted = f".modules_to_save.{ADAPTER}.", f".{ADAPTER}."
     before, mark, after = name.rpartition(whole if whole in name else adapted)
     # peft has a module for the norms of DoRA, and had a parameter: its file has kept that name.
     return PREFIX + (before if before.endswith(_MAGNITUDE) else f"{before}.{after}" if mark else name)

@@ -16,12 +16,10 @@ from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.errors import RefusedError
 from worker.core.random_state import seed_generators
-from worker.engine.adapter_rules import peft_name
+from worker.engine.adapter_rules import ADAPTER
 
 Value = TypeVar("Value")
 
-ADAPTER = "default"
-"""peft's name of a run's only adapter."""
 _INSTALL_HINT = "Install what `pip install 'trainyard[hf]'` does where the workers run."
 
 
@@ -197,11 +195,6 @@ def _last_part(name: str) -> str:
 def is_adapter(name: str) -> bool:
     """Return whether a parameter of this name is part of an adapter."""
     return ".lora_" in name or f".modules_to_save.{ADAPTER}." in name
-
-
-def name_of_peft(name: str) -> str:
-    """Return the name that a parameter of an adapter has in peft's file."""
-    return peft_name(name, ADAPTER)
 
 
 def adapter_targets(model: nn.Module, targets: str | Collection[str]) -> list[str]:

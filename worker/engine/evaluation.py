@@ -1,4 +1,4 @@
-"""A pass over the held-out examples."""
+"""An evaluation: a pass over the held-out examples, which returns metrics."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -30,12 +30,13 @@ def evaluate(
     training_size: int,
     on_examples: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> dict[str, float]:
-    """Return the means of the task's evaluation sums over the held-out examples, by metric name. Each example counts
-    once, for any number of ranks. With several sets, the name of a set is the end of the names of its metrics; the
-    metrics without it are over all sets. A collective.
+    """Return the means of the task's evaluation sums over the held-out examples, by metric name. A collective.
+
+    Each example counts once, for any number of ranks. With several sets, `eval/loss/NAME` is the mean over the set
+    NAME, and `eval/loss` the mean over all sets; likewise for other metrics.
 
     Args:
-        training_size: Examples that a rank computes at once in training, whose memory is known to suffice.
+        training_size: The micro-batch size of the training, whose memory suffices. The default of `options.micro_size`.
         on_examples: Called with the number of evaluated examples, and the total number.
     """
     sets = held_out_sets(task.examples, options.limit)
@@ -49,7 +50,7 @@ def evaluate(
             set_shared_mean(task, model, precision, ranks, held_out + task.examples.train, size, mark)
         for share in micro_batches(held_out, ranks.rank, ranks.world, size):
             progress.mark("evaluating")
-            # Every rank makes as many forwards, because the forward of a sharded model is a collective.
+            # Every rank runs the same number of forward passes, because that of a sharded model is a collective.
             batch = task.examples.held_out_batch(share if len(share) else held_out[:1], ranks.device)
             with precision.autocast():
                 batch_sums = task.evaluation_sums(model.evaluation_module, batch)
@@ -66,8 +67,8 @@ def evaluate(
 
 
 def held_out_sets(examples: Examples, limit: int | None) -> dict[str, Indices]:
-    """Return the held-out examples of each set to evaluate, counted from 0 at the first held-out example; the only
-    name of a single set is empty."""
+    """Return the indices of the examples to evaluate, by the name of their set. Index 0 is the first held-out example.
+    A single set has an empty name."""
     sets: dict[str, Indices] = {}
     start = 0
     sizes = examples.held_out_sets or {"": examples.held_out}
@@ -81,12 +82,12 @@ def _means(task: Task, sets: Mapping[str, Indices], totals: Mapping[tuple[str, s
     means = {}
     for key in dict.fromkeys(key for _, key in totals):
         own = {name: totals[name, key] for name in sets if (name, key) in totals}
-        weighed = {"": (sum(own.values()), np.concatenate([sets[name] for name in own]))}
-        weighed |= {f"/{name}": (total, sets[name]) for name, total in own.items() if name}
-        for end, (total, examples) in weighed.items():
-            # Nothing is said of a kind of example that a set does not have.
+        groups = {"": (sum(own.values()), np.concatenate([sets[name] for name in own]))}
+        groups |= {f"/{name}": (total, sets[name]) for name, total in own.items() if name}
+        for suffix, (total, examples) in groups.items():
+            # A set without examples of the kind that a metric measures does not have this metric.
             if weight := _weight(task, key, examples):
-                means[f"{key}{end}"] = total / weight
+                means[f"{key}{suffix}"] = total / weight
     return task.complete_metrics(means)
 
 

@@ -16,11 +16,11 @@ import torch
 
 
 @dataclass(eq=False)
-class StoredTensor:
+class HostTensor:
     """A tensor in host memory."""
 
     values: torch.Tensor
-    before: "weakref.ref[StoredTensor] | None"
+    before: "weakref.ref[HostTensor] | None"
     """The tensor that was stored before it, if that still exists."""
     on_device: torch.Tensor | None = None
     """The copy on the device, as soon as that was started."""
@@ -38,7 +38,7 @@ class HostActivations:
         self._device = device
         gpu = device.type == "cuda"
         self._copies = torch.cuda.Stream(device) if gpu else None  # type: ignore[no-untyped-call]
-        self._last: weakref.ref[StoredTensor] | None = None
+        self._last: weakref.ref[HostTensor] | None = None
         self._leaving: tuple[torch.Tensor, Any] | None = None
         """The tensor that is being copied to the host, and the event after that."""
 
@@ -47,25 +47,25 @@ class HostActivations:
         others as usual."""
         addresses = {tensor.data_ptr() for tensor in tensors if tensor.numel()}
 
-        def pack(tensor: torch.Tensor) -> torch.Tensor | StoredTensor:
+        def pack(tensor: torch.Tensor) -> torch.Tensor | HostTensor:
             return self._store(tensor) if tensor.numel() and tensor.data_ptr() in addresses else tensor
 
-        def unpack(saved: torch.Tensor | StoredTensor) -> torch.Tensor:
-            return self._load(saved) if isinstance(saved, StoredTensor) else saved
+        def unpack(saved: torch.Tensor | HostTensor) -> torch.Tensor:
+            return self._load(saved) if isinstance(saved, HostTensor) else saved
 
         return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
 
-    def _store(self, tensor: torch.Tensor) -> StoredTensor:
+    def _store(self, tensor: torch.Tensor) -> HostTensor:
         self._finish_leaving()
         values = torch.empty_like(tensor, device="cpu", pin_memory=self._copies is not None)
         with self._copying():
             values.copy_(tensor, non_blocking=True)
         self._leaving = tensor, self._record()
-        stored = StoredTensor(values, self._last)
+        stored = HostTensor(values, self._last)
         self._last = weakref.ref(stored)
         return stored
 
-    def _load(self, stored: StoredTensor) -> torch.Tensor:
+    def _load(self, stored: HostTensor) -> torch.Tensor:
         self._finish_leaving()
         self._start_return(stored)
         self._wait_for(stored.copied)
@@ -76,7 +76,7 @@ class HostActivations:
             self._start_return(before)
         return tensor
 
-    def _start_return(self, stored: StoredTensor) -> None:
+    def _start_return(self, stored: HostTensor) -> None:
         if stored.on_device is not None:
             return
         stored.on_device = torch.empty_like(stored.values, device=self._device)

@@ -22,11 +22,12 @@ from worker.engine.adapter_rules import (
     alphas_of,
     layers_of,
     normalised,
+    peft_name,
     ranks_of,
     require_continuable,
     whole_modules_of,
 )
-from worker.engine.adapters import is_adapter, name_of_peft
+from worker.engine.adapters import is_adapter
 from worker.tasks.sentence_modules import check_sentence_modules
 
 _CONFIG, _WEIGHTS, _PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
@@ -103,10 +104,10 @@ def _check_layers(
     """Raise RefusedError: the spec gives a layer of the adapter another rank or alpha than its files."""
     for layer, value in stored.items():
         if (own := value_of(layer, patterns, default)) != value:
-            remedy = json.dumps(patterns_of(stored, default)).replace(".0,", ",").replace(".0}", "}")
+            setting = json.dumps(patterns_of(stored, default)).replace(".0,", ",").replace(".0}", "}")
             raise RefusedError(
                 f"{field}: gives `{layer}` {own:g}, and that of the adapter in {folder} is {value:g}",
-                f"Set {field} to {remedy}.",
+                f"Set {field} to {setting}.",
             )
 
 
@@ -118,7 +119,7 @@ def adapter_values(module: nn.Module, tensors: Tensors) -> dict[str, torch.Tenso
         RefusedError: The adapter is of other layers than the module's, or has other shapes.
     """
     parameters = {name: p for name, p in module.named_parameters() if is_adapter(name)}
-    names = {name_of_peft(name): name for name in parameters}
+    names = {peft_name(name): name for name in parameters}
     tensors = _without_copies(module, tensors, names.keys())
     if names.keys() != tensors.keys():
         raise _different_layers(module, names.keys(), tensors.keys())
@@ -166,12 +167,12 @@ def _different_layers(module: nn.Module, own: Set[str], stored: Set[str]) -> Ref
             "embeddings are not",
             MERGE,
         )
-    remedies = []
+    hints = []
     if set(layers) != set(layers_of(own)):
-        remedies.append(f"lora.targets to {json.dumps(_named(layers, modules))}")
+        hints.append(f"lora.targets to {json.dumps(_named(layers, modules))}")
     if set(whole) != set(whole_modules_of(own)):
-        remedies.append(f"lora.modules_to_save to {json.dumps(_named(whole, modules))}")
-    return RefusedError(message, f"Set {' and '.join(remedies)}." if remedies else None)
+        hints.append(f"lora.modules_to_save to {json.dumps(_named(whole, modules))}")
+    return RefusedError(message, f"Set {' and '.join(hints)}." if hints else None)
 
 
 def _is_known(name: str, layers: Collection[str], whole: Collection[str]) -> bool:

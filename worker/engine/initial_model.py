@@ -29,7 +29,7 @@ def build_initial_model(
     model is whole in the host memory of each rank, and an event names the reason.
     """
     if spec.strategy_kind.is_sharded or held_dtype(spec):
-        deferred, result, reason = _try_to_defer(spec, task, examine=ranks.is_first)
+        deferred, result, reason = _try_to_defer(spec, task, examine=ranks.is_rank_0)
         # All ranks must shard the same kind of model.
         reasons = [text for text in ranks.gather_text(reason) if text]
         if deferred is not None and not reasons:

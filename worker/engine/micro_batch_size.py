@@ -82,14 +82,14 @@ class MicroBatchFinder:
                 a collective.
             module: The model, whose buffers a forward may change.
         """
-        recorded = self._ranks.from_rank_0(self._recorded() if self._ranks.is_first else 0)
+        recorded = self._ranks.from_rank_0(self._recorded() if self._ranks.is_rank_0 else 0)
         if recorded:
             return recorded
         choice = self._search(share, dry_run, module)
         if self._ranks.device.type == "cuda":
             # Report the peak of training, not of sizes that did not fit.
             torch.cuda.reset_peak_memory_stats(self._ranks.device)
-        if self._ranks.is_first:
+        if self._ranks.is_rank_0:
             self._record(choice, share)
         return choice.micro_size
 

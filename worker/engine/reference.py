@@ -104,7 +104,7 @@ def fill_reference(
     """
     examples = answers_of(task)
     pairs, shape = examples.compared(batches), examples.reference.shape
-    values: Values = ranks.broadcast(file.read(shape, pairs) if ranks.is_first else None)
+    values: Values = ranks.broadcast(file.read(shape, pairs) if ranks.is_rank_0 else None)
     missing = np.flatnonzero(np.isnan(values))
     if len(missing) and not may_compute:
         raise RefusedError(
@@ -115,7 +115,7 @@ def fill_reference(
     stored = time.monotonic()
     for done, numbers, logps in parts:
         values[numbers] = logps
-        if ranks.is_first and (done or time.monotonic() >= stored + _SECONDS_STORED):
+        if ranks.is_rank_0 and (done or time.monotonic() >= stored + _SECONDS_STORED):
             file.write(values, shape, pairs)
             stored = time.monotonic()
     if len(missing):

@@ -1,7 +1,7 @@
 """Lets the ranks exchange data between two steps: whether to stop, which trace to record, and values of callbacks.
 
 One gather carries all of it. Its latency would show in short steps. So the ranks gather only every few steps, and where
-a callback shares values; while steps are short, they read the values of a gather one step later, when these have
+a callback has queued values; while steps are short, they read the values of a gather one step later, when these have
 arrived. The ranks decide by the time of a step of the slowest rank, which they gather too, so that they never differ.
 """
 
@@ -25,7 +25,7 @@ _FAILED_SECONDS = 0.5
 Rows = list[list[float]]
 """Every rank's values, by rank."""
 _OWN_VALUES = 3
-"""Values of each row that precede the shared values: stop request, trace request, seconds per step."""
+"""Values of each row that precede the queued values: stop request, trace request, seconds per step."""
 
 
 def no_profile_request() -> int:
@@ -33,7 +33,7 @@ def no_profile_request() -> int:
     return 0
 
 
-class _Share(NamedTuple):
+class _QueuedValues(NamedTuple):
     values: Sequence[float]
     deliver: Callable[[Rows], None]
 
@@ -60,29 +60,29 @@ class StepSync:
         self._next = 1
         self._step_seconds = PERIOD_SECONDS
         self._stop = False
-        self._shares: list[_Share] = []
-        """Values that were shared since the last gather began."""
+        self._queue: list[_QueuedValues] = []
+        """Values for the next gather."""
         self._pending: Gather | None = None
         """The gather that is under way."""
-        self._receivers: list[_Share] = []
-        """Receivers of the values that this gather carries."""
+        self._carried: list[_QueuedValues] = []
+        """The values of callbacks that this gather carries."""
         self.profile_request = 0
         """The number of the latest trace request that all ranks know of."""
 
-    def share(self, values: Sequence[float], deliver: Callable[[Rows], None]) -> None:
+    def queue_gather(self, values: Sequence[float], deliver: Callable[[Rows], None]) -> None:
         """Send `values` to all ranks with the next gather, which begins before the next step.
 
-        Every rank shares as many values, at the same steps. `deliver` gets the values of all ranks, in fp64: after
-        the coming step at the latest, in the order of sharing. Its exceptions end the run, so it must raise on all
+        Every rank queues as many values, at the same steps. `deliver` gets the values of all ranks, in fp64: after
+        the coming step at the latest, in the order of the calls. Its exceptions end the run, so it must raise on all
         ranks.
         """
-        self._shares.append(_Share(values, deliver))
+        self._queue.append(_QueuedValues(values, deliver))
 
     def should_stop(self) -> bool:
         """Return whether any rank has a stop request: the same answer on every rank. Sometimes a collective."""
         self._steps += 1
         self._read()
-        if not self._stop and (self._shares or self._steps >= self._next):
+        if not self._stop and (self._queue or self._steps >= self._next):
             now = self._now()
             self._step_seconds = (now - self._since) / self._steps
             self._since, self._steps = now, 0
@@ -91,16 +91,16 @@ class StepSync:
                 self._read()
         return self._stop
 
-    def deliver_shares(self) -> None:
-        """Deliver all that is shared so far. A collective if anything is."""
+    def flush(self) -> None:
+        """Gather and deliver all queued values. A collective if there are any."""
         self._read()
-        if self._shares:
+        if self._queue:
             self._begin()
             self._read()
 
     @contextlib.contextmanager
     def delivering(self) -> Iterator[None]:
-        """Deliver at the end of the context all values that were shared in it.
+        """Deliver at the end of the context all values that were queued in it.
 
         After an exception, deliver only values that arrive without the help of the other ranks, so that the last points
         of a run that fails are reported.
@@ -111,13 +111,13 @@ class StepSync:
             with contextlib.suppress(Exception):
                 self._read(timedelta(seconds=_FAILED_SECONDS))
             raise
-        self.deliver_shares()
+        self.flush()
 
     def _begin(self) -> None:
         own = [float(self._signal.requested), float(self._request()), self._step_seconds]
-        self._receivers, self._shares = self._shares, []
-        shared = (value for share in self._receivers for value in share.values)
-        self._pending = self._ranks.begin_gather([*own, *shared])
+        self._carried, self._queue = self._queue, []
+        queued = (value for carried in self._carried for value in carried.values)
+        self._pending = self._ranks.begin_gather([*own, *queued])
 
     def _read(self, timeout: timedelta | None = None) -> None:
         """Wait for the gather that is under way, and deliver it."""
@@ -130,7 +130,7 @@ class StepSync:
         self.profile_request = int(max(requests))
         self._next = steps_until_sync(max(seconds))
         start = _OWN_VALUES
-        for values, deliver in self._receivers:
+        for values, deliver in self._carried:
             end = start + len(values)
             deliver([row[start:end] for row in rows])
             start = end

@@ -9,8 +9,8 @@ from torch import nn
 from trainyard.progress_file import ProgressCounter
 from worker.core.distributed import Ranks
 from worker.core.errors import TrainingError
+from worker.data.batch_loader import BatchLoader
 from worker.data.examples import Tensors
-from worker.data.prefetch import BatchLoader
 from worker.data.sampler import Indices, micro_batch_length, micro_batches
 from worker.engine.callbacks.base import StepResult
 from worker.engine.callbacks.non_finite import NonFiniteGuard

@@ -214,7 +214,7 @@ class Trainer:
             self._state.restore_weights(weights)
             self._fill_reference()
         # After loading, which names the tensors that do not fit.
-        first = self._ranks.is_first
+        first = self._ranks.is_rank_0
         origin, roots = self._checkpoints.initial_weights, self._inputs.roots
         sources = source_digests(self._spec, self._task, self._batches, origin=origin, roots=roots) if first else {}
         self._checkpoints.bind_sources(sources, self._task.classes)
@@ -228,7 +228,7 @@ class Trainer:
             return
         origin = self._checkpoints.initial_weights
         roots = self._inputs.roots
-        digest = reference_digest(self._spec, task, origin, roots) if self._ranks.is_first else ""
+        digest = reference_digest(self._spec, task, origin, roots) if self._ranks.is_rank_0 else ""
         fill_reference(
             task,
             self._model,
@@ -265,7 +265,7 @@ class Trainer:
         return self._task.examples.held_out > 0 or self._samples is not None
 
     def _evaluate(self, step: int) -> None:
-        self._step_sync.deliver_shares()
+        self._step_sync.flush()
         for callback in self._callbacks:
             callback.on_evaluation_start(step)
         self._phases.begin("evaluating", step)
@@ -294,7 +294,7 @@ class Trainer:
         samples = generator.generate(
             self._model, self._precision, self._ranks, self._progress, size=size, sharded=sharded
         )
-        if self._ranks.is_first and self._run is not None:
+        if self._ranks.is_rank_0 and self._run is not None:
             name = write_samples(self._run.samples, step, samples)
             message = f"Generated samples of step {step}: {len(samples)}"
             self._reporter.event("samples_written", message, data={"step": step, "path": f"{FOLDER}/{name}"})
@@ -302,7 +302,7 @@ class Trainer:
     def _save(self, step: int) -> None:
         if step == self._checkpoints.last_step:
             return
-        self._step_sync.deliver_shares()
+        self._step_sync.flush()
         for callback in self._callbacks:
             callback.on_checkpoint_start(step)
         self._phases.begin("saving", step)
@@ -355,7 +355,7 @@ class Trainer:
         return MetricsLogger(
             reporter,
             self._step_sync,
-            is_first=self._ranks.is_first,
+            is_rank_0=self._ranks.is_rank_0,
             due=self._log_due,
             total_steps=self.total_steps,
             progress_of=self._phases.at,

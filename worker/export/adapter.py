@@ -10,7 +10,8 @@ from torch import nn
 
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.exported import CLASSES
-from worker.engine.adapters import adapter_config, is_adapter, name_of_peft
+from worker.engine.adapter_rules import peft_name
+from worker.engine.adapters import adapter_config, is_adapter
 from worker.engine.frozen_base import held_dtype, round_base
 from worker.export.embedding import save_modules, text_vectors_of
 from worker.export.model import generation_settings, save_input, save_tensors
@@ -59,5 +60,5 @@ def _write(folder: Path, weights: dict[str, Any], base: nn.Module, spec: Trainin
     config = adapter_config(base, spec)
     config.inference_mode = True
     config.save_pretrained(folder)
-    named = {name_of_peft(name): tensor for name, tensor in weights.items() if is_adapter(name)}
+    named = {peft_name(name): tensor for name, tensor in weights.items() if is_adapter(name)}
     save_tensors(folder / "adapter_model.safetensors", named)

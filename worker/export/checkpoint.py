@@ -20,10 +20,10 @@ from worker.checkpoint.digests import verify
 from worker.checkpoint.tensors import ModelTensors
 from worker.core.disk_space import require_room
 from worker.core.errors import RefusedError
+from worker.core.random_state import seed_generators
 from worker.data.model_files import ModelFiles
 from worker.engine.adapters import is_adapter
 from worker.engine.sources import base_digest
-from worker.export.base_model import build_base
 from worker.export.description import note_of, write_description
 from worker.export.model import build_hf_shell
 from worker.export.weights import DTYPES, default_dtype, is_merged, save_weights
@@ -227,3 +227,29 @@ def _batches(tensors: ModelTensors, names: list[str]) -> Iterator[list[str]]:
         size += tensors.bytes_of(name)
     if batch:
         yield batch
+
+
+def build_base(spec: TrainingSpec, classes: Sequence[str] = ()) -> nn.Module:
+    """Return the base model with its weights. The head of a classifier, which is a part of the adapters, has any.
+
+    Args:
+        classes: The names of the outputs of a model that classifies.
+    """
+    assert spec.model is not None
+    seed_generators(spec.seed)
+    if not isinstance(spec.model, HfModel):
+        return build_builtin(spec.model)
+    from worker.data.parsed_records import padding_of
+    from worker.tasks.hf_classifier import load_image_classifier, load_text_classifier
+    from worker.tasks.hf_embedding import load_embedding
+    from worker.tasks.hf_model import HfFolder
+
+    folder = HfFolder(spec.model.path)
+    task = spec.task_kind
+    if task.makes_vectors:
+        return load_embedding(folder, spec.embedding.pooling)
+    if task.classifies and task.reads_texts:
+        return load_text_classifier(folder, classes, padding_of(folder.tokenizer))
+    if task.classifies:
+        return load_image_classifier(folder, classes)
+    return folder.load(packed=False)

@@ -11,10 +11,8 @@ from trainyard.contract.spec.decoders import BuiltinDecoder, GptModel, LlamaMode
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.loading.turn_end import end_tokens
 from worker.data.parsed_records import padding_of
-from worker.export.byte_tokenizer import save_byte_tokenizer
+from worker.export.decoders import gpt2_weights, gpt_config, llama_config, save_byte_tokenizer
 from worker.export.embedding import save_modules, text_vectors_of
-from worker.export.gpt import gpt2_weights, gpt_config
-from worker.export.llama import llama_config
 from worker.tasks.hf_classifier import class_settings
 from worker.tasks.hf_embedding import without_pooler
 

@@ -62,7 +62,7 @@ def export_weights(
     """
     _require_same_base(spec, sources or {}, ranks, roots)
     weights = whole_weights(module)
-    if not ranks.is_first:
+    if not ranks.is_rank_0:
         return
     files = ModelFiles(spec.model.path, roots) if isinstance(spec.model, HfModel) else None
     base = files.folder if files else None
@@ -131,7 +131,7 @@ def default_dtype(spec: TrainingSpec) -> ExportDtype:
 
 
 def _require_same_base(spec: TrainingSpec, sources: Mapping[str, str], ranks: Ranks, roots: AllowedRoots) -> None:
-    digest = base_digest(spec, roots) if ranks.is_first and is_merged(spec) else None
+    digest = base_digest(spec, roots) if ranks.is_rank_0 and is_merged(spec) else None
     changed = changed_source(sources, {"model.path": digest}, spec) if digest else None
     if (message := ranks.broadcast(changed)) is not None:
         raise TrainingError(f"{message} since the start of the run", "Restore it and retry the job.")

@@ -20,14 +20,14 @@ log = logging.getLogger(__name__)
 
 _WAIT_SECONDS = 5.0
 _SECRETS_WAIT_SECONDS = 120.0
-"""How long the claim waits for the service if the ranks need secrets, which only the claim's answer contains."""
+"""How long the claim waits for the service if the ranks need secrets, which only the claim's response contains."""
 _POLL_SECONDS = 0.5
 _FILE_SECONDS = 30.0
 """How long a network filesystem may take to show node 0's claim to the other nodes."""
 
 
 @dataclass(frozen=True)
-class Claimed:
+class ClaimResult:
     """A successful claim."""
 
     execution: int
@@ -41,9 +41,7 @@ def claim_attempt(
     layout: AttemptLayout,
     launch: LaunchDocument,
     client: ServiceClient,
-    *,
-    now: Callable[[], float] = time.monotonic,
-) -> Claimed | None:
+) -> ClaimResult | None:
     """Claim the attempt; return None if another run has claimed it, and then change nothing."""
     claim = Claim(
         nonce=secrets.token_hex(16),
@@ -54,7 +52,7 @@ def claim_attempt(
     )
     try:
         wait = _SECRETS_WAIT_SECONDS if launch.spec.environment.secrets else _WAIT_SECONDS
-        answer = client.post_until(now() + wait, "claim", claim.model_dump_json())
+        response = client.post_until(time.monotonic() + wait, "claim", claim.model_dump_json())
     except UnavailableError as error:
         log.warning("service unreachable, claiming the attempt by file: %s", error)
         return _by_file(layout, launch, claim)
@@ -64,14 +62,14 @@ def claim_attempt(
     if not _create_claim_file(layout, claim):
         log.warning("attempt %s was claimed by another run while the service was unreachable", launch.attempt_id)
         return None
-    execution = int(answer.get("execution", launch.execution))
-    return Claimed(execution, claim, known_to_service=True, secrets=answer.get("secrets", {}))
+    execution = int(response.get("execution", launch.execution))
+    return ClaimResult(execution, claim, known_to_service=True, secrets=response.get("secrets", {}))
 
 
 def repeat_claim(
     layout: AttemptLayout, launch: LaunchDocument, client: ServiceClient, *, now: Callable[[], float] = time.monotonic
 ) -> Mapping[str, str]:
-    """On the other nodes, repeat node 0's claim, which is granted again; return the secrets in the answer.
+    """On the other nodes, repeat node 0's claim, which is granted again; return the secrets in the response.
 
     Raises:
         ServiceError: The service cannot be reached, refuses the claim, or no longer has the secrets.
@@ -85,14 +83,14 @@ def repeat_claim(
         os.listdir(layout.root)
         time.sleep(_POLL_SECONDS)
     claim = Claim.model_validate_json(layout.claim.read_bytes())
-    answer = client.post_until(now() + _SECRETS_WAIT_SECONDS, "claim", claim.model_dump_json())
-    claimed = Claimed(launch.execution, claim, known_to_service=True, secrets=answer.get("secrets", {}))
+    response = client.post_until(now() + _SECRETS_WAIT_SECONDS, "claim", claim.model_dump_json())
+    claimed = ClaimResult(launch.execution, claim, known_to_service=True, secrets=response.get("secrets", {}))
     if reason := missing_secrets(launch, claimed):
         raise ServiceError(reason)
     return claimed.secrets
 
 
-def missing_secrets(launch: LaunchDocument, claimed: Claimed) -> str | None:
+def missing_secrets(launch: LaunchDocument, claimed: ClaimResult) -> str | None:
     """Return why the ranks cannot get the spec's secrets; None if they can."""
     missing = [name for name in launch.spec.environment.secrets if name not in claimed.secrets]
     if not missing:
@@ -112,7 +110,7 @@ def _nodes(environ: Mapping[str, str]) -> str | None:
     return next((name for name in names if re.match(NODE_LIST_PATTERN, name)), None)
 
 
-def _by_file(layout: AttemptLayout, launch: LaunchDocument, claim: Claim) -> Claimed | None:
+def _by_file(layout: AttemptLayout, launch: LaunchDocument, claim: Claim) -> ClaimResult | None:
     current = RunFence(RunLayout(layout.root.parent.parent), launch.attempt_id).current()
     if current is None or current.attempt_id != launch.attempt_id:
         log.warning("attempt %s is not the job's current one", launch.attempt_id)
@@ -120,7 +118,7 @@ def _by_file(layout: AttemptLayout, launch: LaunchDocument, claim: Claim) -> Cla
     if not _create_claim_file(layout, claim):
         log.warning("attempt %s has been claimed by another run", launch.attempt_id)
         return None
-    return Claimed(launch.execution, claim, known_to_service=False)
+    return ClaimResult(launch.execution, claim, known_to_service=False)
 
 
 def _create_claim_file(layout: AttemptLayout, claim: Claim) -> bool:

@@ -15,7 +15,7 @@ from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.spec.user_code import MAX_CODE_BYTES, code_archive, runs_uploaded_file
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import ExitReason, FinishRecord
-from worker.core.full_disk import DISK_ERRORS
+from worker.core.disk_space import DISK_ERRORS
 from worker.core.program_output import enter_work, sees_work, take_output
 from worker.launcher.exit_record import not_started, rejected
 

@@ -20,7 +20,7 @@ from trainyard.contract.kinds.tasks import task_kind
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.process_start import speed_up_imports
 from trainyard.script import RESUMED
-from worker.core.full_disk import ended_by_full_disk
+from worker.core.disk_space import ended_by_full_disk
 from worker.core.processes import PARENT_VARIABLE, RANK_VARIABLE, STORE_VARIABLE, count_oom_kills
 from worker.core.program_output import has_output
 from worker.core.rank_exits import RankExit, rank_exits_file, read_rank_exits

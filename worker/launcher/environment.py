@@ -1,4 +1,4 @@
-"""The launcher's part in the environment of the ranks: each node prepares it before torchrun starts, or rejects it."""
+"""Prepares the environment of the ranks on each node before torchrun starts, or ends the attempt if that fails."""
 
 import contextlib
 import logging
@@ -9,7 +9,7 @@ from dataclasses import replace
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import ExitReason, FinishRecord
-from worker.core.full_disk import DISK_ERRORS
+from worker.core.disk_space import DISK_ERRORS
 from worker.environment.check import CHECK_SECONDS, CONTAINER_CHECK_SECONDS, check_python
 from worker.environment.containers.plan import write_plan
 from worker.environment.containers.rank_process import PYTHON
@@ -53,7 +53,7 @@ def prepare_environment(
         The exit record if the ranks cannot start; it is already written.
     """
     if node.is_first and launch.spec.task_kind.runs_program:
-        # Without the hook, the exception that ends the program is searched in its log.
+        # The hook records the exception that ends the program. Without it, the exception is read from the log.
         with contextlib.suppress(OSError):
             provide_hook(layout.packages)
     if not names_environment(launch):

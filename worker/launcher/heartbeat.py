@@ -1,4 +1,4 @@
-"""The worker's periodic heartbeat, whose answer carries the desired state."""
+"""The worker's periodic heartbeat, whose response carries the desired state."""
 
 import logging
 import threading
@@ -69,7 +69,7 @@ class HeartbeatThread:
             return 0.0
 
     def _send(self, client: ServiceClient) -> float:
-        """Send one heartbeat and handle the answer; return the minimum seconds until the next heartbeat."""
+        """Send one heartbeat and handle the response; return the minimum seconds until the next heartbeat."""
         try:
             self._claim_late(client)
             body = Heartbeat(execution=self._execution(), node=self._node).model_dump_json()

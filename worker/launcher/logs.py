@@ -12,7 +12,7 @@ from pathlib import Path
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import MAX_LOG_CHUNK
-from worker.core.log_format import file_handler
+from worker.core.log_setup import file_handler
 from worker.launcher.nodes import Node
 from worker.reporting.service_client import (
     TOO_LARGE,
@@ -29,7 +29,7 @@ from worker.reporting.service_client import (
 log = logging.getLogger(__name__)
 
 _MAX_FAILURES = 8
-"""Consecutive internal errors of the service, or answers of a proxy, after which a stream is no longer sent."""
+"""Consecutive internal errors of the service, or responses of a proxy, after which a stream is no longer sent."""
 _MIN_CHUNK = 4096
 _PUNCH_HOLE_KEEP_SIZE = 0x03
 _BLOCK = 4096
@@ -46,7 +46,7 @@ class LogStream:
     chunk_bytes: int = MAX_LOG_CHUNK
     """Bytes to send at once; below the service's limit if a proxy has a lower limit."""
     failures: int = 0
-    """Consecutive internal errors of the service, or answers of a proxy."""
+    """Consecutive internal errors of the service, or responses of a proxy."""
     refused: bool = False
     """Whether the service cannot store the log. It reads the rest from the file after the attempt."""
 
@@ -61,14 +61,12 @@ class LogShipper:
         *,
         interval: float = 1.0,
         limit: int | None = None,
-        now: Callable[[], float] = time.monotonic,
         backoff: Backoff | None = None,
     ) -> None:
         self._streams = streams
         self._connect = connect
         self._interval = interval
         self._caps = LogCaps(limit) if limit else None
-        self._now = now
         self._backoff = backoff or Backoff()
         self._closing = threading.Event()
         self._deadline = float("inf")
@@ -84,7 +82,7 @@ class LogShipper:
 
     def close(self, timeout: float) -> None:
         """Send the rest for about `timeout` seconds at most, and stop."""
-        self._deadline = self._now() + timeout
+        self._deadline = time.monotonic() + timeout
         self._closing.set()
         self._thread.join(timeout + 1.0)
 
@@ -108,10 +106,10 @@ class LogShipper:
             client.close()
 
     def _ship(self, client: ServiceClient, stream: LogStream) -> None:
-        while not stream.refused and self._now() < self._deadline and (chunk := _read(stream)):
+        while not stream.refused and time.monotonic() < self._deadline and (chunk := _read(stream)):
             try:
-                answer = client.post("logs", chunk, params={"rank": stream.name, "offset": stream.offset})
-                stream.offset = int(answer.get("next_offset", stream.offset + len(chunk)))
+                response = client.post("logs", chunk, params={"rank": stream.name, "offset": stream.offset})
+                stream.offset = int(response.get("next_offset", stream.offset + len(chunk)))
                 stream.failures = 0
                 self._backoff.reset()
             except UnavailableError as error:

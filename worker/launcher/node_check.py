@@ -1,21 +1,32 @@
-"""Checks of a node before its ranks start. They take at most a second.
+"""Checks and preparation of a node before torchrun starts. A failed check ends the attempt before its ranks start.
 
-No other checks are needed. Without the run directory or the interpreter this code does not run, and Slurm's end of the
-attempt names the node. Without a route to the service the ranks train, and their reports arrive later.
+The checks of `node_problem` take at most a second. No other checks are needed. Without the run directory or the
+interpreter this code does not run, and Slurm's end of the attempt names the node. Without a route to the service the
+ranks train, and their reports arrive later.
 """
 
+import logging
+import os
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.launch import LaunchDocument
-from worker.launcher import gpu_probe
+from trainyard.contract.wire.reports import FinishRecord
+from worker.launcher import exit_record, gpu_probe, torchrun
+from worker.launcher.claim import ClaimResult, missing_secrets
+from worker.launcher.code import await_work, prepare_code
+from worker.launcher.environment import prepare_environment
+from worker.launcher.nodes import Node
 
 SECONDS = 1.0
 """Seconds to wait for the driver. A later answer is no failure: the driver may have to be loaded first."""
 _BLOCK = b"x" * 4096
+log = logging.getLogger(__name__)
 
 
 def node_problem(launch: LaunchDocument, environ: Mapping[str, str], library: str = gpu_probe.LIBRARY) -> str | None:
@@ -45,3 +56,35 @@ def _gpu_problem(needed: int, environ: Mapping[str, str], library: str) -> str |
     if int(answer) >= needed or "MIG" in environ.get("CUDA_VISIBLE_DEVICES", ""):
         return None
     return f"its driver has {answer} GPUs, and {needed} are needed"
+
+
+def reject_claimed(
+    layout: AttemptLayout, launch: LaunchDocument, node: Node, claimed: ClaimResult, interrupted: Callable[[], bool]
+) -> FinishRecord | None:
+    """On node 0, return the exit record if the claimed attempt cannot run; it is already written."""
+    if reason := missing_secrets(launch, claimed):
+        log.error("%s", reason)
+        write = exit_record.rejected if claimed.known_to_service else exit_record.not_started
+        return write(layout, claimed.execution, reason, type_="SecretsError")
+    return prepare_code(layout, launch, claimed.execution) or reject_node(
+        layout, launch, node, claimed.execution, interrupted
+    )
+
+
+def reject_node(
+    layout: AttemptLayout, launch: LaunchDocument, node: Node, execution: int, interrupted: Callable[[], bool]
+) -> FinishRecord | None:
+    """On every node, return the exit record if this node cannot run the spec; it is already written."""
+    if reason := torchrun.unsupported(launch):
+        log.error("%s", reason)
+        return exit_record.rejected(layout, execution, reason)
+    # The local backend has no other machine.
+    name = os.environ.get("SLURMD_NODENAME")
+    if name and (problem := node_problem(launch, os.environ)) is not None:
+        log.error("%s", problem)
+        return exit_record.node_not_ready(layout, execution, name, problem)
+    if launch.spec.task_kind.runs_program and not await_work(layout):
+        message = f"did not start: {socket.gethostname()} does not see {layout.work} as node 0 does"
+        log.error("%s", message)
+        return exit_record.not_started(layout, execution, message, type_="StaleFolder")
+    return prepare_environment(layout, launch, node, execution, interrupted)

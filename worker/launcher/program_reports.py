@@ -17,7 +17,6 @@ from worker.launcher.rank_meeting import EVENT, RankMeeting
 from worker.launcher.spool_follower import SpoolFollower
 from worker.launcher.unused import GPUS_EVENT, Unused, describe_gpus
 from worker.reporting.service_client import ServiceClient
-from worker.trackers.answers import TrackerRequest
 from worker.trackers.artifacts import ArtifactFolder
 from worker.trackers.event_claims import EventClaims
 from worker.trackers.event_folders import log_folders
@@ -26,6 +25,7 @@ from worker.trackers.journal import Journal
 from worker.trackers.listener import REFUSED, TrackerListener
 from worker.trackers.mlflow import MlflowApi
 from worker.trackers.tensorboard import TRACKER, TensorBoardFollower
+from worker.trackers.tracker_requests import TrackerRequest
 from worker.trackers.variables import LISTENER_SECRET, LISTENER_URL
 from worker.trackers.wandb import WandbApi
 from worker.trackers.wandb_remainder import NotedFiles, RunFileRemainder
@@ -75,7 +75,7 @@ class ProgramReports:
         self._listener = TrackerListener(self._handle, self._state_refusal)
         self._unused = Unused(layout, launch.spec, self._warn)
         self._describe_gpus = partial(describe_gpus, node=node.index, nodes=node.count)
-        self._meeting = RankMeeting.of(launch, node, partial(self._unused.state, EVENT))
+        self._meeting = RankMeeting.of(launch, node, partial(self._unused.report, EVENT))
         self._spools = [SpoolFollower(layout, connect, node.index)]
         if node.is_first:
             self._spools.append(SpoolFollower(layout, connect, None))
@@ -109,7 +109,7 @@ class ProgramReports:
 
     def state_unused_gpus(self, unused: list[int], count: int) -> None:
         """State that no process has opened these GPUs of the node, which has `count`."""
-        self._unused.state(GPUS_EVENT, self._describe_gpus(unused, count))
+        self._unused.report(GPUS_EVENT, self._describe_gpus(unused, count))
 
     def append(self, execution: int, points: Sequence[Point]) -> None:
         """Append points that no tracker reported; they are sent with the program's points.

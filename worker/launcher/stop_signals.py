@@ -21,7 +21,7 @@ CANCEL_GRACE_SECONDS = 30.0
 SUSPENDED_SECONDS = 15.0
 """A thread that polls every second was stopped or blocked if it did not poll for this long."""
 _POLL_SECONDS = 1.0
-_ANSWER_SECONDS = 2.0
+_RESPONSE_SECONDS = 2.0
 """How long the launcher waits for the service's reason before it signals the ranks."""
 
 
@@ -58,25 +58,23 @@ def signal_of_ranks(launch: LaunchDocument) -> signal.Signals:
 class SignalCause:
     """Why the scheduler signals the job: it may preempt it, or carry out a cancellation, which the service knows."""
 
-    def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
+    def __init__(self) -> None:
         self._requested_at: float | None = None
         self._replies = 0
 
     def is_known(self, heartbeat: HeartbeatThread) -> bool:
         """Ask the service at the first call; return whether it has answered, or has taken too long."""
         if self._requested_at is None:
-            self._requested_at, self._replies = self._now(), heartbeat.replies
+            self._requested_at, self._replies = time.monotonic(), heartbeat.replies
             heartbeat.send_now()
-        return heartbeat.replies > self._replies or self._now() - self._requested_at > _ANSWER_SECONDS
+        return heartbeat.replies > self._replies or time.monotonic() - self._requested_at > _RESPONSE_SECONDS
 
 
 class StopRequest:
     """The reason to stop, written once for the ranks to read. Only a user's cancellation replaces a preemption."""
 
-    def __init__(self, layout: AttemptLayout, *, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, layout: AttemptLayout) -> None:
         self._path = layout.stop_request
-        self._now = now
         self._lock = threading.Lock()
         self.reason: ExitReason | None = None
         self.since: float | None = None
@@ -96,7 +94,7 @@ class StopRequest:
                 log.error("the stop request cannot be written: %s", error)
                 return
             self.reason = reason
-            self.since = self.since if self.since is not None else self._now()
+            self.since = self.since if self.since is not None else time.monotonic()
             log.info("stop requested: %s", reason)
 
 

@@ -16,16 +16,16 @@ from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import Claim, ExitReason, Failure, FinishRecord, HeartbeatReply
 from worker.core import processes
 from worker.core.fence import FenceMonitor, RunFence
-from worker.core.log_format import LINE, TIME
+from worker.core.log_setup import LINE, TIME
 from worker.launcher import exit_record, presence, script_job, torchrun, watchdog
-from worker.launcher.claim import Claimed, claim_attempt, repeat_claim
+from worker.launcher.claim import ClaimResult, claim_attempt, repeat_claim
 from worker.launcher.environment import preparation_seconds
 from worker.launcher.heartbeat import HeartbeatThread
 from worker.launcher.logs import LogShipper, LogStream, log_start, log_streams, ship_launch_log
+from worker.launcher.node_check import reject_claimed, reject_node
 from worker.launcher.nodes import Node, await_decision, publish, this_node
 from worker.launcher.program_reports import ProgramReports
 from worker.launcher.program_stop import END_SECONDS, ProgramStop
-from worker.launcher.rejection import reject_claimed, reject_node
 from worker.launcher.resource_limits import raise_soft_limits
 from worker.launcher.stop_signals import (
     CANCEL_GRACE_SECONDS,
@@ -103,7 +103,7 @@ def _decide(
     connect: "partial[ServiceClient]",
     node: Node,
     signals: SignalCounter,
-    claimed: Claimed | None,
+    claimed: ClaimResult | None,
 ) -> int | None:
     """On node 0, publish and return the execution that runs: none if the attempt is not claimed, or cannot start."""
     rejection = None
@@ -142,7 +142,7 @@ def _follow(
     return execution
 
 
-def _claim(layout: AttemptLayout, launch: LaunchDocument, connect: "partial[ServiceClient]") -> Claimed | None:
+def _claim(layout: AttemptLayout, launch: LaunchDocument, connect: "partial[ServiceClient]") -> ClaimResult | None:
     with contextlib.closing(connect()) as client:
         return claim_attempt(layout, launch, client)
 

@@ -18,7 +18,6 @@ from worker.core import processes
 from worker.core.processes import WRAPPED_VARIABLE, usable_processors
 from worker.environment.prepare import names_environment
 from worker.environment.rank_command import RANK_ENVIRONMENT_VARIABLE
-from worker.launcher.gpu_environment import gpu_environment
 from worker.launcher.nodes import Node
 
 _PR_SET_PDEATHSIG = 1
@@ -29,6 +28,9 @@ RENDEZVOUS = "trainyard"
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 SCRIPT_SECONDS = 10
 """A script's ranks ignore the signal with which torchrun ends the peers of a failed rank."""
+_ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""Two names of the same setting. If both are set, torch ignores one of them or raises an error."""
+_RECORDED_COLLECTIVES = 2000
 
 
 def start(
@@ -155,3 +157,27 @@ def _interface(launch: LaunchDocument) -> str | None:
     # Hosts of the network then cannot connect to the ranks. Besides, gloo would resolve this host's name, which fails
     # on machines without a DNS or hosts entry.
     return next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
+
+
+def gpu_environment(launch: LaunchDocument, attempt: Path, base: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables to add to the spec's and to `base`, which take precedence. Without NCCL there are none; a
+    script's program chooses them itself.
+
+    Args:
+        attempt: The folder of the attempt.
+        base: The environment of the launcher.
+    """
+    if launch.spec.backend != "nccl":
+        return {}
+    records = RunLayout(attempt.parent.parent).flight_records(attempt.name)
+    present = {*base, *launch.spec.environment.variables}
+    variables = {
+        "TORCH_FR_BUFFER_SIZE": str(_RECORDED_COLLECTIVES),
+        # torch appends the number of the rank.
+        "TORCH_FR_DUMP_TEMP_FILE": str(records / "rank_"),
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    }
+    if not present.intersection(_ALLOCATOR):
+        # Segments that grow lose less memory to fragmentation, as with rows of different lengths.
+        variables[_ALLOCATOR[0]] = "expandable_segments:True"
+    return {name: value for name, value in variables.items() if name not in present}

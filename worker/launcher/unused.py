@@ -20,7 +20,7 @@ GPU_PATIENCE_SECONDS = 300.0
 
 
 class Unused:
-    """States the unused resources. If they end the job, all nodes of the attempt learn of it by a file."""
+    """Reports unused resources. A file tells all nodes of the attempt that the job ends for this reason."""
 
     def __init__(self, layout: AttemptLayout, spec: TrainingSpec, warn: Callable[[str, str], None]) -> None:
         """
@@ -31,7 +31,7 @@ class Unused:
         self._ends_job = spec.health.stop_if_unused
         self._warn = warn
 
-    def state(self, event: str, message: str) -> None:
+    def report(self, event: str, message: str) -> None:
         """Warn, and request the end of the job if the spec asks for it."""
         self._warn(event, message)
         if not self._ends_job:

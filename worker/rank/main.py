@@ -21,8 +21,7 @@ from worker.core.errors import TrainingError, describe, write_error
 from worker.core.fence import RunFence
 from worker.core.first_failure import describe_restart
 from worker.core.flight_recorder import write_on_stall
-from worker.core.library_warnings import ignore_missing_gpu_kernels
-from worker.core.log_format import LINE, TIME
+from worker.core.log_setup import LINE, TIME, ignore_missing_gpu_kernels
 from worker.core.processes import PARENT_VARIABLE, WRAPPED_VARIABLE, die_with_parent
 from worker.core.stop_signal import StopSignal
 from worker.environment.rank_command import execute
@@ -168,7 +167,7 @@ def _train(run: RankRun, progress: ProgressCounter) -> None:
         ignore_missing_gpu_kernels()
     progress.mark("starting")
     checkpoints = CheckpointManager(run.run_layout, run.launch, run.execution, ranks)
-    reporter = _open_reporter(run, checkpoints.start_step, first=ranks.is_first)
+    reporter = _open_reporter(run, checkpoints.start_step, first=ranks.is_rank_0)
     checkpoints.bind(reporter)
     if run.spec.code:
         # The folder is appended, so that a user's file cannot shadow a module of ours or of torch.
@@ -185,7 +184,7 @@ def _train(run: RankRun, progress: ProgressCounter) -> None:
 
         progress.mark("exporting")
         trainer.report_export(outcome.step)
-        if ranks.is_first:
+        if ranks.is_rank_0:
             RunFence(run.run_layout, run.launch.attempt_id).check()
         export_weights(
             run.run_layout.export,
@@ -237,7 +236,7 @@ def _build_trainer(
     from worker.engine.step_sync import StepSync
     from worker.engine.trainer import Trainer
 
-    requests = TraceRequests(run.layout) if ranks.is_first else None
+    requests = TraceRequests(run.layout) if ranks.is_rank_0 else None
     if requests:
         requests.start()
     step_sync = StepSync(ranks, run.stop, requests.number) if requests else StepSync(ranks, run.stop)
@@ -262,7 +261,7 @@ def _check_communication(run: RankRun) -> None:
     from worker.comm_check.run import CommCheck
 
     ranks = _join(run)
-    reporter = _open_reporter(run, 0, first=ranks.is_first)
+    reporter = _open_reporter(run, 0, first=ranks.is_rank_0)
     check = CommCheck(ranks, run.spec.backend, reporter, run.stop)
     completed = check.run(run.run_layout)
     _leave(run, ranks, reporter, step=check.step, reason="completed" if completed else run.stop.reason())
@@ -334,7 +333,7 @@ def _leave(
     from worker.core.distributed import leave
 
     ranks.barrier()
-    if ranks.is_first:
+    if ranks.is_rank_0:
         reporter.flush_to_disk()
         record = FinishRecord.model_validate(
             {

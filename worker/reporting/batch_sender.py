@@ -32,7 +32,7 @@ _ORDERED = frozenset({"metrics", "media"})
 _ADDED_KINDS = frozenset({"media"})
 """Kinds of records whose route a service of an earlier version does not have."""
 _TRIES = 8
-"""Internal errors, or answers of a proxy, to one batch before it is divided; with the backoff about 15 seconds."""
+"""Internal errors, or responses of a proxy, to one batch before it is divided; with the backoff about 15 seconds."""
 _TRIES_OF_PART = 2
 _MAX_RESENT = 1000
 

@@ -19,12 +19,12 @@ from trainyard.contract.http import (
 _RETRIED = frozenset({408, 425, 429})
 _REJECTED = frozenset({400, 413, 422})
 TOO_LARGE = 413
-_MAX_ANSWER_BYTES = 16 * 1024 * 1024
-_ANSWER_SECONDS = 30.0
-"""How long the body of an answer may take. The connection's timeout applies to each part of the body."""
+_MAX_RESPONSE_BYTES = 16 * 1024 * 1024
+_RESPONSE_SECONDS = 30.0
+"""How long the body of a response may take. The connection's timeout applies to each part of the body."""
 _UNKNOWN = frozenset({401, 404})
 _UNKNOWN_PAUSE_SECONDS = 30.0
-"""Pause after an answer that the attempt is unknown. It is known again when the service has its own database back."""
+"""Pause after a response that the attempt is unknown. It is known again when the service has its own database back."""
 
 
 class ServiceError(Exception):
@@ -32,7 +32,7 @@ class ServiceError(Exception):
 
 
 class UnavailableError(ServiceError):
-    """No answer, or an answer that allows a retry: the same request may succeed later."""
+    """No response, or a response that allows a retry: the same request may succeed later."""
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class UnavailableError(ServiceError):
 
 
 class ForeignAnswerError(UnavailableError):
-    """Something other than the service answered, such as a proxy. The answer decides nothing, with any status."""
+    """Something other than the service answered, such as a proxy. The response decides nothing, with any status."""
 
     def __init__(self, message: str, status: int, retry_after: float | None = None) -> None:
         super().__init__(message, retry_after)
@@ -114,7 +114,7 @@ class ServiceClient:
         self._probe_url = f"{service_url.rstrip('/')}/livez"
         self._http = httpx.Client(
             base_url=f"{service_url.rstrip('/')}/v1/attempts/{attempt_id}/",
-            # A small compressed answer from something else than the service could fill the memory.
+            # A small compressed response from something else than the service could fill the memory.
             headers={"Authorization": f"Bearer {token}", "Accept-Encoding": "identity"},
             timeout=timeout,
             transport=transport or ServiceTransport(service_url),
@@ -136,45 +136,45 @@ class ServiceClient:
             with self._http.stream(
                 "POST", route, content=body, params=params, headers={"Content-Type": kind}
             ) as stream:
-                answer = self._receive(stream)
+                response = self._receive(stream)
         except (httpx.RequestError, httpx.InvalidURL) as error:
             reason = describe_tls_error(error) or f"{type(error).__name__}: {error}"
             raise UnavailableError(f"the service was not reached{describe_way(error)}: {reason}") from None
-        return _read(answer)
+        return _read(response)
 
     def is_reached(self) -> bool:
-        """Return whether the service itself answers now: then a foreign answer concerned only its own request."""
+        """Return whether the service itself answers now: then a foreign response concerned only its own request."""
         # A second request takes the other way: through the proxy, or directly.
-        return self._answers() or self._answers()
+        return self._responds() or self._responds()
 
-    def _answers(self) -> bool:
+    def _responds(self) -> bool:
         try:
-            with self._http.stream("GET", self._probe_url) as answer:
-                return has_api_header(answer)
+            with self._http.stream("GET", self._probe_url) as response:
+                return has_api_header(response)
         except (httpx.RequestError, httpx.InvalidURL):
             return False
 
     def _receive(self, stream: httpx.Response) -> httpx.Response:
-        """Return the answer with its body.
+        """Return the response with its body.
 
         Raises:
             ForeignAnswerError: It is too large or too slow, or encoded, which no request accepts: a little of it can
                 fill the memory.
         """
-        content, deadline = bytearray(), self._now() + _ANSWER_SECONDS
+        content, deadline = bytearray(), self._now() + _RESPONSE_SECONDS
         foreign = ForeignAnswerError(describe_foreign(stream), stream.status_code)
         if stream.headers.get("content-encoding", "identity") != "identity":
             raise foreign
         for part in stream.iter_bytes():
             content += part
-            if len(content) > _MAX_ANSWER_BYTES or self._now() > deadline:
+            if len(content) > _MAX_RESPONSE_BYTES or self._now() > deadline:
                 raise foreign
         return httpx.Response(
             stream.status_code, headers=stream.headers, content=bytes(content), request=stream.request
         )
 
     def post_until(self, deadline: float, route: str, body: str | bytes) -> dict[str, Any]:
-        """Retry with jitter until there is an answer or `deadline` (of the injected clock) is near.
+        """Retry with jitter until there is a response or `deadline` (of the injected clock) is near.
 
         Raises:
             UnavailableError: The last failure, when the time is up.
@@ -193,12 +193,12 @@ class ServiceClient:
         self._http.close()
 
 
-def _read(answer: httpx.Response) -> dict[str, Any]:
-    status, retry_after = answer.status_code, _seconds(answer.headers.get("retry-after"))
-    if not has_api_header(answer) and (status < 400 or error_envelope(answer) is None):
-        raise ForeignAnswerError(describe_foreign(answer), status, retry_after)
-    message = f"{status}: {answer.text[:300]}"
-    document = _document(answer)
+def _read(response: httpx.Response) -> dict[str, Any]:
+    status, retry_after = response.status_code, _seconds(response.headers.get("retry-after"))
+    if not has_api_header(response) and (status < 400 or error_envelope(response) is None):
+        raise ForeignAnswerError(describe_foreign(response), status, retry_after)
+    message = f"{status}: {response.text[:300]}"
+    document = _document(response)
     if document is None or status in _RETRIED or status // 100 == 3 or status > 500:
         raise UnavailableError(message, retry_after)
     if status < 300:
@@ -214,12 +214,12 @@ def _read(answer: httpx.Response) -> dict[str, Any]:
     raise RefusedError(message, status, document)
 
 
-def _document(answer: httpx.Response) -> dict[str, Any] | None:
+def _document(response: httpx.Response) -> dict[str, Any] | None:
     """Return the body; None if it is not an object, as after a broken connection."""
-    if not answer.content:
+    if not response.content:
         return {}
     try:
-        document = answer.json()
+        document = response.json()
     except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None

@@ -64,7 +64,6 @@ class SpoolSender:
         *,
         node: int | None = None,
         backoff: Backoff | None = None,
-        now: Callable[[], float] = time.monotonic,
         acknowledge_seconds: float = 1.0,
     ) -> None:
         """
@@ -76,9 +75,8 @@ class SpoolSender:
         self._node = node
         self._connect = connect
         self._backoff = backoff or Backoff()
-        self._now = now
         self._acknowledge_seconds = acknowledge_seconds
-        self._acknowledged_at = now()
+        self._acknowledged_at = time.monotonic()
         self._acknowledge_failed = False
         self._wake = threading.Event()
         self._closing = threading.Event()
@@ -98,7 +96,7 @@ class SpoolSender:
 
     def close(self, timeout: float) -> None:
         """Send the rest for about `timeout` seconds at most, and write the acknowledged offset to disk."""
-        self._deadline = self._now() + timeout
+        self._deadline = time.monotonic() + timeout
         self._closing.set()
         self._wake.set()
         self._thread.join(timeout + 1.0)
@@ -160,7 +158,7 @@ class SpoolSender:
                     self._closing.wait(_COLLECTING_SECONDS - _SPACING_SECONDS)
                 if not records:
                     if last:
-                        sender.send_again(lambda: self._now() < self._deadline)
+                        sender.send_again(lambda: time.monotonic() < self._deadline)
                     self._acknowledge(spool, now=last)
                     if last:
                         return
@@ -174,7 +172,7 @@ class SpoolSender:
         if self._closing.wait(pause):
             # `close` ends pauses early; from then on they only keep the loop from spinning.
             time.sleep(min(0.1, pause))
-        return self._now() < self._deadline
+        return time.monotonic() < self._deadline
 
     def _put_record_aside(self, record: SpoolRecord, reason: str) -> None:
         """List a record for the service, which reads it when the attempt ends, and count it."""
@@ -203,11 +201,11 @@ class SpoolSender:
             spool.held = min(spool.put_aside, default=spool.held)
 
     def _acknowledge(self, spool: _Spool, *, now: bool) -> None:
-        due = self._now() - self._acknowledged_at >= self._acknowledge_seconds
+        due = time.monotonic() - self._acknowledged_at >= self._acknowledge_seconds
         offset = spool.acknowledged
         if offset == spool.written or not (now or due):
             return
-        self._acknowledged_at = self._now()
+        self._acknowledged_at = time.monotonic()
         try:
             write_atomic(spool.acknowledged_path, str(offset))
         except OSError as error:

@@ -24,17 +24,17 @@ _RENAMED = ("gamma", "beta", "weight_g", "weight_v")
 
 
 @dataclass(frozen=True)
-class StoredTensor:
+class FileTensor:
     """A tensor in a safetensors file."""
 
     path: Path
     key: str
 
 
-class StoredTensors:
+class FileTensors:
     """The stored tensors of a deferred model."""
 
-    def __init__(self, tensors: Mapping[StorageKey, StoredTensor], files: ModelFiles) -> None:
+    def __init__(self, tensors: Mapping[StorageKey, FileTensor], files: ModelFiles) -> None:
         """`files`: the files of the tensors, which exist as long as this object."""
         self._tensors, self._files = tensors, files
 
@@ -79,7 +79,7 @@ class StreamedTraits:
         self._model.calls_embeddings = True  # type: ignore[assignment]
 
 
-def locate_parameters(files: ModelFiles, model: nn.Module, recording: Recording) -> StoredTensors:
+def locate_parameters(files: ModelFiles, model: nn.Module, recording: Recording) -> FileTensors:
     """Return where the parameters of a transformers model are stored.
 
     Raises:
@@ -90,7 +90,7 @@ def locate_parameters(files: ModelFiles, model: nn.Module, recording: Recording)
     names: dict[nn.Parameter, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(parameter, []).append(name)
-    located: dict[StorageKey, StoredTensor] = {}
+    located: dict[StorageKey, FileTensor] = {}
     for parameter, aliases in names.items():
         matching = [name for name in aliases if name in stored]
         if len(matching) != 1:
@@ -106,7 +106,7 @@ def locate_parameters(files: ModelFiles, model: nn.Module, recording: Recording)
         raise CannotDeferError(f"`{rest[0]}` of the files is no parameter of the model")
     if buffers := set(model.state_dict()) - {alias for aliases in names.values() for alias in aliases}:
         raise CannotDeferError(f"the buffer `{min(buffers)}` belongs to the weights")
-    return StoredTensors(located, files)
+    return FileTensors(located, files)
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -132,7 +132,7 @@ def _check_conversions(model: Any) -> None:
         raise CannotDeferError("transformers converts tensors of this model")
 
 
-def _stored_tensors(folder: Path) -> Iterator[tuple[str, tuple[StoredTensor, list[int], str]]]:
+def _stored_tensors(folder: Path) -> Iterator[tuple[str, tuple[FileTensor, list[int], str]]]:
     """Yield the name, place, shape and dtype of each tensor of the folder."""
     from safetensors import safe_open
 
@@ -145,4 +145,4 @@ def _stored_tensors(folder: Path) -> Iterator[tuple[str, tuple[StoredTensor, lis
                 if key.endswith(_RENAMED):
                     raise CannotDeferError(f"transformers may rename `{key}`")
                 part = file.get_slice(key)
-                yield key, (StoredTensor(path, key), part.get_shape(), part.get_dtype())
+                yield key, (FileTensor(path, key), part.get_shape(), part.get_dtype())

@@ -76,7 +76,7 @@ def _image_classification(spec: TrainingSpec, access: DataAccess) -> Task | None
 
             return build_digits(model, data, spec.loss)
         case HfModel() as model, ImageFiles() as data:
-            from worker.tasks.hf_image_classification import build_image_classification
+            from worker.tasks.image_classification import build_image_classification
 
             return build_image_classification(model, data, spec.seed, access, spec.loss, spec.lora.adapter)
     return None

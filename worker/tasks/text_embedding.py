@@ -6,8 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trainyard.contract.spec.embedding import Embedding
-from trainyard.contract.spec.sections import HfModel
+from trainyard.contract.spec.sections import Embedding, HfModel
 from trainyard.contract.spec.text_data import TextData
 from worker.data.examples import Tensors
 from worker.data.sampler import Indices

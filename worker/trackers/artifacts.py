@@ -12,8 +12,8 @@ from typing import Any, BinaryIO
 from urllib.parse import unquote
 
 from trainyard.contract.stored_name import with_digest
-from worker.trackers.answers import TrackerError, TrackerRequest
 from worker.trackers.journal import Journal
+from worker.trackers.tracker_requests import TrackerError, TrackerRequest
 
 MAX_BYTES = 1024**3
 """Bytes of all artifacts of one execution of the launcher."""

@@ -1,4 +1,4 @@
-"""Finds TensorBoard's event files below the folders that a program writes to. A walk is bounded in every dimension."""
+"""Finds TensorBoard's event files below the folders that a program writes to. Their number and depth are limited."""
 
 import contextlib
 import os

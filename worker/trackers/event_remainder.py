@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from trainyard.contract.layout import AttemptLayout, RunLayout
-from worker.trackers.answers import Reporter, TrackerError
 from worker.trackers.earlier_attempt import EarlierAttempt
 from worker.trackers.event_folders import event_paths
 from worker.trackers.event_messages import decode_event
@@ -14,6 +13,7 @@ from worker.trackers.event_records import DamagedRecordError, read_records
 from worker.trackers.event_runs import EventRuns, begun_at
 from worker.trackers.journal import TrackedValue
 from worker.trackers.steps import MetricHistory
+from worker.trackers.tracker_requests import Reporter, TrackerError
 from worker.trackers.wire_format import MalformedMessageError
 
 

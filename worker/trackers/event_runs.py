@@ -5,9 +5,9 @@ import re
 from collections.abc import Set
 from pathlib import Path
 
-from worker.trackers.answers import Reporter, RunPrefixes
 from worker.trackers.event_messages import decode_event
 from worker.trackers.event_records import DamagedRecordError, read_records
+from worker.trackers.tracker_requests import Reporter, RunPrefixes
 from worker.trackers.wire_format import MalformedMessageError
 
 _SESSION = re.compile(r"\d{9,}(\.\d+)?")

@@ -1,4 +1,5 @@
-"""Metrics that earlier executions of a job logged, from their spools; a resumed program continues their counts."""
+"""Reads from the spools which metrics earlier executions of a job logged, so that a resumed program continues their
+steps."""
 
 import contextlib
 import json

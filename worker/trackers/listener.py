@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from worker.trackers.answers import Reporter, TrackerError, TrackerRequest
+from worker.trackers.tracker_requests import Reporter, TrackerError, TrackerRequest
 from worker.trackers.variables import SECRET_BYTES, parse_token, signature_of
 
 log = logging.getLogger(__name__)
@@ -169,27 +169,27 @@ class _Handler(BaseHTTPRequestHandler):
     do_POST = do_PUT = do_PATCH = do_DELETE = do_GET
 
     def _serve(self) -> None:
-        answer: dict[str, Any] | Path | None
+        response: dict[str, Any] | Path | None
         try:
             request = self._request()
-            status, answer = 200, None if request is None else self.server.api(request)
+            status, response = 200, None if request is None else self.server.api(request)
         except TrackerError as error:
-            status, answer = error.status, error.document()
+            status, response = error.status, error.document()
         except OSError as error:
             log.warning("what a tracker reported cannot be stored: %s", error)
-            status, answer = 500, TrackerError(500, "INTERNAL_ERROR", f"cannot be stored: {error}").document()
+            status, response = 500, TrackerError(500, "INTERNAL_ERROR", f"cannot be stored: {error}").document()
         except Exception:
             log.exception("a request of a tracker failed")
-            status, answer = 500, TrackerError(500, "INTERNAL_ERROR", "Trainyard's listener failed").document()
+            status, response = 500, TrackerError(500, "INTERNAL_ERROR", "Trainyard's listener failed").document()
         self.close_connection = self.close_connection or status != 200
-        if answer is None:
+        if response is None:
             self._send(status, "application/x-protobuf", 0)
-        elif isinstance(answer, Path):
-            with answer.open("rb") as file:
+        elif isinstance(response, Path):
+            with response.open("rb") as file:
                 self._send(status, "application/octet-stream", os.fstat(file.fileno()).st_size)
                 shutil.copyfileobj(file, self.wfile)
         else:
-            content = json.dumps(answer).encode()
+            content = json.dumps(response).encode()
             self._send(status, "application/json", len(content))
             self.wfile.write(content)
 

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from worker.trackers.answers import Reporter, RunPrefixes, TrackerError, TrackerRequest
 from worker.trackers.artifacts import ArtifactFolder, logged_part, store_or_state
 from worker.trackers.journal import Journal, TrackedValue, parse_value
 from worker.trackers.media import media_item
@@ -17,6 +16,7 @@ from worker.trackers.mlflow_experiments import MlflowExperiments
 from worker.trackers.mlflow_models import MlflowModels
 from worker.trackers.mlflow_runs import MAX_HISTORY_POINTS, RUN_NAME, MetricPoint, PointHistories, Run
 from worker.trackers.mlflow_search import page_of, search
+from worker.trackers.tracker_requests import Reporter, RunPrefixes, TrackerError, TrackerRequest
 
 API = "/api/2.0/mlflow/"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts/"
@@ -42,7 +42,7 @@ Document = dict[str, Any]
 class MlflowApi:
     """Experiments and runs in memory; points, parameters and tags in the journal; artifacts in the job's folder."""
 
-    def __init__(self, journal: Journal, artifacts: ArtifactFolder, stored_points: int = MAX_HISTORY_POINTS) -> None:
+    def __init__(self, journal: Journal, artifacts: ArtifactFolder) -> None:
         self._journal = journal
         self._prefixes = RunPrefixes()
         self._artifacts = artifacts
@@ -50,7 +50,7 @@ class MlflowApi:
         self._lock = threading.Lock()
         self._log_lock = threading.Lock()
         self._runs: dict[str, Run] = {}
-        self._histories = PointHistories(stored_points)
+        self._histories = PointHistories(MAX_HISTORY_POINTS)
         self._routes: dict[tuple[str, str], Callable[[Reporter, Document], Document]] = {
             ("POST", "runs/create"): self._create_run,
             ("GET", "runs/get"): self._get_run,
@@ -67,7 +67,7 @@ class MlflowApi:
         } | MlflowExperiments().routes
 
     def handle(self, request: TrackerRequest) -> Document | Path:
-        """Carry out a request and return the answer, or the file that is the answer.
+        """Carry out a request and return the response, or the file that is the response.
 
         Raises:
             TrackerError: It cannot be carried out.
@@ -216,8 +216,8 @@ class MlflowApi:
     def _log(self, reporter: Reporter, run: Run, metrics: list[Document]) -> None:
         """Record the points that the run does not have.
 
-        The client repeats requests whose answer was lost. `log_model` sends points of the run again, with the id of the
-        model, to link them to it.
+        The client repeats requests whose response was lost. `log_model` sends points of the run again, with the id of
+        the model, to link them to it.
         """
         with self._log_lock:
             new: dict[tuple[str, MetricPoint] | int, TrackedValue] = {}

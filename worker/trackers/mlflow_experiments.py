@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainyard.contract.mlflow_filter import Kind, Value
-from worker.trackers.answers import Reporter, TrackerError
 from worker.trackers.mlflow_search import search
+from worker.trackers.tracker_requests import Reporter, TrackerError
 
 Document = dict[str, Any]
 _ATTRIBUTES = ("name", "experiment_id", "creation_time", "last_update_time")

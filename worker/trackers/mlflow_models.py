@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainyard.contract.mlflow_filter import Kind, Value
-from worker.trackers.answers import Reporter, TrackerError
 from worker.trackers.journal import Journal
 from worker.trackers.mlflow_search import search
+from worker.trackers.tracker_requests import Reporter, TrackerError
 
 Document = dict[str, Any]
 _MODELS = "logged-models"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from trainyard.contract.mlflow_filter import Kind, Value
-from worker.trackers.answers import TrackerError
+from worker.trackers.tracker_requests import TrackerError
 
 Document = dict[str, Any]
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from trainyard.contract.mlflow_filter import Condition, FilterError, Kind, Order, Value, parse_filter, parse_order
-from worker.trackers.answers import TrackerError
+from worker.trackers.tracker_requests import TrackerError
 
 Document = dict[str, Any]
 _MAX_RESULTS = 50_000

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from trainyard.contract.wire.media import MAX_MEDIA, MediaItem, MediaType
-from worker.trackers.answers import Reporter, TrackerError
 from worker.trackers.artifacts import ArtifactFolder, file_part
 from worker.trackers.event_claims import EventClaims
 from worker.trackers.event_folders import EventPath, event_paths
@@ -21,6 +20,7 @@ from worker.trackers.event_remainder import EventRemainder
 from worker.trackers.event_runs import EventRuns, begun_at
 from worker.trackers.journal import Journal, TrackedValue
 from worker.trackers.media import histogram, media_item, state_step
+from worker.trackers.tracker_requests import Reporter, TrackerError
 from worker.trackers.wire_format import MalformedMessageError
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ import hmac
 import re
 from collections.abc import Mapping
 
-from worker.trackers.answers import Reporter
+from worker.trackers.tracker_requests import Reporter
 
 LISTENER_URL = "TRAINYARD_TRACKER_URL"
 LISTENER_SECRET = "TRAINYARD_TRACKER_SECRET"  # noqa: S105 (a variable's name)

@@ -12,9 +12,9 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from trainyard.contract.wire.reports import EventLevel
-from worker.trackers.answers import Reporter, RunPrefixes, TrackerError, TrackerRequest
 from worker.trackers.artifacts import ArtifactFolder, store_or_state
 from worker.trackers.journal import Journal
+from worker.trackers.tracker_requests import Reporter, RunPrefixes, TrackerError, TrackerRequest
 from worker.trackers.variables import tracker_token
 from worker.trackers.wandb_artifacts import ARTIFACTS, GLOBAL_ID, WandbArtifacts
 from worker.trackers.wandb_file import Document, find_run_file
@@ -85,7 +85,7 @@ class WandbApi:
         return path == GRAPHQL or path.startswith((UPLOADS, "/files/"))
 
     def handle(self, request: TrackerRequest) -> Document | Path:
-        """Carry out a request and return the answer, or the file that is the answer.
+        """Carry out a request and return the response, or the file that is the response.
 
         Raises:
             TrackerError: It cannot be carried out.
@@ -276,7 +276,7 @@ class WandbApi:
             self._files.add(_ended(run_id, reporter.rank, run))
 
     def _find_file(self, reporter: Reporter, run_id: str, run: WandbRun) -> None:
-        """Look for the file that the client's process has open: it waits for the answer of this request."""
+        """Look for the file that the client's process has open: it waits for the response of this request."""
         searches = self._searches.get((reporter, run_id), 0)
         if run.reads_file or searches >= _SEARCHES:
             return

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from worker.trackers.answers import Reporter, TrackerError
 from worker.trackers.artifacts import ArtifactFolder
+from worker.trackers.tracker_requests import Reporter, TrackerError
 from worker.trackers.variables import signature_of, tracker_token
 
 ARTIFACTS = "artifacts/"

@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Sequence
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 from unittest.mock import patch
 from urllib.parse import ParseResult, parse_qs, urlparse
 
-from tests.integration.worker.rank_processes import wait_for_all
 from trainyard.client.code_archive import pack
 from trainyard.contract.http import API_HEADER, API_VERSION
 from trainyard.contract.layout import AttemptLayout, RunLayout
@@ -395,3 +395,15 @@ def run_layout(
 
 
 __all__ = ["FakeService", "Run", "finish_of", "run_layout", "signal", "spooled", "wait_for"]
+
+
+def wait_for_all(ranks: Sequence[BaseProcess], limit: float) -> None:
+    """Wait until all processes have ended, one has failed, or the time limit has passed."""
+    left = {rank.sentinel: rank for rank in ranks}
+    while left and time.monotonic() < limit:
+        for ended in multiprocessing.connection.wait(left, limit - time.monotonic()):
+            rank = left.pop(ended)  # type: ignore[arg-type]
+            # A process closes its sentinel before it has ended; with a context on a GPU that takes a while.
+            rank.join(max(0.0, limit - time.monotonic()))
+            if rank.exitcode != 0:
+                return

@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 from tests.integration.worker.harness import run_layout
 from tests.integration.worker.parity_matrix import ADAMW, VARIANTS, gpt
 from trainyard.contract.spec.decoders import GptModel
-from worker.export.gpt import gpt2_weights
+from worker.export.decoders import gpt2_weights
 from worker.tasks.builtin_models import build_builtin
 
 STEPS = 8

@@ -15,7 +15,7 @@ from trainyard.contract.spec.image_data import ImageFiles
 from trainyard.contract.spec.sections import HfModel
 from worker.core.errors import RefusedError
 from worker.core.random_state import seed_generators
-from worker.tasks.hf_image_classification import build_image_classification
+from worker.tasks.image_classification import build_image_classification
 
 pytestmark = pytest.mark.timeout(400)
 """The first test waits for all runs."""

@@ -14,8 +14,7 @@ import trainyard
 from tests.integration.worker.harness import examples_of_steps, run_layout, series
 from tests.support import hf
 from tests.support.checkpoints import export_request, save_checkpoint
-from trainyard.contract.spec.embedding import Embedding
-from trainyard.contract.spec.sections import HfModel
+from trainyard.contract.spec.sections import Embedding, HfModel
 from trainyard.contract.spec.text_data import TextFiles
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.generation import GenerationSettings

@@ -2,7 +2,16 @@
 
 import pytest
 
-from trainyard.contract.mlflow_filter import Condition, FilterError, Order, Value, parse_filter, parse_order
+from tests.support.cpu_limit import at_most
+from trainyard.contract.mlflow_filter import (
+    Condition,
+    FilterError,
+    Order,
+    Value,
+    matches_pattern,
+    parse_filter,
+    parse_order,
+)
 
 _ATTRIBUTES = ("run_id", "run_name", "status", "user_id", "start_time", "end_time")
 
@@ -100,3 +109,33 @@ def test_orders_are_read(text: str, expected: Order) -> None:
 def test_other_orders_are_refused(text: str) -> None:
     with pytest.raises(FilterError):
         parse_order(text, _ATTRIBUTES, ("param", "tag", "metric"))
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern", "matches"),
+    [
+        ("", "", True),
+        ("", "%", True),
+        ("a", "", False),
+        ("abc", "abc", True),
+        ("abc", "a%", True),
+        ("abc", "%c", True),
+        ("abc", "a%c%", True),
+        ("abc", "a_c", True),
+        ("abc", "a_", False),
+        ("ab", "ab%b", False),
+        ("aab", "a%ab", True),
+        ("a.c", "a.c", True),
+        ("abc", "a.c", False),
+        ("a\nb", "a%b", True),
+        ("xayaz", "%a%a%", True),
+        ("xay", "%a%a%", False),
+    ],
+)
+def test_patterns_match_whole_texts(text: str, pattern: str, matches: bool) -> None:
+    assert matches_pattern(text, pattern) == matches
+
+
+def test_many_wildcards_take_little_time() -> None:
+    with at_most(2):
+        assert not matches_pattern("a" * 6000, "%a" * 5000 + "b")

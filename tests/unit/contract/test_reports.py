@@ -1,4 +1,4 @@
-"""Worker reports as JSON: non-finite values, times and limits."""
+"""Worker reports as JSON: non-finite values, times and limits, and the execution site in a claim."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from trainyard.contract.problems import problems_of
 from trainyard.contract.wire.jobs import JobProgress, JobResource
-from trainyard.contract.wire.reports import Failure, FinishRecord, MetricsBatch, Point, Progress, end_text
+from trainyard.contract.wire.reports import Claim, Failure, FinishRecord, MetricsBatch, Point, Progress, end_text
 
 TIME = "2026-01-02T03:04:05.678Z"
 
@@ -79,3 +79,19 @@ class TestResources:
 )
 def test_only_names_of_exceptions_are_shown(type_: str, message: str, summary: str) -> None:
     assert Failure(rank=1, type=type_, message=message).summary == summary
+
+
+def claim(**changes: str) -> Claim:
+    return Claim.model_validate({"nonce": "nonce-0001", "host": "vm", "pid": 7, **changes})
+
+
+def test_node_name_is_the_schedulers_or_else_the_host_name() -> None:
+    assert claim().where == "vm"
+    assert claim(nodes="node[1-2]").where == "node[1-2] (vm)"
+    assert claim(nodes="vm").where == "vm"
+    assert claim(nodes="gpu01", host="gpu01.cluster.org").where == "gpu01.cluster.org"
+
+
+def test_invalid_node_names_are_rejected() -> None:
+    with pytest.raises(ValidationError):
+        claim(nodes="node1; rm -rf /")

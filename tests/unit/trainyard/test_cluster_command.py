@@ -1,10 +1,11 @@
-"""`trainyard cluster`."""
+"""`trainyard cluster` and `trainyard maintenance`."""
 
 import json
 
 import httpx
+import pytest
 
-ANSWER = {
+CLUSTER = {
     "object": "cluster",
     "backend": "slurm",
     "taken_at": "2026-01-02T03:04:05.000Z",
@@ -27,10 +28,19 @@ ANSWER = {
         {"name": "cpu", "state": "drain", "nodes": {"idle": 1}},
     ],
 }
+PATH = "/v1/maintenance"
+ON = {
+    "object": "maintenance",
+    "active": True,
+    "message": "m",
+    "since": "2026-01-01T12:00:00.000Z",
+    "started_by": "anna",
+}
+OFF = {"object": "maintenance", "active": False, "since": None, "started_by": None, "message": ""}
 
 
 def test_nodes_gpus_and_partitions_are_listed(service, run):
-    done = run_with(service, run, ANSWER)
+    done = run_with(service, run, CLUSTER)
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert lines == [
         "backend slurm, as of 12 s ago",
@@ -52,7 +62,7 @@ def test_missing_snapshot_is_reported(service, run):
 
 
 def test_failed_refresh_is_reported_with_its_reason(service, run):
-    done = run_with(service, run, ANSWER | {"error": "sinfo ended with 1"})
+    done = run_with(service, run, CLUSTER | {"error": "sinfo ended with 1"})
     assert done.stderr == "the last refresh failed: sinfo ended with 1\n"
 
 
@@ -77,7 +87,7 @@ EXCLUDED = {
 
 
 def test_excluded_nodes_are_listed_with_what_to_do(service, run):
-    answer = ANSWER | {"excluded_nodes": [EXCLUDED], "node_warning": "The limit is reached."}
+    answer = CLUSTER | {"excluded_nodes": [EXCLUDED], "node_warning": "The limit is reached."}
     assert run_with(service, run, answer).stdout.splitlines()[-5:] == [
         "excluded: node2 in gpu, from 03:04 until 03:44 UTC: Slurm could not launch jobs there (2 jobs)",
         "  job_1, attempt 3: Slurm: FAILED, exit code 0:53",
@@ -88,7 +98,7 @@ def test_excluded_nodes_are_listed_with_what_to_do(service, run):
 
 
 def test_excluded_node_is_included_again(service, run):
-    service.on("GET", "/v1/cluster", ANSWER)
+    service.on("GET", "/v1/cluster", CLUSTER)
     service.on("DELETE", "/v1/cluster/excluded-nodes/node2", httpx.Response(204))
     done = run("cluster", "--include", "node2")
     assert done.exit_code == 0, done.stderr
@@ -96,7 +106,7 @@ def test_excluded_node_is_included_again(service, run):
 
 
 def test_json(service, run):
-    service.on("GET", "/v1/cluster", ANSWER)
+    service.on("GET", "/v1/cluster", CLUSTER)
     assert json.loads(run("cluster", "--json").stdout)["partitions"][0]["name"] == "gpu"
 
 
@@ -105,3 +115,23 @@ def run_with(service, run, answer):
     done = run("cluster")
     assert done.exit_code == 0, done.stderr
     return done
+
+
+@pytest.mark.parametrize(
+    ("arguments", "body"),
+    [
+        (["on", "--message", "m"], {"active": True, "message": "m"}),
+        (["off"], {"active": False, "message": ""}),
+    ],
+)
+def test_switches_the_mode(run, service, arguments, body):
+    service.on("PUT", PATH, httpx.Response(200, json=ON if body["active"] else OFF))
+    result = run("maintenance", *arguments)
+    assert json.loads(service.requests[0].content) == body
+    expected = "is on since 2026-01-01 12:00Z by anna: m" if body["active"] else "is off"
+    assert result.stdout == f"maintenance mode {expected}\n"
+
+
+def test_status_as_json(run, service):
+    service.on("GET", PATH, httpx.Response(200, json=ON))
+    assert json.loads(run("maintenance", "status", "--json").stdout) == ON

@@ -1,9 +1,10 @@
-"""Uploads of data files by the client."""
+"""Uploads of data files by the client, and what `trainyard files` prints."""
 
 import httpx
 import pytest
 
 from tests.support.service_transport import service_transport
+from tests.unit.trainyard.fake_service import TIME
 from trainyard.client import Client
 from trainyard.client.errors import InvalidRequestError
 
@@ -15,6 +16,17 @@ UPLOAD = {
     "created_by": "alice",
     "created_at": "2026-01-01T12:00:00.000Z",
     "expires_at": "2026-01-02T12:00:00.000Z",
+}
+FILE = {
+    "object": "data_file",
+    "id": "file_01kdvdna00yhj80arqj5k8gms6",
+    "name": "chats.jsonl",
+    "size_bytes": 2048,
+    "digest": f"sha256:{'ab' * 32}",
+    "format": "chat",
+    "examples": 3,
+    "created_by": "alice",
+    "created_at": TIME,
 }
 
 
@@ -62,3 +74,10 @@ def test_refused_line_is_reported_and_not_the_removed_upload(tmp_path):
     with pytest.raises(InvalidRequestError, match="line 57 is not JSON"):
         client.upload_file(tmp_path / "bad.jsonl")
     assert service.completions == 2
+
+
+def test_show_names_the_kind_of_digest(service, run):
+    service.on("GET", f"/v1/files/{FILE['id']}", FILE)
+    shown = dict(line.split(maxsplit=1) for line in run("files", "show", FILE["id"]).stdout.splitlines())
+    assert shown["sha256"] == "ab" * 32
+    assert (shown["name"], shown["examples"]) == ("chats.jsonl", "3")

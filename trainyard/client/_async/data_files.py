@@ -49,7 +49,7 @@ class AsyncDataFileCalls(AsyncFileCalls):
         return await self._complete(upload.id)
 
     async def _complete(self, upload_id: str) -> DataFileResource:
-        """Wait until the service has checked all lines; its answers state how long to wait."""
+        """Wait until the service has checked all lines; its responses state how long to wait."""
         request = Request("POST", f"/v1/uploads/{upload_id}/complete", model(DataFileResource))
         while True:
             try:

@@ -1,6 +1,7 @@
 """Calls about checkpoints, exports and artifacts, and their downloads."""
 
-from collections.abc import AsyncIterator, Mapping
+import re
+from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
@@ -16,15 +17,16 @@ from trainyard.client.download import (
     no_export,
     no_progress,
 )
-from trainyard.client.errors import connection_failed, error_of, require_own
-from trainyard.client.job_samples import samples_artifact
+from trainyard.client.errors import NotFoundError, connection_failed, error_of, require_own
 from trainyard.client.references import require_checkpoint
 from trainyard.client.request import Request, file_path, job_path, model, no_result, paged, segment, unpaged, whole_body
 from trainyard.contract.kinds.tasks import LOOP_TASKS
 from trainyard.contract.wire.files import ArtifactResource, CheckpointResource, FileResource, is_hidden
 from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.media import MediaKeyResource, MediaKeysResource, MediaResource, MediaType
-from trainyard.contract.wire.samples import SamplesRecord
+from trainyard.contract.wire.samples import FOLDER, MAX_BYTES, SamplesRecord
+
+_SAMPLES_FILE = re.compile(rf"{FOLDER}/step-(\d{{10,16}})\.json")
 
 
 class AsyncFileCalls(AsyncTransport):
@@ -83,7 +85,7 @@ class AsyncFileCalls(AsyncTransport):
         Raises:
             NotFoundError: no texts exist.
         """
-        artifact = samples_artifact(await self.artifacts(job_id), step)
+        artifact = _samples_artifact(await self.artifacts(job_id), step)
         path = job_path(job_id, "artifacts", *map(quote, artifact.path.split("/")))
         return await self._send(Request("GET", path, model(SamplesRecord)))
 
@@ -168,3 +170,23 @@ class AsyncFileCalls(AsyncTransport):
                 continue
             download.finish()
             break
+
+
+def _samples_artifact(artifacts: Iterable[ArtifactResource], step: int | None = None) -> ArtifactResource:
+    """Return the file with the samples of a step, or of the last step that has some.
+
+    Raises:
+        NotFoundError: no such file exists, or it is larger than samples are.
+    """
+    by_step = {int(match[1]): one for one in artifacts if (match := _SAMPLES_FILE.fullmatch(one.path))}
+    if not by_step:
+        raise NotFoundError("the job has no samples yet: they are generated at evaluations, with `evaluation.samples`")
+    chosen = max(by_step) if step is None else step
+    if chosen not in by_step:
+        known = ", ".join(map(str, sorted(by_step)[-20:]))
+        raise NotFoundError(f"the job has no samples of step {chosen}; it has those of steps {known}")
+    if by_step[chosen].size_bytes > MAX_BYTES:
+        raise NotFoundError(
+            f"the file of step {chosen} is larger than samples are; download it with `trainyard artifacts`"
+        )
+    return by_step[chosen]

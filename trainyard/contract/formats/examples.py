@@ -206,7 +206,7 @@ def _conversation(messages: list[tuple[dict[str, Any], dict[str, Any]]], read: F
 
 
 def _hint(turn: Any) -> str:
-    """Return the remedy for turns that are messages of the other format."""
+    """Return the hint for turns that are messages of the other format."""
     if not isinstance(turn, dict) or not isinstance(turn.get("role"), str):
         return ""
     return "; for turns of `role` and `content`, set data.format: chat and data.columns: {messages: conversations}"

@@ -14,9 +14,10 @@ _OTHER_NAMES = {
     **dict.fromkeys(("function", "observation", "ipython"), "tool"),
     **{name.title(): name for name in ROLES},
 }
-"""Roles of other tools and their names here. The roles are refused, since a chat template may know them."""
-_NO_FIELDS = {*MARKS, DETAILS}
-"""Fields that messages address to a trainer; chat templates do not get them."""
+"""Role names of other tools, and our names, which the error states. They are not replaced, since a chat template may
+know them."""
+_TRAINER_FIELDS = {*MARKS, DETAILS}
+"""Fields that are meant for a trainer; chat templates do not get them."""
 
 
 class InvalidMessageError(BadRecordError):
@@ -42,7 +43,7 @@ def parse_messages(messages: Sequence[Any], field: str) -> list[dict[str, Any]]:
 
 
 class _Position(NamedTuple):
-    """Names a message in errors: by its path within the record, and in words."""
+    """The two names of a message in errors, such as `messages.0` and "message 1"."""
 
     path: str
     name: str
@@ -54,13 +55,13 @@ def _message(position: _Position, message: Any) -> dict[str, Any]:
     role = message.get("role")
     if role not in ROLES:
         name = _OTHER_NAMES.get(role) if isinstance(role, str) else None
-        remedy = f"; write `{name}` instead of `{role}`" if name else ""
-        raise InvalidMessageError(f"{position.path} has no `role` of {', '.join(ROLES)}{remedy}")
+        hint = f"; write `{name}` instead of `{role}`" if name else ""
+        raise InvalidMessageError(f"{position.path} has no `role` of {', '.join(ROLES)}{hint}")
     calls = message.get("tool_calls")
     if message.get("function_call") is not None and not calls:
         raise BadRecordError(f"has the outdated `function_call` in {position.name}; write it as `tool_calls`")
     content = _content(position, message.get("content"), optional=role == "assistant" and bool(calls))
-    left_out = (*_NO_FIELDS, "tool_calls")
+    left_out = (*_TRAINER_FIELDS, "tool_calls")
     fields = {key: without_nulls(value) for key, value in message.items() if value is not None and key not in left_out}
     fields |= {"content": content}
     if calls and not isinstance(calls, list):

@@ -45,10 +45,6 @@ class Preference:
     tools: Sequence[Any] | None = None
     """Functions that the model may call, for its chat template."""
 
-    @property
-    def is_chat(self) -> bool:
-        return not isinstance(self.prompt, str)
-
 
 def parse_preference(format: str, record: Any, columns: Mapping[str, str]) -> Preference:
     """Return the preference of a record.

@@ -38,7 +38,7 @@ class BadRecordError(ValueError):
         self.hint = hint or (_FORMAT_HINT if self.is_misfit else DEFAULT_HINT)
 
     def with_detail(self, detail: str) -> "BadRecordError":
-        """Return the error with a remedy, if it is about a record without the fields of its format."""
+        """Return the error with a hint, if it is about a record without the fields of its format."""
         if self.is_misfit and detail:
             self.args = (f"{self}; {detail}",)
         return self
@@ -46,7 +46,7 @@ class BadRecordError(ValueError):
 
 @contextmanager
 def parsing(record: Any) -> Iterator[None]:
-    """Turn errors of the parsing of a record into BadRecordError with the remedy of `list_inside`."""
+    """Turn errors of the parsing of a record into BadRecordError with the hint of `list_inside`."""
     try:
         yield
     except BadRecordError as error:
@@ -66,7 +66,7 @@ def misfit(format: str, expected: str, detail: str = "") -> BadRecordError:
 
 
 def list_inside(record: Any) -> str:
-    """Return the remedy for an object that holds the records in a list; empty for any other value."""
+    """Return the hint for an object that holds the records in a list; empty for any other value."""
     fields = record.items() if isinstance(record, dict) else ()
     # The list of a field that formats have is a part of a record.
     lists = [value for name, value in fields if isinstance(value, list) and name not in _OWN_FIELDS]

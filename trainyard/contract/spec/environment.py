@@ -140,9 +140,9 @@ NAMES_FOR_EVERYBODY = (
 """The rule of `is_common_secret_name`, for messages."""
 
 
-def is_common_secret_name(name: str, allowed: Collection[str] = ()) -> bool:
+def is_common_secret_name(name: str) -> bool:
     """Return whether a user without the code role may name this secret in a spec."""
-    return bool(_SECRET_NAME.fullmatch(name)) or matches_any(name, (*HARMLESS_VARIABLES, *allowed))
+    return bool(_SECRET_NAME.fullmatch(name)) or matches_any(name, HARMLESS_VARIABLES)
 
 
 def describe_restricted(fields: Sequence[str], allowed: Collection[str] = ()) -> str:

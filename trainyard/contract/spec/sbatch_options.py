@@ -44,8 +44,8 @@ def _listed(item: str) -> str:
     return f"{item}(,{item})*"
 
 
-def _flag(*, is_default: bool = True) -> SbatchOption:
-    return SbatchOption(None, "`true`", is_default, is_flag=True)
+def _flag() -> SbatchOption:
+    return SbatchOption(None, "`true`", is_flag=True)
 
 
 SBATCH_OPTIONS: Mapping[str, SbatchOption] = {

@@ -10,7 +10,6 @@ from trainyard.contract.kinds.precisions import PRECISIONS, Precision, Precision
 from trainyard.contract.kinds.strategies import STRATEGIES, Strategy, StrategyKind
 from trainyard.contract.kinds.tasks import TASKS, Task, TaskKind
 from trainyard.contract.problems import Problem, SpecError, problems_of
-from trainyard.contract.spec.embedding import Embedding
 from trainyard.contract.spec.field_advice import UNKNOWN_FIELD_ADVICE
 from trainyard.contract.spec.image_data import ImageFiles, image_data_problems
 from trainyard.contract.spec.objectives import Objective, Preference
@@ -25,6 +24,7 @@ from trainyard.contract.spec.sections import (
     Data,
     Ddp,
     EarlyStopping,
+    Embedding,
     Evaluation,
     Fsdp,
     Health,

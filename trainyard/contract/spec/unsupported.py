@@ -10,15 +10,14 @@ from trainyard.contract.spec.containers import container_paths, container_proble
 from trainyard.contract.spec.decoders import BuiltinDecoder, LlamaModel
 from trainyard.contract.spec.forks import parse_origin
 from trainyard.contract.spec.image_data import ImageFiles, image_paths
-from trainyard.contract.spec.image_rules import unsupported_images
 from trainyard.contract.spec.objective_rules import unsupported_objectives
 from trainyard.contract.spec.sbatch_options import disallowed_options
 from trainyard.contract.spec.sections import ConvnetModel, HfModel
 from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.stored_dtypes import dtype_problems
+from trainyard.contract.spec.task_rules import unsupported_images, unsupported_text_tasks
 from trainyard.contract.spec.text_data import TextData, paths_of
 from trainyard.contract.spec.text_sources import CHAT_FORMATS
-from trainyard.contract.spec.text_tasks import unsupported_text_tasks
 from trainyard.contract.spec.training_spec import TrainingSpec
 
 DIGITS_CLASSES = 10
@@ -224,7 +223,7 @@ def _sharding_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
 
 def _mismatched_pairs(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     """Yield the problems of a model or data set that does not fit the task, or of a pair that does not match; those of
-    images are in `image_rules`."""
+    images are in `task_rules`."""
     task = spec.task_kind
     if not task.builtin_models or task.reads_images:
         return
@@ -295,8 +294,8 @@ def _disallowed_paths(spec: TrainingSpec, roots: AllowedRoots) -> Iterator[tuple
             yield param, "must not contain `..`"
         elif not any(path.is_relative_to(root) for root in roots.allowed):
             allowed = ", ".join(roots.allowed) or "none"
-            remedy = "an administrator adds folders in TRAINYARD_ALLOWED_ROOTS"
-            yield param, f"is outside the folders that this service allows: {allowed}; {remedy}"
+            hint = "an administrator adds folders in TRAINYARD_ALLOWED_ROOTS"
+            yield param, f"is outside the folders that this service allows: {allowed}; {hint}"
         elif not roots.contains(path):
             yield param, "is in a folder of the service itself, which no spec may read"
         elif (problem := roots.hidden_problem(path)) is not None:

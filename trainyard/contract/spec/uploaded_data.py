@@ -16,7 +16,7 @@ from trainyard.contract.spec.text_sources import (
 
 
 class Content(NamedTuple):
-    """Kind of content of an uploaded file."""
+    """The digest and the format of an uploaded file."""
 
     digest: str
     format: TextFormat
@@ -26,7 +26,7 @@ def pinned(data: TextData, contents: Mapping[str, Content]) -> TextData:
     """Return the section with the digests of its uploaded files, and their formats instead of `auto`.
 
     Args:
-        contents: By the field of the file's id, for every uploaded file.
+        contents: The content of every uploaded file, by the field that holds the file's id.
     """
     update = _replaced(data, lambda field, source: source.model_copy(update=_pin(source, contents[field])))
     if isinstance(data, UploadedFiles):
@@ -42,7 +42,7 @@ def _pin(source: UploadedSource, content: Content) -> dict[str, Any]:
 
 
 def located(data: TextData, runs: Path) -> TextData:
-    """Return the section that names the same examples by paths.
+    """Return the section with the paths of its uploaded files instead of their ids.
 
     Args:
         runs: The folder of all runs.

@@ -1,4 +1,4 @@
-"""Access to a running job: the request, its answer, and the output of the nodes for `trainyard exec`."""
+"""Access to a running job: the request, its response, and the output of the nodes for `trainyard exec`."""
 
 import base64
 import binascii

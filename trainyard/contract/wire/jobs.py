@@ -18,8 +18,6 @@ from trainyard.contract.base import (
     reject_bool,
 )
 from trainyard.contract.validation_messages import SLURM_ID_PATTERN
-from trainyard.contract.wire.advice import Advice
-from trainyard.contract.wire.failure_summary import FailureSummary
 from trainyard.contract.wire.launch import Origin
 from trainyard.contract.wire.reports import Failure, Progress
 
@@ -119,6 +117,50 @@ JOB: JsonDict = {
     "spec": {"task": "image_classification", "gpus": 2, "steps": 400},
     "run_directory": "/shared/runs/job_01kdvdna00az9cxjnszk8v8abh",
 }
+
+
+class Frame(Resource):
+    """One frame of a traceback."""
+
+    file: str
+    """Path of the file; relative to the uploaded code, if it is part of it."""
+    line: int
+    function: str
+    source: str = ""
+    """The source line, and below it the marks of the part that failed."""
+
+
+class Fix(Resource):
+    """A change of the spec that is likely to help."""
+
+    fields: dict[str, Any]
+    """New values by the field's path, as `--set` takes them."""
+    note: str = ""
+
+
+class FailureSummary(Resource):
+    """The user's own part of a failure."""
+
+    frame: Frame | None = None
+    """The last frame of the traceback that is in the user's code."""
+    is_traceback: bool = False
+    """Whether `error.traceback` has a traceback; otherwise it is the end of the log."""
+    last_lines: list[str] = Field(default_factory=list)
+    """The last lines that the failed rank wrote, without tracebacks."""
+    fixes: list[Fix] = Field(default_factory=list)
+    """Fixes, most promising first."""
+    repeats: bool = False
+    """Whether a retry without a change would fail in the same way."""
+
+
+class Advice(Resource):
+    """One observation about a running job, and the field that changes it."""
+
+    kind: Literal["idle_gpus", "slow_data"]
+    message: str
+    """One sentence for the user."""
+    field: str
+    """Path of the spec's field to change."""
 
 
 class JobProgress(Progress):

@@ -1,4 +1,4 @@
-"""Sign-in by munge and by code: requests and answers, and the message that a credential carries."""
+"""Sign-in by munge and by code: requests and responses, and the message that a credential carries."""
 
 from typing import Annotated, Literal
 from urllib.parse import urlsplit

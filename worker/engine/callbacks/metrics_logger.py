@@ -30,7 +30,7 @@ class MetricsLogger(Callback):
         reporter: Reporter,
         step_sync: StepSync,
         *,
-        is_first: bool,
+        is_rank_0: bool,
         due: Callable[[int], bool],
         total_steps: int,
         progress_of: Callable[[int], Progress],
@@ -45,7 +45,7 @@ class MetricsLogger(Callback):
         metrics that follow from others of the task."""
         self._reporter = reporter
         self._step_sync = step_sync
-        self._is_first = is_first
+        self._is_rank_0 = is_rank_0
         self._due = due
         self._total_steps = total_steps
         self._progress = progress_of
@@ -79,7 +79,7 @@ class MetricsLogger(Callback):
         losses |= {f"train/{name}": value for name, value in result.measured.items()}
         own = [float(loss.item()) for loss in losses.values()]
         report = partial(self._report, result.step, list(losses), metrics)
-        self._step_sync.share([*own, *self._performance.measure()], report)
+        self._step_sync.queue_gather([*own, *self._performance.measure()], report)
 
     def _report(self, step: int, names: Sequence[str], metrics: Mapping[str, float], rows: Rows) -> None:
         """Report a step from all ranks' values: first their parts of the named losses, then of the performance."""
@@ -89,13 +89,13 @@ class MetricsLogger(Callback):
         if step == self._step:
             self.latest |= {name: losses[name] for name in _STORED if name in losses}
         self._reporter.points(step, {**self._complete(losses), **metrics, **performance}, self._progress(step))
-        if self._is_first:
+        if self._is_rank_0:
             loss, speed = losses["train/loss"], performance["perf/examples_per_second"]
             log.info("step %d/%d  loss %.6f  %.0f examples/s", step, self._total_steps, loss, speed)
 
     def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         self.latest |= metrics
         self._reporter.points(step, metrics, self._progress(step))
-        if self._is_first:
+        if self._is_rank_0:
             values = "  ".join(f"{key} {value:.6f}" for key, value in metrics.items())
             log.info("step %d/%d  %s", step, self._total_steps, values)

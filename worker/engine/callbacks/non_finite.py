@@ -41,7 +41,7 @@ class NonFiniteGuard(Callback):
         step_sync: StepSync | None = None,
         check_due: Callable[[int], bool] = lambda step: False,
     ) -> None:
-        """`check_due` returns whether to check after a step, with the values that the ranks share there;
+        """`check_due` returns whether to check after a step, with the values that the ranks gather there;
         `on_checkpoint_start` always checks."""
         self._policy = policy
         self._scaler = precision.scaler
@@ -84,7 +84,7 @@ class NonFiniteGuard(Callback):
 
     def on_step_end(self, result: StepResult) -> None:
         if self._step_sync and self._policy == "stop" and self._check_due(result.step):
-            self._step_sync.share([self._first_bad_step(result.step)], self._end_if_bad)
+            self._step_sync.queue_gather([self._first_bad_step(result.step)], self._end_if_bad)
 
     def on_checkpoint_start(self, step: int) -> None:
         self.check(step)

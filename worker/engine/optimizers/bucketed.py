@@ -1,4 +1,4 @@
-"""Runs an optimizer in fp32 on a part of the parameters at a time, whatever these and the moments are stored in."""
+"""Runs an optimizer in fp32 on a part of the parameters at a time. They and the moments may be stored in fewer bits."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +22,8 @@ from worker.engine.optimizers.shards import as_matrix, first_row, zeros_by_row
 BUCKET = 2**24
 """Elements that are updated at once, 64 MiB in fp32. A single row may have more."""
 _ALIGNED = 16
-"""Kernels round the values of a last, incomplete vector otherwise, so that the rows of a bucket fill whole vectors."""
+"""Values of a vector of a kernel. A bucket ends with a whole vector where it can, because kernels round the values of
+an incomplete vector in another way."""
 SCALE = "_scale"
 """The suffix of a moment's name that names the scales of its int8 codes."""
 
@@ -43,7 +44,7 @@ class BucketedOptimizer(torch.optim.Optimizer):
     Parameters may be in bf16 with a lower half, gradients and moments in bf16, and moments in int8. Only the copies
     of one bucket exist in fp32; tensors that are stored in fp32 change in place. Each rank updates its own shards.
 
-    All state exists from the start, so that a checkpoint is loaded into it in place.
+    All state exists from the start: a checkpoint is loaded into it in place.
     """
 
     def __init__(

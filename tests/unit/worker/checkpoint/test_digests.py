@@ -17,7 +17,7 @@ class ThreadRank:
     """One of several ranks that are threads of this process."""
 
     def __init__(self, rank, slots, barrier):
-        self.rank, self.world, self.is_first = rank, WORLD, rank == 0
+        self.rank, self.world, self.is_rank_0 = rank, WORLD, rank == 0
         self.checkpoints = self
         self.slots, self._barrier = slots, barrier
 
@@ -110,7 +110,7 @@ def verify_on(ranks, *checkpoints):
     """Verify checkpoints one after the other; return the problems."""
     problems = []
     with shared_verification(ranks) as check:
-        for checkpoint, about in checkpoints if ranks.is_first else ():
+        for checkpoint, about in checkpoints if ranks.is_rank_0 else ():
             try:
                 check(checkpoint, about)
                 problems.append("")
@@ -139,7 +139,7 @@ def test_damage_in_any_part_is_named_on_rank_0(on_ranks, checkpoint, name):
 def test_an_error_on_rank_0_releases_the_other_ranks(on_ranks):
     def fail(ranks):
         with shared_verification(ranks):
-            if ranks.is_first:
+            if ranks.is_rank_0:
                 raise KeyError("a bug")
         return "released"
 

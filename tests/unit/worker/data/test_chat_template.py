@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.chat_templates import CALL, RESULT, TOOLS, answer, chat_of, templates, tokenizer_for, user
 from trainyard.contract.formats.examples import Chat
+from worker.data.chat_template import aligned
 from worker.data.tokenizers import HfTokenizer
 from worker.data.tool_calls import LostCallsError
 
@@ -158,3 +159,31 @@ def test_long_conversation_is_formatted_a_few_times(
     marked = HfTokenizer(made).conversation(chat_of(turns * 50))
     assert len(marked.spans) == 50 * len(turns) // 2
     assert sum(count == 50 * len(turns) for count in calls) <= 3
+
+
+@pytest.mark.parametrize(
+    ("text", "parts", "positions"),
+    [
+        ("<a>x<b>y<c>", ["<a>", "<b>", "<c>"], [0, 4, 8]),
+        ("<a><b><c>", ["<a>", "<b>", "<c>"], [0, 3, 6]),
+        ("<a>xx<a>y", ["<a>", "<a>", ""], [0, 5, 9]),
+        ("ab", ["a", "b"], [0, 1]),
+    ],
+)
+def test_positions_of_pieces_are_returned(text, parts, positions):
+    assert aligned(text, parts) == positions
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("<a>x<b>y<b>z<c>", ["<a>", "<b>", "<c>"]),
+        ("<a>x<c>", ["<a>", "<b>", "<c>"]),
+        ("x<a>", ["<a>", ""]),
+        ("<a>x", ["<a>", "<b>"]),
+        ("aba", ["ab", "ba"]),
+        ("<b><a>", ["", "<a>", "<b>", ""]),
+    ],
+)
+def test_several_ways_or_none_are_no_positions(text, parts):
+    assert aligned(text, parts) is None

@@ -9,8 +9,8 @@ from torch import nn
 
 from trainyard.contract.spec.decoders import GptModel
 from worker.core.errors import RefusedError
+from worker.data.batch_loader import BatchLoader
 from worker.data.examples import Examples
-from worker.data.prefetch import BatchLoader
 from worker.engine import compilation
 from worker.engine.callbacks.garbage_collector import COLLECT_EVERY_STEPS, GarbageCollector
 from worker.engine.compilation import compile_blocks

@@ -70,7 +70,7 @@ def reported():
                 clock.now += clock.step
                 stop.requested = number == 1 and index >= stop_before
                 if index in logs:
-                    own.share([float(index)], lambda rows: None)
+                    own.queue_gather([float(index)], lambda rows: None)
                 result[number].append(own.should_stop())
                 if result[number][-1]:
                     return
@@ -141,7 +141,7 @@ class TestSharedValues:
     def test_a_rank_that_is_ahead_waits_one_step_later(self, pair):
         (first, second), received = pair
         for rank, own in enumerate((first, second)):
-            own.share([rank + 0.5, 7.0], received[rank].append)
+            own.queue_gather([rank + 0.5, 7.0], received[rank].append)
             assert not own.should_stop()
         assert received == ([], [])
         first.should_stop()
@@ -153,8 +153,8 @@ class TestSharedValues:
         ranks, received = pair
         for number in range(3):
             for rank, own in enumerate(ranks):
-                own.share([float(number)], received[rank].append)
-                own.share([], received[rank].append)
+                own.queue_gather([float(number)], received[rank].append)
+                own.queue_gather([], received[rank].append)
                 own.should_stop()
         for own in ranks:
             own.should_stop()
@@ -164,21 +164,21 @@ class TestSharedValues:
     def test_what_is_under_way_is_delivered_before_what_was_shared_later(self, pair):
         (first, second), received = pair
         for own, deliver in ((first, received[0].append), (second, received[1].append)):
-            own.share([1.0], deliver)
+            own.queue_gather([1.0], deliver)
             own.should_stop()
-            own.share([2.0], deliver)
-        threads = [threading.Thread(target=own.deliver_shares) for own in (first, second)]
+            own.queue_gather([2.0], deliver)
+        threads = [threading.Thread(target=own.flush) for own in (first, second)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(10)
         assert received == ([[[1.0]] * 2, [[2.0]] * 2],) * 2
-        first.deliver_shares()
+        first.flush()
 
     def test_a_rank_that_fails_receives_what_all_have_sent(self, pair):
         ranks, received = pair
         for rank, own in enumerate(ranks):
-            own.share([rank], received[rank].append)
+            own.queue_gather([rank], received[rank].append)
             own.should_stop()
         with pytest.raises(OSError, match="planted"), ranks[0].delivering():
             raise OSError("planted")
@@ -187,7 +187,7 @@ class TestSharedValues:
     def test_a_rank_that_fails_waits_for_no_other(self, pair, monkeypatch):
         (first, _), received = pair
         monkeypatch.setattr(step_sync, "_FAILED_SECONDS", 0.01)
-        first.share([1.0], received[0].append)
+        first.queue_gather([1.0], received[0].append)
         first.should_stop()
         with pytest.raises(OSError, match="planted"), first.delivering():
             raise OSError("planted")
@@ -196,7 +196,7 @@ class TestSharedValues:
     def test_one_rank_receives_its_values_between_the_same_steps(self):
         received, alone = [], StepSync(World(1).ranks(0), Stop(), now=Clock(0.0))
         for number in (1.0, 2.0):
-            alone.share([number], received.append)
+            alone.queue_gather([number], received.append)
             alone.should_stop()
             assert received[-1] == [[number]]
 

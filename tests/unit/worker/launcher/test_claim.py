@@ -15,7 +15,7 @@ from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.reports import Claim, FinishRecord
 from trainyard.progress_file import ProgressRecord
 from worker.launcher import supervisor as launch
-from worker.launcher.claim import Claimed
+from worker.launcher.claim import ClaimResult
 from worker.launcher.nodes import await_decision, publish
 from worker.launcher.stop_signals import TimeLimit
 from worker.launcher.watchdog import Watchdog
@@ -32,7 +32,7 @@ def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AttemptLayout:
     layout.token.write_text("secret")
     layout.launch.write_text(document(spec=PROFILED).model_dump_json(by_alias=True))
     claim = Claim(nonce="nonce-0001", host="n0", pid=1)
-    monkeypatch.setattr(launch, "claim_attempt", lambda *_: Claimed(3, claim, known_to_service=True))
+    monkeypatch.setattr(launch, "claim_attempt", lambda *_: ClaimResult(3, claim, known_to_service=True))
     monkeypatch.setattr(launch.os, "umask", lambda _: 0)
     monkeypatch.setattr(launch.SignalCounter, "install", lambda _: None)
     monkeypatch.setattr(launch, "_FINISH_SECONDS", 0.0)

@@ -10,9 +10,8 @@ import pytest
 
 from tests.unit.worker.launcher.test_nodes import document
 from trainyard.contract.layout import AttemptLayout
-from worker.launcher.node_check import node_problem
+from worker.launcher.node_check import node_problem, reject_node
 from worker.launcher.nodes import Node
-from worker.launcher.rejection import reject_node
 
 DRIVER = """
 #include <unistd.h>

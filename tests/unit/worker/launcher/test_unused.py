@@ -23,7 +23,7 @@ def test_only_a_spec_with_stop_ends_the_job(tmp_path: Path) -> None:
     warned: list[tuple[str, str]] = []
     for health, type_ in (({}, None), ({"stop_if_unused": True}, "GpusNeverUsed")):
         unused = Unused(AttemptLayout(tmp_path), spec(**health), lambda *warning: warned.append(warning))
-        unused.state(GPUS_EVENT, "GPU 1 is unused")
+        unused.report(GPUS_EVENT, "GPU 1 is unused")
         assert (unused.failure.type if unused.failure else None) == type_
         other_node = Unused(AttemptLayout(tmp_path), spec(**health), lambda *_: None)
         assert other_node.failure == unused.failure
@@ -69,7 +69,7 @@ def test_ranks_that_have_not_met_until_their_end_fail_the_job(
     layout = AttemptLayout(tmp_path)
     for folder in (layout.errors, layout.spool):
         folder.mkdir()
-    Unused(layout, spec(stop_if_unused=True), lambda *_: None).state(
+    Unused(layout, spec(stop_if_unused=True), lambda *_: None).report(
         "ranks_never_met", "2 ranks have not met until their end"
     )
     finalize_script(layout, 1, 0, stop)

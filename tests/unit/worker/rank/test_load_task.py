@@ -28,7 +28,7 @@ def events(tmp_path):
         parts = {
             "launch": SimpleNamespace(roots=UNRESTRICTED_ROOTS),
             "layout": RunLayout(tmp_path / "runs" / "job"),
-            "ranks": SimpleNamespace(is_first=True, world=1),
+            "ranks": SimpleNamespace(is_rank_0=True, world=1),
             "reporter": reporter,
             "checkpoints": SimpleNamespace(start_step=start_step, is_fork=is_fork),
             "progress": ProgressCounter(),

@@ -8,11 +8,11 @@ import httpx
 import pytest
 
 from trainyard.contract.layout import AttemptLayout, RunLayout
-from worker.trackers.answers import Reporter
 from worker.trackers.artifacts import ArtifactFolder
 from worker.trackers.journal import Journal
 from worker.trackers.listener import TrackerListener
 from worker.trackers.mlflow import MlflowApi
+from worker.trackers.tracker_requests import Reporter
 from worker.trackers.variables import tracker_token
 
 

@@ -16,9 +16,9 @@ import pytest
 from tests.support.wait import wait_until
 from trainyard.contract.layout import AttemptLayout
 from worker.trackers import listener as listener_module
-from worker.trackers.answers import Reporter
 from worker.trackers.listener import TrackerListener
 from worker.trackers.mlflow import API
+from worker.trackers.tracker_requests import Reporter
 from worker.trackers.variables import signature_of, tracker_token
 
 RUN = f"{API}runs/create"

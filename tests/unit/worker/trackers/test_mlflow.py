@@ -11,10 +11,10 @@ from tests.support.tracker_clients import CLIENTS, CLIENTS_OF_DETAILS, Clients, 
 from tests.support.tracker_spool import bodies, events, media, parameters, points, tags
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.reports import EventsBatch, ParametersReport
-from worker.trackers.answers import Reporter
 from worker.trackers.journal import MAX_NAMES
 from worker.trackers.listener import TrackerListener
 from worker.trackers.mlflow import API, ARTIFACTS
+from worker.trackers.tracker_requests import Reporter
 from worker.trackers.variables import tracker_token, tracker_variables
 
 pytestmark = pytest.mark.cpu_seconds(12)

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from trainyard.contract.layout import AttemptLayout
-from worker.trackers.answers import Reporter, TrackerError
 from worker.trackers.journal import Journal
 from worker.trackers.mlflow_models import MlflowModels
+from worker.trackers.tracker_requests import Reporter, TrackerError
 
 REPORTER = Reporter(1, 0)
 

@@ -12,10 +12,10 @@ from tests.support.tracker_clients import CLIENTS, Clients, run_program
 from tests.support.tracker_spool import bodies, events, tags
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.reports import ParametersReport
-from worker.trackers.answers import Reporter
 from worker.trackers.listener import TrackerListener
 from worker.trackers.mlflow import API
 from worker.trackers.mlflow_runs import MetricPoint, PointHistories
+from worker.trackers.tracker_requests import Reporter
 from worker.trackers.variables import tracker_token, tracker_variables
 
 pytestmark = pytest.mark.cpu_seconds(12)

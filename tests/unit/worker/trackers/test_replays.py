@@ -19,11 +19,11 @@ from tests.support.tracker_clients import CLIENTS, Clients, lines_of, run_progra
 from tests.support.tracker_spool import points
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from worker.trackers import wandb
-from worker.trackers.answers import TrackerRequest
 from worker.trackers.artifacts import ArtifactFolder
 from worker.trackers.journal import Journal
 from worker.trackers.listener import TrackerListener
 from worker.trackers.mlflow import API, MlflowApi
+from worker.trackers.tracker_requests import TrackerRequest
 from worker.trackers.variables import tracker_variables
 from worker.trackers.wandb import WandbApi
 from worker.trackers.wandb_file import RunFile

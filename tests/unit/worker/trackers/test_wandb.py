@@ -15,10 +15,10 @@ from tests.support.tracker_clients import CLIENTS, CLIENTS_OF_DETAILS, Clients, 
 from tests.support.tracker_spool import bodies, events, media, parameters, points, tags
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.reports import MetricsBatch, ParametersReport
-from worker.trackers.answers import Reporter
 from worker.trackers.artifacts import ArtifactFolder
 from worker.trackers.journal import Journal
 from worker.trackers.listener import TrackerListener
+from worker.trackers.tracker_requests import Reporter
 from worker.trackers.variables import tracker_token, tracker_variables
 from worker.trackers.wandb import WandbApi
 from worker.trackers.wandb_remainder import NotedFiles

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.contract.wire.reports import Progress
-from worker.engine.run_progress import RunProgress
-from worker.engine.time_left import MeanSeconds, evaluation_estimate, occurrences, seconds_left
+from worker.engine.run_progress import MeanSeconds, RunProgress, evaluation_estimate, occurrences, seconds_left
 from worker.reporting.reporter import NullReporter
 
 

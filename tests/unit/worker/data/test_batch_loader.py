@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from worker.data.batch_loader import LoaderProcesses
 from worker.data.examples import Examples
-from worker.data.loader_processes import LoaderProcesses
 
 
 class Files(Examples):

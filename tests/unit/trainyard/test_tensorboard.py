@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from trainyard.cli.event_files import records
+from trainyard.cli.tensorboard import records
 from trainyard.contract.wire.curves import Series
 
 crc32c = pytest.importorskip("crc32c").crc32c

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from worker.core.library_warnings import ignore_missing_gpu_kernels
+from worker.core.log_setup import ignore_missing_gpu_kernels
 
 LIBRARY = "/site-packages/torchao/_C_cutlass_90a.abi3.so"
 

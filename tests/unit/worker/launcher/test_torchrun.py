@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.worker.launcher.test_nodes import SPEC, document
 from trainyard.contract.spec.training_spec import parse_spec
-from worker.launcher.gpu_environment import gpu_environment
+from worker.launcher.torchrun import gpu_environment
 
 ATTEMPT = Path("/runs/job-1/attempts/1-a1")
 

@@ -1,6 +1,6 @@
 """The prefixes of a program's runs."""
 
-from worker.trackers.answers import Reporter, RunPrefixes
+from worker.trackers.tracker_requests import Reporter, RunPrefixes
 
 
 def test_runs_of_one_name_have_their_own_curves_in_each_execution() -> None:
