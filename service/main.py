@@ -355,7 +355,7 @@ def make_loop(app_state: AppState, scheduler: Scheduler) -> ReconcileLoop:
         pool=pool,
         search_path=source_tree(),
         failpoint=app_state.failpoint,
-        files=app_state.run_files,
+        run_files=app_state.run_files,
     )
     max_tick_seconds = settings.slurm_max_poll_seconds if is_slow else settings.tick_seconds
     reconciler = Reconciler(

@@ -47,7 +47,7 @@ from service.planner.data_plans import DataPlanner
 from service.planner.process_pool import ProcessPool
 from service.planner.service import Planner
 from service.registry.service import ModelRegistry
-from service.run_files.files import RunFiles, run_files
+from service.run_files.files import RunFiles, make_run_files
 from service.secrets.service import SecretService
 from service.specs.acceptance import SpecAcceptance
 from service.streaming.broadcaster import Broadcaster
@@ -114,7 +114,7 @@ class AppState:
     @property
     def run_files(self) -> RunFiles:
         """The folders of runs, changed with the rights of the jobs that own them."""
-        return run_files(self.settings.runs, self.owners)
+        return make_run_files(self.settings.runs, self.owners)
 
     @cached_property
     def data_planner(self) -> DataPlanner:

@@ -109,7 +109,7 @@ def _require_remaining_steps(source: Job, source_spec: TrainingSpec, spec: Train
         raise InvalidRequestError(f"{message}; {_WEIGHTS_REMEDY}", param=field)
 
 
-def link_origin(files: RunFiles, origin: Origin, job_id: str, uid: int | None) -> None:
+def link_origin(run_files: RunFiles, origin: Origin, job_id: str, uid: int | None) -> None:
     """Link the checkpoint from which a job starts into the run of the job. A repeated call starts again.
 
     Args:
@@ -118,9 +118,9 @@ def link_origin(files: RunFiles, origin: Origin, job_id: str, uid: int | None) -
     Raises:
         ConflictError: the checkpoint was removed, belongs to another account, or cannot be linked.
     """
-    source = RunLayout(files.runs / origin.job_id).checkpoint(origin.step)
+    source = RunLayout(run_files.runs / origin.job_id).checkpoint(origin.step)
     try:
-        files.link(uid, job_id, source.root, RunLayout(files.runs / job_id).origin(origin.step).root)
+        run_files.link(uid, job_id, source.root, RunLayout(run_files.runs / job_id).origin(origin.step).root)
     except FileNotFoundError:
         message = f"the checkpoint of step {source.step} has just been removed"
         raise ConflictError(message, param=_PARAM, code="checkpoint_gone") from None

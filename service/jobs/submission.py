@@ -71,7 +71,7 @@ def submit(
     principal: Principal,
     request: SubmissionRequest,
     *,
-    files: RunFiles,
+    run_files: RunFiles,
     now: datetime,
     quotas: UserQuotas = NO_QUOTAS,
     run_as: RunAs = "service",
@@ -88,7 +88,7 @@ def submit(
     require_change(principal)
     check_gpu_quota(quotas, principal.role, request.spec)
     job_id = new_job_id(now)
-    run = RunLayout(files.runs / job_id)
+    run = RunLayout(run_files.runs / job_id)
     # A replayed request does not look up its checkpoint, which may be gone or no longer the newest.
     replays = _has_response(database, principal, request.idempotency_key, now)
     spec, origin = request.spec, None if replays else find_origin(database, request.spec, now)
@@ -98,13 +98,13 @@ def submit(
             uid = job_account(session, principal.name, run_as)
     try:
         if origin is not None:
-            link_origin(files, origin, job_id, uid)
+            link_origin(run_files, origin, job_id, uid)
             spec = spec.model_copy(update={"resume_from": f"{origin.job_id}:{origin.step}"})
         job = new_job(spec, principal, now, job_id=job_id, origin=origin)
         result = _store(database, principal, job, request, run, now, quotas, run_as)
     finally:
         if origin is not None and (result is None or result.replayed):
-            files.remove_links(uid, job_id)
+            run_files.remove_links(uid, job_id)
     return result
 
 

@@ -49,7 +49,7 @@ class MaintenanceTask:
     lease: LeaderLease
     settings: Settings
     clock: Clock
-    files: RunFiles
+    run_files: RunFiles
     flush_audit: Callable[[], object]
     """Writes the pending counts of refused requests into the audit log."""
     failpoint: Failpoint = no_failpoint
@@ -95,7 +95,7 @@ class MaintenanceTask:
             log.info("removing a fork that was never accepted", job=name)
             try:
                 uid = (runs / name).lstat().st_uid
-                self.files.remove_run(None if uid == os.geteuid() else uid, name)
+                self.run_files.remove_run(None if uid == os.geteuid() else uid, name)
             except OSError as error:
                 log.warning("cannot remove a fork yet", job=name, error=str(error))
 
@@ -128,7 +128,7 @@ class MaintenanceTask:
         for pk, job_id, uid in deleted:
             self.failpoint("delete.before-files")
             try:
-                if not self.files.remove_run(uid, job_id):
+                if not self.run_files.remove_run(uid, job_id):
                     continue
             except OSError as error:
                 log.warning("cannot remove a run directory yet", job=job_id, error=str(error))
@@ -150,7 +150,7 @@ class MaintenanceTask:
                 if not MaintenanceRepository(session).is_to_be_removed(checkpoint_id):
                     continue
             try:
-                self.files.remove_checkpoint(uid, job_id, step, checkpoint_id)
+                self.run_files.remove_checkpoint(uid, job_id, step, checkpoint_id)
             except OSError as error:
                 log.warning("cannot remove a checkpoint yet", job=job_id, step=step, error=str(error))
                 continue

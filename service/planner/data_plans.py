@@ -33,7 +33,7 @@ class DataPlanner:
     """Reads the data of specs for their users: one request of each user at a time."""
 
     settings: Settings
-    files: RunFiles
+    run_files: RunFiles
     slots: ThreadSlots = field(
         default_factory=lambda: ThreadSlots(
             each=1, total=_AT_ONCE, seconds=MAX_SECONDS + _START_AND_END_SECONDS, wait_seconds=2.0
@@ -77,7 +77,7 @@ class DataPlanner:
         limit = request.seconds + _START_AND_END_SECONDS
         text = request.model_dump_json()
         try:
-            output = self.files.run(uid, command, self._environment(uid), limit, text)
+            output = self.run_files.command(uid, command, self._environment(uid), limit, text)
         except TimeoutError:
             raise _failed(f"the data was not read within {limit:g} seconds") from None
         except (OSError, AccountError) as error:
@@ -85,7 +85,7 @@ class DataPlanner:
         return _result(output)
 
     def _environment(self, uid: int | None) -> Mapping[str, str]:
-        account = self.files.account(uid)
+        account = self.run_files.account(uid)
         inherited = inherited_environment(os.environ, listed=self.settings.job_environment, account=account)
         path = ":".join(map(str, source_tree()))
         # Accounts need no GPU, whose libraries would use more memory than is allowed.

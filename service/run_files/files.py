@@ -113,7 +113,7 @@ class RunFiles:
             raise _foreign(uid)
         discard(self.runs, RunLayout(self.runs / job_id).checkpoint(step).root, checkpoint_id)
 
-    def run(
+    def command(
         self, uid: int | None, command: Sequence[str], environment: Mapping[str, str], seconds: float, text: str
     ) -> str:
         """Run a command that reads data in a folder of its own, and return its output.
@@ -201,11 +201,11 @@ class OwnerRunFiles(RunFiles):
         run = RunLayout(self.runs / job_id)
         self._remove(uid, job_id, run.checkpoint(step).root.relative_to(run.root).as_posix())
 
-    def run(
+    def command(
         self, uid: int | None, command: Sequence[str], environment: Mapping[str, str], seconds: float, text: str
     ) -> str:
         if uid is None:
-            return super().run(uid, command, environment, seconds, text)
+            return super().command(uid, command, environment, seconds, text)
         with _as_file_errors():
             return self.owners.command(uid, command, environment, seconds, text=text)[1]
 
@@ -227,7 +227,7 @@ class OwnerRunFiles(RunFiles):
             raise OSError(str(error)) from None
 
 
-def run_files(runs: Path, owners: OwnerCalls | None) -> RunFiles:
+def make_run_files(runs: Path, owners: OwnerCalls | None) -> RunFiles:
     """Return the files of runs for jobs that run as their owners; without `owners`, as the service."""
     return RunFiles(runs) if owners is None else OwnerRunFiles(runs, owners)
 

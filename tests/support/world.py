@@ -177,7 +177,7 @@ class World:
             lease=lease,
             metrics=app_state.metrics,
             pool=pool or SubmitPool(),
-            files=app_state.run_files,
+            run_files=app_state.run_files,
             failpoint=lambda label: app_state.failpoint(label),
         )
         return Reconciler(

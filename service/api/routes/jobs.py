@@ -106,7 +106,7 @@ async def submit_job(
             app_state.database,
             user,
             submission,
-            files=app_state.run_files,
+            run_files=app_state.run_files,
             now=now,
             quotas=app_state.quotas,
             run_as=settings.run_as,

@@ -81,7 +81,7 @@ def _submit(app_state: AppState, user: Principal, request: SubmissionRequest) ->
         app_state.database,
         user,
         request,
-        files=app_state.run_files,
+        run_files=app_state.run_files,
         now=app_state.clock(),
         quotas=app_state.quotas,
         run_as=settings.run_as,

@@ -81,7 +81,7 @@ class SubmissionChecks:
     clock: Clock
     acceptance: SpecAcceptance
     planner: Planner
-    files: RunFiles
+    run_files: RunFiles
     _unknown_since: dict[int, datetime] = field(default_factory=dict)
     """When the name service first did not know an account, by uid."""
 
@@ -119,7 +119,7 @@ class SubmissionChecks:
     def _check_account(self, job: Job, accepted: AcceptedSpec, now: datetime) -> CheckedJob | None:
         """Return the result for a job that cannot run as its account, or not yet."""
         try:
-            problem = self.files.problem(job.unix_uid)
+            problem = self.run_files.problem(job.unix_uid)
         except UnknownAccountError as error:
             # A name service that does not answer looks like a name service without the account.
             since = self._unknown_since.setdefault(error.uid, now)

@@ -74,7 +74,7 @@ class Preparation:
     acceptance: SpecAcceptance
     lease: LeaderLease
     backend: Backend
-    files: RunFiles
+    run_files: RunFiles
     search_path: Sequence[Path] = ()
     failpoint: Failpoint = no_failpoint
 
@@ -99,7 +99,7 @@ class Preparation:
         token = new_worker_token(attempt_id)
         try:
             job, attempt, accepted = self._load(job_id, attempt_id, accepted)
-            if (problem := self.files.problem(job.unix_uid)) is not None:
+            if (problem := self.run_files.problem(job.unix_uid)) is not None:
                 return Rejected(problem)
             folder = RunLayout(self.settings.runs / job.id).attempt(attempt.folder_name)
             document = self._document(job, attempt, accepted)
@@ -111,7 +111,7 @@ class Preparation:
                 return Superseded()
             self.failpoint("prepare.after-announcement")
             files = attempt_files(attempt.folder_name, document, token, job.created_by)
-            self.files.write(job.unix_uid, job.id, files)
+            self.run_files.write(job.unix_uid, job.id, files)
             self.failpoint("prepare.after-files")
             while self.clock() - announced > _ANNOUNCEMENT_LIFETIME:
                 expected, announced = announced + call_timeout, self.clock()
@@ -162,7 +162,7 @@ class Preparation:
             os.environ,
             machine=self.backend.inherited,
             listed=self.settings.job_environment,
-            account=self.files.account(uid),
+            account=self.run_files.account(uid),
         )
         plan = plan_launch(
             document,

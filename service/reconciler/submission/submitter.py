@@ -68,7 +68,7 @@ class Submitter:
     planner: Planner
     scheduler: Scheduler
     lease: LeaderLease
-    files: RunFiles
+    run_files: RunFiles
     metrics: ServiceMetrics = field(default_factory=ServiceMetrics)
     pool: SubmitPool = field(default_factory=SubmitPool)
     turns: UserTimeBudget = field(default_factory=UserTimeBudget)
@@ -92,7 +92,7 @@ class Submitter:
             self.clock,
             self.acceptance,
             self.planner,
-            self.files,
+            self.run_files,
         )
         self._preparation = Preparation(
             self.database,
@@ -101,7 +101,7 @@ class Submitter:
             self.acceptance,
             self.lease,
             BACKENDS[self.scheduler.name],
-            self.files,
+            self.run_files,
             search_path=self.search_path,
             failpoint=self.failpoint,
         )

@@ -6,7 +6,7 @@ import pytest
 
 from service.as_owner.accounts import Accounts
 from service.as_owner.calls import OwnerCalls
-from service.run_files.files import run_files
+from service.run_files.files import make_run_files
 from tests.unit.service.as_owner.test_accounts import ADA, lookup
 
 
@@ -24,6 +24,6 @@ def test_a_job_runs_only_as_the_setting_states(
     uid: int | None, known: dict[str, int] | None, expected: str | None
 ) -> None:
     accounts: Accounts | None = None if known is None else lookup(known)
-    files = run_files(Path("runs"), None if accounts is None else OwnerCalls(accounts))
+    files = make_run_files(Path("runs"), None if accounts is None else OwnerCalls(accounts))
     problem = files.problem(uid)
     assert problem is None if expected is None else expected in (problem or "")
