@@ -1,9 +1,9 @@
 """The helper: a short-lived process that acts with the rights of a job's owner.
 
-It has the owner's uid, by sudo or because the service is root, and none of the service's rights, so no request can harm
-anybody else. The request is one line of JSON on standard input: `operation`, `uid`, `deadline` on the monotonic clock,
-and the operation's fields. The helper writes the line `begun` before it acts, and one line of JSON at the end. It uses
-the standard library, and submitit for submissions alone.
+It gets the owner's uid from sudo, or from a service that runs as root. It has no rights of the service, so a request
+can harm only the owner. The request is one line of JSON on standard input: `operation`, `uid`, `deadline` on the
+monotonic clock, and the operation's fields. The helper writes the line `begun` before it acts, and one line of JSON at
+the end. It imports only the standard library, and for submissions submitit.
 """
 
 import json
@@ -21,25 +21,26 @@ from typing import IO, Any
 MAX_REQUEST_BYTES = 64 * 1024 * 1024
 BEGUN = b"begun\n"
 KILL = b"K"
-"""Sent by the service after the request: end at once. Without it, a service that has ended changes nothing."""
+"""The service sends this byte after the request to end the helper at once. If the service itself ends, it sends no
+byte, and the helper continues."""
 UMASK = 0o027
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _KILL_LEAD_SECONDS = 0.5
-"""How long before its own end the helper ends the processes that it has started."""
+"""How long before the deadline the helper kills its process group. At the deadline, a timer ends it in any case."""
 
 Request = Mapping[str, Any]
 Operation = Callable[[Request], dict[str, Any]]
 
 
 def main() -> None:
-    """Serve a request in an interpreter that the caller's environment does not configure."""
+    """Serve one request. An interpreter in isolated mode does it, so that the caller's environment has no effect."""
     if not sys.flags.isolated:
         os.execv(sys.executable, [sys.executable, "-I", os.path.abspath(__file__)])  # noqa: S606
     os.environ.clear()
     os.environ["PATH"] = _PATH
     os.umask(UMASK)
     os.chdir("/")
-    with suppress(PermissionError):  # It is the leader of a session already.
+    with suppress(PermissionError):  # The process already leads a session.
         os.setsid()
     # Only the answer goes to standard output, whatever the operation prints.
     answer = os.fdopen(os.dup(1), "wb", buffering=0)
@@ -56,7 +57,7 @@ def main() -> None:
 
 
 def read_request(stream: IO[bytes]) -> dict[str, Any]:
-    """Read the request without anything that follows it.
+    """Read the request, which is one line, and leave later bytes to `_watch`.
 
     Raises:
         ValueError: it is not valid, or is for another account.
@@ -92,7 +93,7 @@ def _result(operation: Operation, request: Request) -> dict[str, Any]:
 
 
 def _limit_time(deadline: float) -> None:
-    """End this process with its children at the deadline, or earlier if the service requests it."""
+    """End this process and its children at the deadline, or earlier if the service sends `KILL`."""
     remaining = max(deadline - time.monotonic(), 0.001)
     # A suspended process ends as soon as it is resumed.
     signal.setitimer(signal.ITIMER_REAL, remaining)
@@ -104,7 +105,7 @@ def _watch(end: float) -> None:
         if select.select([0], [], [], remaining)[0]:
             if os.read(0, 1) == KILL:
                 break
-            # The service has ended. The operation goes on, since the service finds its outcome after the next start.
+            # The service has ended. The operation continues: the service finds its outcome after the next start.
             time.sleep(max(0.0, end - time.monotonic()))
     os.killpg(os.getpgrp(), signal.SIGKILL)
 

@@ -14,7 +14,7 @@ GpuOption = Literal["gres", "gpus-per-node", "gpus"]
 
 
 class SlurmSettings(BaseSettings):
-    """The part of the settings that says how the service uses Slurm."""
+    """The settings that define how the service uses Slurm."""
 
     model_config = SettingsConfigDict(use_attribute_docstrings=True)
 
@@ -26,21 +26,21 @@ class SlurmSettings(BaseSettings):
     """Interpreter on the nodes that has torch and Trainyard's worker;
     default: the path of the service's interpreter."""
     slurm_submit_timeout_seconds: Annotated[float, Field(ge=1)] = 300.0
-    """Timeout of sbatch; more than the two minutes for which sbatch retries by itself."""
+    """Timeout of sbatch. It should exceed two minutes, because sbatch itself retries for that long."""
     slurm_confirm_absence_seconds: Annotated[float, Field(ge=1)] = 180.0
-    """How long after the last sbatch call an unconfirmed submission is repeated if three lookups have not found it;
-    more than the time that sbatch's request may be in transit."""
+    """An unconfirmed submission is repeated when three lookups have not found it, and this time has passed since the
+    last sbatch call. It should exceed the time that a request of sbatch can be in transit."""
     slurm_signal_lead_seconds: Annotated[int, Field(ge=1, le=3600)] = 180
-    """How long before a job's time limit Slurm sends the warning signal; more than a checkpoint takes."""
+    """How long before a job's time limit Slurm sends the warning signal. Saving a checkpoint should take less time."""
     slurm_time_limit_minutes: Annotated[int | None, Field(ge=1)] = None
     """Time limit of jobs that set none; default: the limit of their partition."""
     slurm_gpus_per_node: Annotated[int | None, Field(ge=1)] = None
     """Ranks on each node for jobs that do not set it; default: all ranks on a single node."""
     slurm_preflight: bool = True
-    """Whether a job that requests more than the cluster has is rejected at submission; switch it off if a plugin of the
-    site changes the request."""
+    """Whether to reject a job at submission if it requests more than the cluster has. Disable this check if a Slurm
+    plugin of the site changes requests."""
     slurm_host_suffix: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]{0,128}$")] = ""
-    """Suffix of a node's name on the network between the nodes, such as `-ib0`."""
+    """Suffix that turns a node's name into its name on the network between the nodes, such as `-ib0`."""
     slurm_memory_option: MemoryOption = "mem"
     """sbatch option by which jobs request memory. `mem-per-gpu` applies to jobs with GPUs, others use `mem`; with
     `none` no job requests memory, and a spec that does is rejected."""
@@ -59,7 +59,7 @@ class SlurmSettings(BaseSettings):
     """sbatch options that specs may set in `resources.options`, comma-separated. `default`: the options that
     `docs/operations.md` lists as default; `-name` removes an option: `default,mail-type,-nodelist`. Empty: none."""
     slurm_network_interface: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.,-]{0,64}$")] = ""
-    """Network interface between ranks of several nodes, such as `ib0`; default: gloo and nccl choose."""
+    """Network interface that ranks on different nodes use, such as `ib0`; default: gloo and nccl choose."""
 
     @field_validator("slurm_extra_options")
     @classmethod

@@ -281,6 +281,6 @@ def head_of(model: Transformer, tokens: int, dtype: ComputeDtype, *, frozen: boo
 
 
 def no_head(outputs: int, examples: int) -> Head:
-    """Return the head of a model with few outputs."""
+    """Return the head of a model whose output layer is one of its blocks: only the loss of a few outputs remains."""
     values = outputs * examples
     return Head(saved_bytes=0, logits=8 * values, forward=4 * values, backward=8 * values, after=0, weights=0)

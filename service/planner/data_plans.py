@@ -1,5 +1,5 @@
-"""Accounts for the data of specs: a process of the worker's interpreter reads it, bounded in time and memory, with the
-rights that the job would have."""
+"""Data accounts of specs. A separate process of the worker's interpreter reads the data. It has the rights that the job
+would have, and limits on time and memory."""
 
 import json
 import os
@@ -20,9 +20,9 @@ from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
 from trainyard.contract.wire.data_accounts import DataAccounts, DataRequest, DataUpdate
 
 MAX_SECONDS = 30.0
-"""How long the data of a request is read, so that the response comes before clients and proxies give up."""
+"""Maximum time to read the data of one request. Clients and proxies wait longer than this for a response."""
 _START_AND_END_SECONDS = 60.0
-"""For the start of the interpreter, and for the last record."""
+"""Additional time for the process to start, and to finish the record that it is reading at the limit."""
 _MEMORY_BYTES = 4 * 2**30
 _AT_ONCE = 2
 _HERE = "on a machine with the files and `pip install 'trainyard[worker,hf,data]'`, run `trainyard plan --data` there"
@@ -30,7 +30,7 @@ _HERE = "on a machine with the files and `pip install 'trainyard[worker,hf,data]
 
 @dataclass
 class DataPlanner:
-    """Reads the data of specs for their users: one request of each user at a time."""
+    """Makes the data accounts of specs, for at most one request of each user at a time."""
 
     settings: Settings
     run_files: RunFiles
@@ -43,11 +43,11 @@ class DataPlanner:
     async def accounts(
         self, owner: str, uid: int | None, spec: TrainingSpec, records: int, seconds: float
     ) -> DataAccounts:
-        """Return the accounts of the sources of an accepted spec; none for data without accounts, such as images.
+        """Return the data accounts of the sources of an accepted spec. Some data, such as images, has no account.
 
         Args:
             owner: The user who requests them.
-            uid: The account as which a job of the user runs; None: the service's account.
+            uid: The Unix account as which a job of the user runs; None: the service's account.
             records: Maximum number of records per source.
             seconds: How long to read, at most `MAX_SECONDS`.
 
@@ -88,7 +88,7 @@ class DataPlanner:
         account = self.run_files.account(uid)
         inherited = inherited_environment(os.environ, listed=self.settings.job_environment, account=account)
         path = ":".join(map(str, source_tree()))
-        # Accounts need no GPU, whose libraries would use more memory than is allowed.
+        # Reading data needs no GPU, and loading the libraries of one would exceed the memory limit.
         own = {"PYTHONPATH": path} if path else {}
         return {
             **inherited,
@@ -100,7 +100,8 @@ class DataPlanner:
 
 
 def _result(output: str) -> DataAccounts:
-    """Return the result in the last line of the output. An owner may have made it up, but is its only reader."""
+    """Return the result from the last line of the output. The process runs as the owner, who could forge the result,
+    but nobody else reads it."""
     lines = output.strip().splitlines()
     try:
         update = DataUpdate.model_validate(json.loads(lines[-1])) if lines else DataUpdate()

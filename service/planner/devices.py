@@ -31,7 +31,7 @@ _SIZE = re.compile(r"(?:^|[-_.])(\d{1,3})g(?:b|ib)(?=$|[-_])")
 
 @dataclass(frozen=True)
 class Device:
-    """One type of GPU, with its smallest and largest memory in bytes; None: not known."""
+    """A type of GPU, and the range of its memory in bytes. GPUs of one type can differ in memory. None: unknown."""
 
     type: str | None
     min_bytes: int | None = None

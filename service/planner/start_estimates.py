@@ -12,7 +12,7 @@ from service.db.models import StartEstimate
 from trainyard.contract.wire.plans import StartEstimateResource
 
 _MAX_WAITING = 20
-"""Maximum number of waiting requests of all users together: each estimate takes the scheduler seconds."""
+"""Maximum number of waiting requests of all users. The scheduler needs several seconds for each estimate."""
 
 NO_QUEUE = StartEstimateResource(
     state="answered",
@@ -48,7 +48,7 @@ class StartEstimateRepository:
         return self._session.scalars(query).all()
 
     def last_answered(self) -> datetime | None:
-        """Return when the scheduler last answered, to whichever service."""
+        """Return when the scheduler last answered a request of any service of this database."""
         return self._session.scalar(sa.select(sa.func.max(StartEstimate.answered_at)))
 
     def answer(
@@ -60,12 +60,12 @@ class StartEstimateRepository:
         message: str,
         estimated_start: datetime | None = None,
     ) -> None:
-        """Store the same answer for all of them."""
+        """Store the same answer for all of these estimates."""
         row = {"answered_at": now, "accepted": accepted, "message": message, "estimated_start": estimated_start}
         self._session.execute(sa.update(StartEstimate).where(StartEstimate.id.in_(estimate_ids)).values(row))
 
     def delete_answered(self, before: datetime) -> None:
-        """Delete the estimates that were answered before that time."""
+        """Delete the estimates that were answered before this time."""
         self._session.execute(sa.delete(StartEstimate).where(StartEstimate.answered_at < before))
 
 
@@ -75,7 +75,7 @@ def request_estimate(
     """Store a request for the start estimate of a batch script.
 
     Raises:
-        TooManyRequestsError: Too many requests wait for an answer already.
+        TooManyRequestsError: Too many requests already wait for an answer.
     """
     row = StartEstimate(id=estimate_id, created_by=created_by, created_at=now, script=script)
     with database.write() as session:
@@ -88,7 +88,7 @@ def request_estimate(
 
 
 def read_estimate(database: Database, estimate_id: str) -> StartEstimateResource:
-    """Raises NotFoundError: it was never requested, or was answered more than an hour ago."""
+    """Raises NotFoundError: the estimate was never requested, or was answered more than an hour ago."""
     with database.read() as session:
         return _resource(StartEstimateRepository(session).get(estimate_id))
 

@@ -36,7 +36,7 @@ def version_resource(row: RegisteredModel, version: ModelVersion) -> ModelVersio
 
 
 def lineage_of(job: Job) -> dict[str, Any]:
-    """Return where the model of a job comes from, for `ModelVersion.lineage`."""
+    """Return the origin of a job's model, as `ModelVersion.lineage` stores it: job, base model, data and parent."""
     spec = job.spec
     model = spec.get("model") or {}
     origin = job.origin

@@ -1,4 +1,4 @@
-"""The requests of users about their secrets: list the names, store a value, delete a secret. No request returns a
+"""The operations on secrets: users list the names, store values and delete secrets. No request of a user returns a
 value."""
 
 import re
@@ -34,7 +34,7 @@ MAX_SECRETS = 100
 
 
 class SecretService:
-    """The secrets of all users. A secret belongs to a user's name, as jobs do."""
+    """The secrets of all users. A secret belongs to the name of a user, as a job does."""
 
     def __init__(self, database: Database, settings: Settings):
         self._database = database
@@ -66,10 +66,10 @@ class SecretService:
             return any_stored(session)
 
     def list_all(self, principal: Principal, owner: str | None = None) -> Sequence[Secret]:
-        """Return the secrets of the owner, by default the caller, by name.
+        """Return the secrets of the owner (by default the caller), sorted by name.
 
         Raises:
-            PermissionDeniedError: the owner is another user, and the caller no administrator.
+            PermissionDeniedError: the owner is another user, and the caller is not an administrator.
         """
         name = _owner(principal, owner, "list")
         with self._database.read() as session:
@@ -86,7 +86,7 @@ class SecretService:
         """
         require_change(principal)
         _check_name(name)
-        # A new key beside secrets of a lost key would hide the loss.
+        # If secrets are stored, their key must exist. A new key would hide that it was lost.
         if self._cipher.has_default_key and not self._any_stored():
             self._cipher.create_key()
         encrypted = self._cipher.encrypt(principal.name, name, value)
@@ -98,10 +98,10 @@ class SecretService:
             return secrets.store(name, encrypted, now)
 
     def delete(self, principal: Principal, name: str, owner: str | None = None) -> None:
-        """Delete a secret of the owner, by default the caller.
+        """Delete a secret of the owner (by default the caller).
 
         Raises:
-            PermissionDeniedError: the caller is a viewer, or no administrator and not the owner.
+            PermissionDeniedError: the caller is a viewer, or is neither the owner nor an administrator.
             InvalidRequestError: no secret can have this name.
             NotFoundError: the owner has no such secret.
         """
@@ -138,7 +138,7 @@ class SecretService:
             self._cipher.require_readable(principal.name, name, encrypted)
 
     def values(self, owner: str, names: Collection[str]) -> dict[str, str]:
-        """Return the values of a user's secrets by name, without secrets that do not exist or cannot be decrypted."""
+        """Return the values of a user's secrets by name. It lacks secrets that are missing or cannot be decrypted."""
         if not names:
             return {}
         with self._database.read() as session:
@@ -157,7 +157,7 @@ class SecretService:
 
 
 def _owner(principal: Principal, owner: str | None, verb: str) -> str:
-    """Return the name of the owner. The requests of an administrator about secrets of another user are audited."""
+    """Return the name of the owner. The audit entry of an administrator who acts for another user names that user."""
     if owner in (None, principal.name):
         return principal.name
     if principal.role != "admin":
@@ -168,7 +168,7 @@ def _owner(principal: Principal, owner: str | None, verb: str) -> str:
 
 def _check_name(name: str) -> None:
     if len(name) > MAX_VARIABLE_NAME or not re.fullmatch(VARIABLE_PATTERN, name):
-        # The name may be a value by mistake.
+        # The user may have sent the value as the name by mistake, and the audit log must not have it.
         set_audit_target("an invalid name")
         raise InvalidRequestError(PATTERN_MESSAGES[VARIABLE_PATTERN], param="secret_name")
     if reason := reserved_reason(name):

@@ -49,7 +49,7 @@ _CAUSES: Mapping[int, str] = {
 
 
 def has_api_header(response: httpx.Response) -> bool:
-    """Return whether the service itself answered, by the header that it adds to every response."""
+    """Return whether the service made the response, and not a proxy: only the service adds this header."""
     return API_HEADER in response.headers
 
 
@@ -89,8 +89,11 @@ def describe_way(source: httpx.Response | Exception) -> str:
 
 
 def trust(url: str) -> ssl.SSLContext:
-    """Return the certificate authorities for a service: the public authorities, or else `SSL_CERT_FILE` and
-    `SSL_CERT_DIR`, and this machine's, where a site may have installed its own. Without TLS none are read."""
+    """Return a TLS context for a service.
+
+    It trusts the authorities in `SSL_CERT_FILE` or `SSL_CERT_DIR` if set, else the public authorities. It also trusts
+    the authorities of this machine, where a site may have installed its own. For a URL without TLS it reads none.
+    """
     if not url.startswith("https:"):
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context = httpx.create_ssl_context()

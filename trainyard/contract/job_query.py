@@ -1,6 +1,6 @@
-"""The language by which jobs are filtered: `optimizer.lr < 1e-3 and (status = succeeded or tag = "baseline")`.
+"""The query language that filters jobs: `optimizer.lr < 1e-3 and (status = succeeded or tag = "baseline")`.
 
-`parse_query` returns a tree; which field, parameter, tag or metric a key stands for is resolved where the query runs.
+`parse_query` returns a tree. The code that runs the query resolves each key to a field, a parameter, a tag or a metric.
 Pure functions.
 """
 
@@ -11,13 +11,13 @@ from difflib import get_close_matches
 from typing import Literal
 
 MAX_QUERY = 4000
-"""Characters of a query."""
+"""Maximum number of characters of a query."""
 MAX_CONDITIONS = 50
 MAX_NESTING = 20
 MAX_LIST = 200
-"""Values of an `in (...)`."""
+"""Maximum number of values in an `in (...)`."""
 MAX_KEY = 600
-"""Characters of a key, whose name of 250 can have as many doubled backticks."""
+"""Maximum number of characters of a key. A name has up to 250 characters, and each backtick in it counts twice."""
 
 Operator = Literal["=", "!=", "<", "<=", ">", ">=", "~", "!~"]
 Aggregate = Literal["last", "min", "max", "best", "min_step", "max_step", "best_step"]
@@ -26,7 +26,7 @@ AGGREGATES: tuple[Aggregate, ...] = ("last", "min", "max", "best", "min_step", "
 OPERATORS: tuple[Operator, ...] = ("=", "!=", "<", "<=", ">", ">=", "~", "!~")
 _RESERVED = frozenset({"and", "or", "not", "in", "exists"})
 _STATES = ("nan", "inf", "empty")
-"""What follows `is`."""
+"""The words that can follow `is`."""
 _STATE_NAMES = {"infinity": "inf", "infinite": "inf", "null": "empty", "none": "empty", "missing": "empty"}
 _UNITS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
@@ -48,7 +48,7 @@ _END_NAME = re.compile(r"[.:\-]+$")
 
 @dataclass(frozen=True)
 class Duration:
-    """A length of time such as `2h`; compared with a point in time, it counts from now: `created > -7d`."""
+    """A length of time such as `2h`. In a comparison with a point in time, it is relative to now: `created > -7d`."""
 
     seconds: float
 
@@ -58,13 +58,13 @@ Value = float | bool | str | Duration
 
 @dataclass(frozen=True)
 class Key:
-    """The compared value: a column of jobs, a field of the spec, a parameter, a tag or a metric."""
+    """The left side of a condition: a column of jobs, a field of the spec, a parameter, a tag or a metric."""
 
     name: str
     aggregate: Aggregate | None = None
-    """Which value of a metric; None: the last value, if the key is a metric."""
+    """The value of a metric to compare; None: the last value, or the key is no metric."""
     column: int = field(default=1, compare=False)
-    """Where it begins in the query, from 1."""
+    """The column in the query at which the key begins, from 1."""
 
     def __str__(self) -> str:
         name = self.name if _is_plain(self.name) else in_backticks(self.name)
@@ -82,7 +82,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Membership:
-    """`key in (...)`: the key has one of the values, or with `negated` a different value."""
+    """`key in (...)`: the key has one of the values. With `negated`, the key exists and has none of them."""
 
     key: Key
     values: tuple[Value, ...]
@@ -121,7 +121,7 @@ Node = Comparison | Membership | Exists | Not | And | Or
 
 
 class QueryError(ValueError):
-    """A query that cannot be read. `column` counts characters from 1."""
+    """A query that cannot be parsed. `column` is the position of the problem, in characters from 1."""
 
     def __init__(self, problem: str, column: int):
         super().__init__(f"{problem} (column {column})")
@@ -159,7 +159,7 @@ def parse_query(text: str) -> Node | None:
 
 
 def parse_key(text: str) -> Key:
-    """Return the key in a text such as `optimizer.lr` or `min(eval/loss)`, of a column or a sort.
+    """Parse a single key, such as `optimizer.lr` or `min(eval/loss)`. Columns and sort orders are keys.
 
     Raises:
         QueryError: the text is not a single key.
@@ -179,18 +179,18 @@ def _aggregate(text: str) -> Aggregate:
 
 
 def in_backticks(name: str) -> str:
-    """Return a name as a key that can have any characters; a backtick within it is doubled."""
+    """Return a name in backticks, as a key of a query. The name can have any characters; its backticks are doubled."""
     return f"`{name.replace('`', '``')}`"
 
 
 def quoted(text: str) -> str:
-    """Return a text as a value of a query."""
+    """Return a text in double quotes, as a value of a query."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 
 def split_keys(text: str) -> list[str]:
-    """Return the keys in a text with commas between them. A key in backticks may have commas."""
+    """Return the keys of a comma-separated list. A key in backticks may contain commas."""
     return [key.strip() for key in _KEY_IN_LIST.findall(text) if key.strip()]
 
 
@@ -204,7 +204,7 @@ def _is_plain(name: str) -> bool:
 
 
 class _Parser:
-    """Recursive descent over the tokens of a query; holds the current token."""
+    """A recursive descent parser. It stores the current token of the query."""
 
     def __init__(self, text: str):
         self._text = text
@@ -307,7 +307,7 @@ class _Parser:
         return Comparison(key, self._parse_operator(key), self._parse_value(key))
 
     def _parse_state(self, key: Key) -> Node:
-        """Return the condition after `key is`, in terms of others: `loss is nan`, `notes is not empty`."""
+        """Parse the state after `key is`, as in `loss is nan` or `notes is not empty`. Other conditions express it."""
         negated = self._word() == "not"
         if negated:
             self._advance()

@@ -1,4 +1,4 @@
-"""Error responses outside of the framework, and the response to an unexpected exception."""
+"""Error responses that the middlewares send themselves, and the response to an unexpected exception."""
 
 import json
 
@@ -13,12 +13,12 @@ HeaderMap = dict[bytes, bytes]
 
 
 def header_map(scope: Scope) -> HeaderMap:
-    """The request's headers by lower-case name."""
+    """Return the request's headers by lower-case name."""
     return dict(scope["headers"])
 
 
 async def send_error(error: ServiceError, scope: Scope, send: Send) -> None:
-    """Send the error as a whole response."""
+    """Send a complete response for the error, in the format of the plugin that serves the path, if any."""
     status, body = error.status, error.envelope().model_dump_json(exclude={"problems"}).encode()
     if (answer := rendered(error, scope)) is not None:
         status, document = answer
@@ -30,7 +30,7 @@ async def send_error(error: ServiceError, scope: Scope, send: Send) -> None:
 
 
 class ErrorMiddleware:
-    """Answers an exception that the application does not handle, unless the response has started."""
+    """Sends an error response if the application raises an exception. If the response has started, raises it again."""
 
     def __init__(self, app: ASGIApp):
         self._app = app

@@ -11,7 +11,7 @@ from service.db.types import PublicId
 
 
 class Lease(Base):
-    """The leader lease. The term rises with every change of the owner."""
+    """The leader lease. The owner is the service that leads; the term rises whenever the owner changes."""
 
     __tablename__ = "leases"
 
@@ -29,14 +29,15 @@ class Cluster(Base):
     backend: Mapped[str] = mapped_column(String(16), primary_key=True)
     polled_at: Mapped[datetime]
     taken_at: Mapped[datetime | None]
-    """Time of the snapshot; `polled_at` is the time of the last query, which may have failed."""
+    """Time of the snapshot. `polled_at` is the time of the last query, even if it failed."""
     snapshot: Mapped[dict[str, Any]]
     error: Mapped[str | None] = mapped_column(Text)
     """Error of the last query; None if it succeeded."""
 
 
 class NodeFault(Base):
-    """An attempt that a node made fail. Rows are deleted after a day, or when an administrator includes the node."""
+    """An attempt that failed because of a node. A row is deleted after a day, or when an administrator makes the node
+    available again (`trainyard cluster --include`)."""
 
     __tablename__ = "node_faults"
     __table_args__ = (Index(None, "created_at"),)
@@ -50,7 +51,7 @@ class NodeFault(Base):
     attempt: Mapped[int]
     """The number of the attempt."""
     kind: Mapped[str] = mapped_column(String(16))
-    """As `trainyard.contract.wire.cluster.FaultKind`."""
+    """A value of `trainyard.contract.wire.cluster.FaultKind`."""
     message: Mapped[str] = mapped_column(Text)
     """The message of Slurm or of the worker."""
     created_at: Mapped[datetime]
@@ -106,6 +107,6 @@ class Orphan(Base):
     """The request of an administrator: `cancel` or `adopt`."""
     requested_by: Mapped[str | None] = mapped_column(String(128))
     owner: Mapped[str | None] = mapped_column(String(128))
-    """The user to whom the adopted job is to belong; None: whoever requests it."""
+    """The user to whom the adopted job will belong; None: the user in `requested_by`."""
     message: Mapped[str] = mapped_column(Text, default="", server_default="")
     """Why the request could not be fulfilled."""

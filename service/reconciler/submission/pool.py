@@ -1,4 +1,4 @@
-"""A pool of threads that call the scheduler beside the tick; each submits one attempt and stores the result."""
+"""A pool of threads that call the scheduler while ticks go on. Each thread submits one attempt."""
 
 import threading
 import time
@@ -42,19 +42,19 @@ def _ignore() -> None:
 
 @dataclass
 class SubmitPool:
-    """The submissions in flight. The threads write nothing to the database: the tick collects and records the results.
+    """The submissions in flight. The tick collects their results and stores them in the database.
 
-    The threads are daemons. If the process ends first, the scheduler's command goes on in a child process, and the
-    service finds its outcome after the next start.
+    The threads are daemons, so they do not delay the end of the service. The scheduler's command then continues in a
+    child process, and the service finds its outcome after the next start.
     """
 
     threads: int = 0
-    """At most this many at once; 0: each submission runs in the caller's thread."""
+    """Maximum number of threads; 0: each submission runs in the caller's thread."""
     on_result: Callable[[], None] = field(default=_ignore)
     """Called when a result can be collected."""
     _in_flight: dict[str, threading.Thread | None] = field(default_factory=dict)
     _uids: dict[str, int] = field(default_factory=dict)
-    """The account as which an attempt in flight is submitted, by attempt id."""
+    """By attempt id: the Unix account as which an attempt in flight is submitted, unless it is the service's."""
     _results: list[SubmitResult] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -62,8 +62,8 @@ class SubmitPool:
         """Return whether another submission can begin.
 
         Args:
-            uid: The account as which it is made, if not the service's. An account can delay its own submissions, which
-                its processes make, so it has at most half of the threads.
+            uid: The Unix account that makes the submission, unless it is the service's. Each account gets at most half
+                of the threads, because processes of the account make its submissions, and can delay them.
         """
         if self.threads == 0:
             return True
@@ -80,7 +80,7 @@ class SubmitPool:
         return bool(self._in_flight)
 
     def is_in_flight(self, attempt_id: str) -> bool:
-        """Return whether the attempt was begun and its result is not collected yet."""
+        """Return whether the submission of the attempt has begun, and its result has not been collected."""
         return attempt_id in self._in_flight
 
     def begin(self, job_pk: int, attempt_id: str, call: Callable[[], Outcome], uid: int | None = None) -> None:
@@ -102,8 +102,8 @@ class SubmitPool:
                 self._results.append(SubmitResult(job_pk, attempt_id, NotSubmitted(str(error))))
 
     def collect(self) -> Iterator[SubmitResult]:
-        """Yield the results so far. A result is removed when the next is requested, so a result that could not be
-        recorded is yielded again."""
+        """Yield the available results. A result is removed only when the caller requests the next result. If the caller
+        fails to store a result, the next call yields it again."""
         while self._results:
             result = self._results[0]
             yield result
@@ -113,7 +113,7 @@ class SubmitPool:
                 self._uids.pop(result.attempt_id, None)
 
     def wait(self, seconds: float) -> None:
-        """Wait until all have a result, for at most this many seconds."""
+        """Wait until all submissions in flight have a result, for at most this many seconds."""
         deadline = time.monotonic() + seconds
         for thread in list(self._in_flight.values()):
             if thread is not None:

@@ -10,7 +10,7 @@ Finish = Literal["stop", "length"]
 
 
 class GenerationSettings(Resource):
-    """How text is continued."""
+    """Settings of text generation."""
 
     max_new_tokens: PositiveInt = 256
     """Bounded by the context of the model."""

@@ -1,4 +1,4 @@
-"""Memory for a deferred model, or for its shards after `fully_shard`, which leaves them without any."""
+"""Allocation of memory for a deferred model. `fully_shard` leaves its shards on the meta device, without memory."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -23,12 +23,12 @@ def allocate_shards(
     rank: int,
     shards: int,
 ) -> dict[DeferredTensor, list[Destination]]:
-    """Replace a module's tensors on the meta device, and return where their values belong.
+    """Replace the meta tensors of a module by allocated tensors. Return, for each tensor, where to write its values.
 
     Args:
-        tensors: The tensors by each of their names; a tied tensor stays tied.
-        device: Where the shards are.
-        buffer_device: Where buffers are, which every rank holds whole.
+        tensors: The tensors by name. A tied tensor has several names, and stays tied.
+        device: The device of the shards.
+        buffer_device: The device of tensors that are not sharded, such as buffers. Every rank has all of their values.
         rank: This rank's number among the ranks that share the model.
         shards: The number of ranks that share the model.
     """
@@ -50,7 +50,7 @@ def allocate_shards(
                 if isinstance(current, nn.Parameter):
                     new = nn.Parameter(memory, requires_grad=current.requires_grad)
                 rows = slice(0, len(current)) if current.ndim else slice(None)
-            # Store the old tensor, too, so that its id is not used again.
+            # The reference to the old tensor prevents Python from reusing its id.
             replaced[id(current)] = current, new
             encode = encoder_of(owner) if attribute == "weight" else None
             destinations[tensor].append(Destination(memory, rows, encode))
@@ -61,5 +61,5 @@ def allocate_shards(
 def allocate_whole(
     module: nn.Module, tensors: Mapping[str, DeferredTensor], device: torch.device
 ) -> dict[DeferredTensor, list[Destination]]:
-    """Do the same for a module that is not sharded."""
+    """Call `allocate_shards` for a module that is not sharded."""
     return allocate_shards(module, tensors, device=device, buffer_device=device, rank=0, shards=1)
