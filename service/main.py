@@ -68,9 +68,9 @@ from trainyard.contract.spec.environment import ineffective_patterns
 from trainyard.contract.validation_messages import describe_error
 
 _CONCURRENT_SUBMISSIONS = 4
+"""Each mostly waits for sbatch; more of them would compete with the requests, and load slurmctld."""
 _PROPOSAL_SECONDS = 60.0
 """Time limit of a proposal of a search."""
-"""Each mostly waits for sbatch; more of them would compete with the requests, and load slurmctld."""
 
 
 def main(argv: list[str] | None = None) -> int:
