@@ -15,7 +15,7 @@ from service.api.dependencies import AppState, get_caller, set_audit_caller
 from service.api.middleware import add_middleware
 from service.api.openapi import common_errors, customize_openapi, methods_of
 from service.api.openapi_route import add_openapi_route
-from service.api.plugin import Plugin, disabled_error, install, installed, is_api, rendered
+from service.api.plugin import Plugin, disabled_error, install, installed, is_api, rendered_by_plugin
 from service.api.routes import (
     artifacts,
     checkpoints,
@@ -171,8 +171,8 @@ async def _service_error(request: Request, error: Exception) -> Response:
         set_audit_caller(request, get_caller(request).principal)
     if (page := _page(request, error.status, error.message)) is not None:
         return page
-    if (answer_of_plugin := rendered(error, request.scope)) is not None:
-        status, document = answer_of_plugin
+    if (plugin_response := rendered_by_plugin(error, request.scope)) is not None:
+        status, document = plugin_response
         return JSONResponse(document, status_code=status, headers=dict(error.headers))
     answer = _answer(error.status, error.envelope(), dict(error.headers))
     next_offset = getattr(error, "next_offset", None)

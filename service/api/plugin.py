@@ -109,7 +109,7 @@ def plugin_of(scope: Scope) -> Plugin | None:
     return next((plugin for plugin in installed(scope) if scope["path"].startswith(plugin.prefix)), None)
 
 
-def rendered(error: ServiceError, scope: Scope) -> tuple[int, Mapping[str, Any]] | None:
+def rendered_by_plugin(error: ServiceError, scope: Scope) -> tuple[int, Mapping[str, Any]] | None:
     """Return the status and the document of an error in the form of the plugin that a request was sent to.
 
     Returns:

@@ -98,7 +98,7 @@ class RunFiles:
         """
         run = self.runs / job_id
         if uid is not None and os.path.lexists(run):
-            raise _foreign(uid)
+            raise _other_account(uid)
         # The folder itself is in the service's folder, so that no link of an owner is on the way.
         discard(self.runs, run, job_id)
         return True
@@ -110,7 +110,7 @@ class RunFiles:
             OSError: it cannot be removed yet.
         """
         if uid is not None:
-            raise _foreign(uid)
+            raise _other_account(uid)
         discard(self.runs, RunLayout(self.runs / job_id).checkpoint(step).root, checkpoint_id)
 
     def command(
@@ -232,7 +232,7 @@ def make_run_files(runs: Path, owners: OwnerCalls | None) -> RunFiles:
     return RunFiles(runs) if owners is None else OwnerRunFiles(runs, owners)
 
 
-def _foreign(uid: int) -> OSError:
+def _other_account(uid: int) -> OSError:
     return PermissionError(f"it belongs to uid {uid}, as whom the service acts only with TRAINYARD_RUN_AS=owner")
 
 

@@ -30,7 +30,7 @@ NOTEBOOK = f"""{_SAVING}
 NbConvertApp.launch_instance(["--to", "notebook", "--execute", "--output-dir", folder, *sys.argv[1:]])
 """
 """Executes a notebook as `jupyter nbconvert` does, and saves it as an artifact after each cell."""
-_ELSEWHERE = """
+_RUN_ITSELF = """
 import importlib.util
 import os
 import sys
@@ -38,7 +38,7 @@ import sys
 if importlib.util.find_spec("nbconvert") is None:
     os.execvp(sys.argv[1], sys.argv[1:])
 """
-NBCONVERT = f"""{_ELSEWHERE}{_SAVING}
+NBCONVERT = f"""{_RUN_ITSELF}{_SAVING}
 start = next(at for at, word in enumerate(sys.argv) if os.path.basename(word) in ("nbconvert", "jupyter-nbconvert"))
 NbConvertApp.launch_instance(sys.argv[start + 1 :])
 """

@@ -6,7 +6,7 @@ import structlog
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.plugin import rendered
+from service.api.plugin import rendered_by_plugin
 from service.core.errors import ClientGoneError, ServiceError
 
 HeaderMap = dict[bytes, bytes]
@@ -20,8 +20,8 @@ def header_map(scope: Scope) -> HeaderMap:
 async def send_error(error: ServiceError, scope: Scope, send: Send) -> None:
     """Send a complete response for the error, in the format of the plugin that serves the path, if any."""
     status, body = error.status, error.envelope().model_dump_json(exclude={"problems"}).encode()
-    if (answer := rendered(error, scope)) is not None:
-        status, document = answer
+    if (response := rendered_by_plugin(error, scope)) is not None:
+        status, document = response
         body = json.dumps(document).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     headers += [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
