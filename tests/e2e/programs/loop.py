@@ -18,7 +18,9 @@ arguments = parser.parse_args()
 rank = int(os.environ.get("RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or 0)
 if "RANK" in os.environ:
     torch.distributed.init_process_group("gloo")
-    print("rank", rank, "of", torch.distributed.get_world_size(), flush=True)
+    # One write, so that the lines of several ranks do not mix.
+    sys.stdout.write(f"rank {rank} of {torch.distributed.get_world_size()}\n")
+    sys.stdout.flush()
 arguments.out.mkdir(parents=True, exist_ok=True)
 checkpoint = arguments.out / f"rank{rank}.pt"
 state = torch.load(checkpoint) if checkpoint.exists() else {"step": 0}
