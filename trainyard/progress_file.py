@@ -6,7 +6,6 @@ in `trainyard.script`, which imports nothing of ours.
 
 import contextlib
 from pathlib import Path
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -14,11 +13,10 @@ from trainyard.script import ProgressCounter, ProgressWriter, location
 
 __all__ = ["ProgressCounter", "ProgressRecord", "ProgressWriter", "interval", "location", "read_progress"]
 
-Phase = Literal["starting", "forward", "backward", "update", "between", "evaluating", "saving", "exporting", "ending"]
 
 WRITES_PER_TIMEOUT = 20
 """Writes within a stall timeout, at intervals between the two limits below."""
-MIN_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS = 0.1, 5.0
+MIN_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS = 0.1, 2.0
 
 
 class ProgressRecord(BaseModel):
@@ -32,11 +30,15 @@ class ProgressRecord(BaseModel):
     """Marks since the start of the execution; every rank makes the same marks in the same order."""
     step: int
     """The step that the rank works on."""
-    phase: Phase
+    phase: str
+    """`starting`, `forward`, `backward`, `update`, `between`, `evaluating`, `saving`, `exporting`, `ending`, or another
+    phase that a callback names, such as `sampling`."""
     where: str = ""
     """The innermost line of code outside torch that the training thread executes."""
     in_torch: bool = False
     """Whether that line called torch, and so may wait for other ranks."""
+    compiling: bool = False
+    """Whether `torch.compile` compiles in the training thread."""
     host: str = ""
     """The node, by its name in the scheduler if any."""
     pid: int = 0

@@ -41,6 +41,8 @@ PROGRESS_INTERVAL = "TRAINYARD_BEAT_SECONDS"
 
 _MAX_STEP = 2**53
 _MAX_POINTS = 1000
+_COMPILER_PATHS = ("/torch/_dynamo/convert_frame.py", "/torch/_inductor/compile_fx.py")
+"""Files whose functions are on the stack while torch compiles. Other files of the compiler are there in each step."""
 _LIBRARY_PATHS = ("/torch/", "/importlib/", "<frozen", "/threading.py", "/contextlib.py")
 
 
@@ -143,7 +145,8 @@ class ProgressWriter:
                 self._write()
 
     def _write(self) -> None:
-        where, in_torch = location(sys._current_frames().get(self._training))
+        frames = sys._current_frames()
+        where, in_torch = location(frames.get(self._training))
         record = {
             "rank": self._rank,
             "execution": self._execution,
@@ -152,6 +155,7 @@ class ProgressWriter:
             "phase": self._counter.phase,
             "where": where,
             "in_torch": in_torch,
+            "compiling": any(map(compiles, frames.values())),
             "host": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
             "pid": os.getpid(),
         }
@@ -176,6 +180,15 @@ def location(frame: FrameType | None) -> tuple[str, bool]:
         inside = inside or "/torch/" in code.co_filename
         frame = frame.f_back
     return "", inside
+
+
+def compiles(frame: FrameType | None) -> bool:
+    """Return whether a thread is in the compiler of torch."""
+    while frame is not None:
+        if any(part in frame.f_code.co_filename for part in _COMPILER_PATHS):
+            return True
+        frame = frame.f_back
+    return False
 
 
 class _Job:

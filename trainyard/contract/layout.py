@@ -74,6 +74,15 @@ class AttemptLayout:
         return self.root / "stalled"
 
     @property
+    def stall_request(self) -> Path:
+        """Written by node 0 to request the states of all ranks, because the run may hang."""
+        return self.root / "stall-request"
+
+    def rank_states(self, node: int) -> Path:
+        """The states of a node's ranks, for the latest request."""
+        return self.root / f"rank-states-{node}.json"
+
+    @property
     def unused(self) -> Path:
         """Written by a node to end the attempt on all nodes, because its program leaves ranks or GPUs unused."""
         return self.root / "unused.json"

@@ -10,7 +10,7 @@ from typing import Any
 
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.launch import LaunchDocument
-from trainyard.contract.wire.reports import Failure, Point
+from trainyard.contract.wire.reports import EventLevel, Failure, Point
 from worker.launcher.exit_record import last_execution
 from worker.launcher.nodes import Node
 from worker.launcher.rank_meeting import EVENT, RankMeeting
@@ -101,6 +101,14 @@ class ProgramReports:
             self._journal.warn(max(self._execution, self._first), event, message)
         except OSError as error:
             log.warning("%s (an event with it cannot be written: %s)", message, error)
+
+    def event(self, execution: int, type_: str, level: EventLevel, message: str, data: dict[str, Any]) -> None:
+        """Add an event to the job's history.
+
+        Raises:
+            OSError: It could not be written.
+        """
+        self._journal.event(execution, type_, level, message, data)
 
     @property
     def failure(self) -> Failure | None:

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from worker.launcher.nodes import Node, await_decision, publish, this_node
 from worker.launcher.program_reports import ProgramReports
 from worker.launcher.program_stop import END_SECONDS, ProgramStop
 from worker.launcher.resource_limits import raise_soft_limits
+from worker.launcher.stalls import Events, StallMonitor, rank_processes
 from worker.launcher.stop_signals import (
     CANCEL_GRACE_SECONDS,
     SUSPENDED_SECONDS,
@@ -190,6 +191,7 @@ class Supervisor:
         execution = self._execution = partial(exit_record.last_execution, layout, self._first_execution)
         self._program_stop = ProgramStop.of(launch, lambda: layout.polls(execution()).exists())
         self._watchdog = watchdog.Watchdog(layout, expected, minutes * 60.0, execution) if minutes is not None else None
+        self._stalls: StallMonitor | None = None
         fence = RunFence(RunLayout(layout.root.parent.parent), launch.attempt_id)
         self._fence = FenceMonitor(fence, _FENCE_SECONDS)
         self._descendants: set[tuple[int, int]] = set()
@@ -211,6 +213,7 @@ class Supervisor:
         layout, node = self._layout, self._node.index
         spool = self._reports or NodeSpool(layout, node, self._connect)
         system = read_system(layout, node, self._process.pid, self._execution, spool)
+        self._stalls = self._watch_stalls(spool)
         try:
             self._heartbeat.start()
             self._log_shipper.start()
@@ -276,9 +279,9 @@ class Supervisor:
             # `scontrol suspend` and gang scheduling stop every process of a job, including the launcher.
             log.warning("the job was suspended for %.0f s", suspended)
             self._time_limit.add_suspension(suspended)
-        if self._watchdog and seconds > SUSPENDED_SECONDS:
+        if self._stalls and seconds > SUSPENDED_SECONDS:
             # The loop was suspended, or blocked by a slow disk: missing progress in this time is no stall.
-            self._watchdog.add_suspension(seconds)
+            self._stalls.add_suspension(seconds)
 
     def _add_rank_logs(self) -> None:
         """Ship the logs of this node's ranks. With several nodes, each rendezvous decides which ranks run here."""
@@ -325,11 +328,25 @@ class Supervisor:
         elif self._reports and (failure := self._reports.failure):
             self._failure = failure
             self._kill("error")
-        elif self._watchdog:
-            self._check_stall(self._watchdog)
+        elif self._stalls:
+            self._check_stall(self._stalls)
 
-    def _check_stall(self, monitor: watchdog.Watchdog) -> None:
+    def _watch_stalls(self, events: Events) -> StallMonitor | None:
+        if self._watchdog is None:
+            return None
+        return StallMonitor(
+            self._layout,
+            self._node,
+            self._watchdog,
+            self._execution,
+            lambda: rank_processes(self._layout, self._process.pid, self._execution()),
+            self._request_stacks,
+            events,
+        )
+
+    def _check_stall(self, monitor: StallMonitor) -> None:
         """Kill a stalled run. Node 0 detects the stall, the others read its file; all make their ranks write stacks."""
+        stall = monitor.poll()
         if not self._node.is_first:
             if self._layout.stalled.exists():
                 self._write_stacks()
@@ -337,7 +354,7 @@ class Supervisor:
                     time.sleep(_NODES_SECONDS)
                 self._kill("stalled")
             return
-        if (stall := monitor.poll()) is None:
+        if stall is None:
             return
         log.error("%s", stall.message)
         if self._node.count > 1 or self._records_collectives:
@@ -357,10 +374,13 @@ class Supervisor:
         return self._launch.spec.backend == "nccl"
 
     def _write_stacks(self) -> None:
+        self._request_stacks([pid for pid, _ in processes.descendants(self._process.pid)])
+        time.sleep(_STACKS_SECONDS)
+
+    def _request_stacks(self, pids: Sequence[int]) -> None:
         # A program with this signal as its warning would begin to save, and would be killed before it has saved.
         if signal_of_ranks(self._launch) != watchdog.STACKS:
-            processes.send_signal([pid for pid, _ in processes.descendants(self._process.pid)], watchdog.STACKS)
-        time.sleep(_STACKS_SECONDS)
+            processes.send_signal(pids, watchdog.STACKS)
 
     def _kill(self, reason: ExitReason) -> None:
         log.warning("killing the ranks: %s", reason)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.stored_name import NODE_PREFIX, RANK_PREFIX
@@ -16,10 +16,14 @@ from trainyard.contract.wire.reports import (
     IDLE_GPU_SECONDS,
     IDLE_GPUS,
     UNKNOWN_STEP,
+    EventLevel,
+    EventsBatch,
     MetricsBatch,
     Point,
+    SpoolKind,
+    WorkerEvent,
 )
-from trainyard.contract.wire.spool import format_record
+from trainyard.contract.wire.spool import SpoolBody, format_record
 from trainyard.progress_file import read_progress
 from worker.launcher.gpu_usage import GpuUsage
 from worker.launcher.node_usage import NodeUsage
@@ -27,6 +31,7 @@ from worker.launcher.spool_follower import SpoolFollower
 from worker.launcher.unused import UnusedGpus
 from worker.reporting.service_client import ServiceClient
 from worker.reporting.spool_file import SpoolFile
+from worker.trackers.journal import EVENTS_PER_NODE
 
 log = logging.getLogger(__name__)
 
@@ -179,7 +184,7 @@ def system_batch(execution: int, points: Sequence[Point]) -> MetricsBatch:
 
 
 class NodeSpool:
-    """The node's spool of a job whose program has no trackers; made and sent from the first points on."""
+    """The node's spool of a job whose program has no trackers; made and sent from the first record on."""
 
     def __init__(self, layout: AttemptLayout, node: int, connect: Callable[[], ServiceClient]) -> None:
         self._layout = layout
@@ -188,6 +193,7 @@ class NodeSpool:
         self._execution = 0
         self._file: SpoolFile | None = None
         self._records = 0
+        self._lock = threading.Lock()
 
     def append(self, execution: int, points: Sequence[Point]) -> None:
         """Append points, and send them soon.
@@ -195,12 +201,37 @@ class NodeSpool:
         Raises:
             OSError: They could not be written.
         """
-        if execution != self._execution or self._file is None:
-            self._begin(execution)
-        if self._file is not None:
-            self._file.append(format_record(self._records, "metrics", system_batch(execution, points)))
-            self._records += 1
-            self._follower.wake()
+        self._append(execution, lambda number: ("metrics", system_batch(execution, points)))
+
+    def event(self, execution: int, type_: str, level: EventLevel, message: str, data: dict[str, Any]) -> None:
+        """Add an event to the job's history.
+
+        Raises:
+            OSError: It could not be written.
+        """
+
+        def body(number: int) -> tuple[SpoolKind, SpoolBody]:
+            event = WorkerEvent(
+                sequence=(self._node + 1) * EVENTS_PER_NODE + number,
+                type=type_,
+                level=level,
+                message=message,
+                data=data,
+                time=datetime.now(UTC),
+            )
+            return "events", EventsBatch(execution=execution, events=(event,))
+
+        self._append(execution, body)
+
+    def _append(self, execution: int, body: Callable[[int], tuple[SpoolKind, SpoolBody]]) -> None:
+        """Append a record, which `body` makes from its number."""
+        with self._lock:
+            if execution != self._execution or self._file is None:
+                self._begin(execution)
+            if self._file is not None:
+                self._file.append(format_record(self._records, *body(self._records)))
+                self._records += 1
+        self._follower.wake()
 
     def state_unused_gpus(self, unused: list[int], count: int) -> None:
         """Do nothing: the ranks of a built-in task use their GPUs, or fail."""

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.wire.reports import Failure
-from trainyard.progress_file import Phase, ProgressRecord, interval, read_progress
+from trainyard.progress_file import ProgressRecord, interval, read_progress
+from worker.launcher.stall_limits import LearnedLimits, group_of
+from worker.launcher.stall_verdict import position
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +38,32 @@ class Stall:
     message: str
     host: str | None = None
     """The node of the first rank that is behind, if its progress record names it."""
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """A run that has stood still for longer than it ever takes. It goes on, or becomes a stall."""
+
+    records: Mapping[int, ProgressRecord]
+    behind: tuple[int, ...]
+    seconds: float
+    limit: float
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """A suspected run that makes progress again."""
+
+    seconds: float
+    """How long it stood still."""
+
+
+@dataclass(frozen=True)
+class LimitChange:
+    """A new limit of a group of phases."""
+
+    group: str
+    seconds: float
 
 
 def detect_stall(
@@ -83,18 +111,11 @@ def _message(
     head = f"no rank made progress for {seconds_without_progress:.0f} seconds"
     if not last:
         any_record = records[min(records)]
-        return f"{head}; all {len(records)} are {_position(any_record)}"
-    behind_them = "; ".join(f"rank {rank} is behind, {_position(records.get(rank))}" for rank in last[:8])
+        return f"{head}; all {len(records)} are {position(any_record)}"
+    behind_them = "; ".join(f"rank {rank} is behind, {position(records.get(rank))}" for rank in last[:8])
     others = [rank for rank in sorted(records) if rank not in last]
-    waiting = f"; the others wait {_position(records[others[0]])}" if others else ""
+    waiting = f"; the others wait {position(records[others[0]])}" if others else ""
     return f"{head}: {behind_them}{waiting}"
-
-
-def _position(record: ProgressRecord | None) -> str:
-    if record is None:
-        return "without any progress record"
-    where = f", at {record.where}" if record.where else ""
-    return f"in step {record.step} ({record.phase}){where}" if record.step else f"{record.phase}{where}"
 
 
 class Watchdog:
@@ -114,26 +135,52 @@ class Watchdog:
         self._timeout = timeout
         self._execution = execution
         self._now = now
-        self._previous: tuple[int, dict[int, tuple[int, Phase]]] = (0, {})
+        self._limits = LearnedLimits()
+        self._previous: tuple[int, dict[int, ProgressRecord]] = (0, {})
         self._moved = now()
         self._polled = 0.0
+        self._is_suspected = False
 
     def add_suspension(self, seconds: float) -> None:
         """Exclude a time in which no poll was possible: the job was suspended, or the disk was slow."""
         self._moved += seconds
 
-    def poll(self) -> Stall | None:
-        """Return the stall if the run is stalled now. Reads the files only once per interval."""
+    def poll(self) -> Stall | Suspicion | Recovery | LimitChange | None:
+        """Return what has changed, if anything has. Reads the files only once per interval."""
         now = self._now()
         if now - self._polled < interval(self._timeout):
             return None
         self._polled = now
         execution = self._execution()
         records = read_progress(self._layout.progress, execution)
-        current = (execution, {rank: (record.marks, record.phase) for rank, record in records.items()})
-        if current != self._previous:
-            self._previous, self._moved = current, now
-        return detect_stall(records, now - self._moved, self._timeout, self._world)
+        before, last = self._previous
+        self._previous = (execution, records)
+        if before != execution or _marks(last) != _marks(records):
+            return self._note_progress(last if before == execution else {}, now)
+        seconds = now - self._moved
+        if stall := detect_stall(records, seconds, self._timeout, self._world):
+            return stall
+        limit = self._limits.limit(group_of(records.values()))
+        if self._is_suspected or limit is None or not limit < seconds or not records:
+            return None
+        self._is_suspected = True
+        return Suspicion(records, tuple(behind(records, self._world)), seconds, limit)
+
+    def _note_progress(self, last: Mapping[int, ProgressRecord], now: float) -> Recovery | LimitChange | None:
+        """Learn the time that the ranks stood still in the phases that they had, and measure from now on."""
+        seconds, self._moved = now - self._moved, now
+        was_suspected, self._is_suspected = self._is_suspected, False
+        group = group_of(last.values())
+        if last:
+            self._limits.learn(group, seconds)
+        if was_suspected:
+            return Recovery(seconds)
+        changed = self._limits.changed(group) if last else None
+        return LimitChange(group, changed) if changed is not None else None
+
+
+def _marks(records: Mapping[int, ProgressRecord]) -> dict[int, tuple[int, str]]:
+    return {rank: (record.marks, record.phase) for rank, record in records.items()}
 
 
 def publish(layout: AttemptLayout, stall: Stall) -> None:

@@ -239,8 +239,16 @@ class Journal:
         Raises:
             OSError: It could not be written.
         """
+        self.event(execution, kind, "warning", message, {})
+
+    def event(self, execution: int, type_: str, level: EventLevel, message: str, data: dict[str, Any]) -> None:
+        """Add an event to the job's history.
+
+        Raises:
+            OSError: It could not be written.
+        """
         with self._lock:
-            self._event(self._execution(execution), execution, kind, "warning", message, {})
+            self._event(self._execution(execution), execution, type_, level, message, data)
 
     def alert(self, execution: int, level: EventLevel, title: str, text: str) -> None:
         """Add an alert of the program to the job's events, which webhooks deliver.

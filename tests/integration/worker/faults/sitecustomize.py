@@ -1,6 +1,7 @@
 """Causes faults in real ranks; imported by each Python process that has this folder on its path.
 
-`TRAINYARD_TEST_FAULTS` is a JSON list of {kind, rank, step, restart?, seconds?, until?, value?, trace?}.
+`TRAINYARD_TEST_FAULTS` is a JSON list of {kind, rank, step, restart?, seconds?, until?, value?, trace?}. `hang` waits as
+the file at `path` states, until the file is gone.
 """
 
 import errno
@@ -10,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 
 FAULTS = json.loads(os.environ.get("TRAINYARD_TEST_FAULTS", "[]"))
@@ -109,11 +111,30 @@ def _inject(fault, stepper, step):
         case "sleep":
             if not os.path.exists(fault.get("until", "")):
                 time.sleep(fault["seconds"])
+        case "hang":
+            hang(fault["path"])
         case "wait_for_checkpoint":
             # A test that kills a rank must wait for the asynchronous save.
             stepper_wait(fault["path"])
         case "nan":
             stepper._parameters[0][0].data.mul_(float("nan"))
+
+
+def hang(path):
+    lock = threading.Lock()
+    lock.acquire()
+    while os.path.exists(path):
+        with open(path) as file:
+            how = file.read()
+        if how == "lock":
+            lock.acquire(timeout=1)
+        elif how == "sleep":
+            time.sleep(1)
+        elif how == "compute":
+            sum(range(1_000_000))
+        elif how:
+            with open(how) as pipe:
+                pipe.read()
 
 
 def stepper_wait(path):

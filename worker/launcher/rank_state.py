@@ -1,0 +1,114 @@
+"""The state of a rank's process, from Linux's /proc: evidence for why it makes no progress. Elsewhere it is unknown."""
+
+import contextlib
+import os
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from worker.core.processes import start_time
+
+_PROC = Path("/proc")
+_STOPPED, _UNINTERRUPTIBLE = frozenset("Tt"), "D"
+_BY_DESCRIPTOR = frozenset({0, 1, 17, 18, 19, 20, 44, 45, 46, 47, 74, 75, 295, 296})
+"""Calls of x86_64 whose first argument is a descriptor: read, write, their variants, send, recv, fsync, fdatasync."""
+_BY_PATH = {2: 0, 4: 0, 6: 0, 21: 0, 87: 0, 257: 1, 262: 1, 332: 1}
+"""Calls of x86_64 with a path, and the path's argument: open, stat, access, unlink, openat, newfstatat, statx."""
+_LOCK = 202
+_MAX_PATH = 256
+
+
+class RankState(BaseModel):
+    """What a rank's process did while it was observed."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    rank: int
+    host: str = ""
+    pid: int = 0
+    state: str = ""
+    """The kernel's letter for the main thread, or `D` if any thread is in uninterruptible sleep; empty: unknown."""
+    has_ended: bool = False
+    waits_for: str = ""
+    """The file, pipe or socket in whose call the thread is; empty: in none, or not readable."""
+    in_lock: bool = False
+    """Whether the main thread waits for a lock or a condition."""
+    processor_share: float = 0.0
+    """Processor seconds of the process per second of the observation."""
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.state in _STOPPED
+
+    @property
+    def is_uninterruptible(self) -> bool:
+        return self.state == _UNINTERRUPTIBLE
+
+
+def processor_seconds(pid: int) -> float:
+    """Return the processor time of a process and all its threads so far; 0 if it has ended."""
+    try:
+        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def read_state(rank: int, host: str, pid: int, started: int | None, used: float, seconds: float) -> RankState:
+    """Return the state of a process that has been observed for a while.
+
+    Args:
+        started: The start time of the process when the observation began.
+        used: The processor time of the process when the observation began, in seconds.
+        seconds: The duration of the observation.
+    """
+    if start_time(pid) is None or start_time(pid) != started:
+        return RankState(rank=rank, host=host, pid=pid, has_ended=True)
+    threads = {tid: _state_of(pid, tid) for tid in _threads(pid)}
+    blocked = next((tid for tid, state in threads.items() if state == _UNINTERRUPTIBLE), pid)
+    number, arguments = _call(pid, blocked)
+    return RankState(
+        rank=rank,
+        host=host,
+        pid=pid,
+        state=threads.get(blocked, ""),
+        waits_for=_waits_for(pid, number, arguments),
+        in_lock=number == _LOCK,
+        processor_share=max(0.0, processor_seconds(pid) - used) / seconds if seconds > 0 else 0.0,
+    )
+
+
+def _threads(pid: int) -> list[int]:
+    """Return the threads of a process, the main thread first."""
+    with contextlib.suppress(OSError):
+        return sorted(map(int, os.listdir(_PROC / str(pid) / "task")), key=lambda tid: (tid != pid, tid))
+    return []
+
+
+def _state_of(pid: int, tid: int) -> str:
+    try:
+        return (_PROC / str(pid) / "task" / str(tid) / "stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+
+
+def _call(pid: int, tid: int) -> tuple[int, list[int]]:
+    """Return number and arguments of the system call in which a thread is; -1 where none is, or it is not readable."""
+    try:
+        words = (_PROC / str(pid) / "task" / str(tid) / "syscall").read_text().split()
+        return int(words[0]), [int(word, 16) for word in words[1:7]]
+    except (OSError, ValueError, IndexError):
+        return -1, []
+
+
+def _waits_for(pid: int, number: int, arguments: list[int]) -> str:
+    if not arguments or os.uname().machine != "x86_64":
+        return ""
+    with contextlib.suppress(OSError, ValueError):
+        if number in _BY_DESCRIPTOR:
+            return os.readlink(_PROC / str(pid) / "fd" / str(arguments[0]))[:_MAX_PATH]
+        if number in _BY_PATH:
+            with (_PROC / str(pid) / "mem").open("rb") as memory:
+                memory.seek(arguments[_BY_PATH[number]])
+                return memory.read(_MAX_PATH).split(b"\0")[0].decode(errors="replace")
+    return ""

@@ -1,0 +1,117 @@
+"""Why a run makes no progress: a verdict from the progress records, the states of the processes and their stacks."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from trainyard.progress_file import ProgressRecord
+from worker.launcher.rank_state import RankState
+
+Kind = Literal[
+    "ended", "stopped", "disk", "file", "loader", "lock", "slow", "code", "operation", "all_in_operation", "unknown"
+]
+_BUSY = 0.5
+_LOADER = re.compile(r'torch/utils/data/dataloader\.py", line \d+ in _(?:try_get_data|get_data|next_data)')
+_PEERS = 4
+"""Ranks that a sentence names at most."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the ranks that the others wait for do."""
+
+    kind: Kind
+    ranks: tuple[int, ...]
+    """The ranks that the verdict is about."""
+    text: str
+    """A sentence."""
+
+
+def judge(
+    behind: Sequence[int],
+    records: Mapping[int, ProgressRecord],
+    states: Mapping[int, RankState],
+    stacks: Mapping[int, str],
+) -> Verdict:
+    """Return the verdict of the first row that the evidence proves.
+
+    Args:
+        behind: The ranks that the others wait for; empty where nothing distinguishes the ranks.
+        records: The progress record of each rank that has one.
+        states: The state of each process that could be read.
+        stacks: The Python stacks of ranks, as far as they are known.
+    """
+    known = sorted(states)
+    suspects = [rank for rank in behind if rank in states] or ([] if behind else known)
+    for kind, candidates, text in (
+        ("ended", [rank for rank in known if states[rank].has_ended], "its process has ended without an error"),
+        ("stopped", [rank for rank in known if states[rank].is_stopped], "a signal or a debugger has stopped it"),
+        ("disk", [rank for rank in known if states[rank].is_uninterruptible], "the kernel waits for {file}"),
+        ("loader", [rank for rank in suspects if _LOADER.search(stacks.get(rank, ""))], "it waits for its data loader"),
+        ("file", [rank for rank in suspects if states[rank].waits_for], "it waits for {file}"),
+    ):
+        if candidates:
+            return _verdict(kind, candidates, records, states, text)
+    if not behind:
+        return _verdict_of_all(known, records, states)
+    return _verdict_of_suspects(suspects or list(behind), records, states)
+
+
+def _verdict_of_suspects(
+    ranks: Sequence[int], records: Mapping[int, ProgressRecord], states: Mapping[int, RankState]
+) -> Verdict:
+    """Return the verdict about ranks that no call explains."""
+    outside = [rank for rank in ranks if rank in records and not records[rank].in_torch]
+    if busy := [rank for rank in ranks if rank in states and states[rank].processor_share >= _BUSY]:
+        share = max(states[rank].processor_share for rank in busy)
+        return _verdict("slow", busy, records, states, f"it computes ({share:.0%} of a processor), so it may be slow")
+    if locked := [rank for rank in outside if rank in states and states[rank].in_lock]:
+        return _verdict("lock", locked, records, states, "it waits for a lock or a queue")
+    if outside:
+        return _verdict("code", outside, records, states, "it waits in this line")
+    if ranks and all(rank in records for rank in ranks):
+        return _verdict("operation", ranks, records, states, "it waits in an operation of torch")
+    return _verdict("unknown", ranks, records, states, "the reason is not known")
+
+
+def _verdict_of_all(
+    known: Sequence[int], records: Mapping[int, ProgressRecord], states: Mapping[int, RankState]
+) -> Verdict:
+    """Return the verdict where all ranks are at the same point."""
+    if len(records) <= 1:
+        return _verdict_of_suspects(sorted(records), records, states)
+    record = records[min(records)]
+    reason = "check the network between the nodes" if record.in_torch else "the reason is not known"
+    kind: Kind = "all_in_operation" if record.in_torch else "unknown"
+    return Verdict(kind, (), f"All {len(records)} ranks are {position(record)}; {reason}")
+
+
+def _verdict(
+    kind: str,
+    ranks: Sequence[int],
+    records: Mapping[int, ProgressRecord],
+    states: Mapping[int, RankState],
+    text: str,
+) -> Verdict:
+    first = ranks[0]
+    file = states[first].waits_for if first in states else ""
+    others = f" (and {len(ranks) - 1} more: {', '.join(map(str, ranks[1:_PEERS]))})" if len(ranks) > 1 else ""
+    waiting = len([rank for rank in records if rank not in ranks])
+    wait = f". {waiting} {'rank waits' if waiting == 1 else 'ranks wait'} for it" if waiting else ""
+    text = text.format(file=file or "a file or a device")
+    head = f"Rank {first}{_host(first, records, states)}{others} is {position(records.get(first))}: {text}{wait}"
+    return Verdict(kind, tuple(ranks), head)  # type: ignore[arg-type]
+
+
+def _host(rank: int, records: Mapping[int, ProgressRecord], states: Mapping[int, RankState]) -> str:
+    host = (states[rank].host if rank in states else "") or (records[rank].host if rank in records else "")
+    return f" on {host}" if host else ""
+
+
+def position(record: ProgressRecord | None) -> str:
+    """Return where a rank is: its step, its phase and its line."""
+    if record is None:
+        return "without any progress record"
+    where = f", at {record.where}" if record.where else ""
+    return f"in step {record.step} ({record.phase}){where}" if record.step else f"{record.phase}{where}"

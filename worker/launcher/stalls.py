@@ -1,0 +1,230 @@
+"""Stalls of a run: node 0 suspects one, the launchers of all nodes collect evidence, and node 0 states the verdict."""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from pydantic import TypeAdapter, ValidationError
+
+from trainyard.contract.layout import AttemptLayout, write_atomic
+from trainyard.contract.wire.reports import EventLevel
+from trainyard.progress_file import read_progress
+from worker.core import processes
+from worker.launcher import watchdog
+from worker.launcher.nodes import Node
+from worker.launcher.rank_state import RankState, processor_seconds, read_state
+from worker.launcher.stall_verdict import Verdict, judge
+from worker.launcher.watchdog import LimitChange, Recovery, Stall, Suspicion, Watchdog
+
+log = logging.getLogger(__name__)
+
+SUSPECTED, OVER, LIMIT = "stall_suspected", "stall_over", "stall_limit"
+_OBSERVE_SECONDS = 1.0
+_READ_SECONDS = 1.0
+"""Seconds between two looks at node 0's request: it may be on a network filesystem."""
+_NODES_SECONDS = 6.0
+"""How long node 0 waits for the evidence of the other nodes."""
+_MAX_STACKS = 8
+_MAX_SUSPICIONS = 20
+"""Suspicions that are reported in an attempt. A loader that always pauses must not fill the history."""
+_STATES = TypeAdapter(list[RankState])
+
+
+class Events(Protocol):
+    """Adds events to the job's history."""
+
+    def event(self, execution: int, type_: str, level: EventLevel, message: str, data: dict[str, Any]) -> None:
+        """Add an event. Raises OSError: It could not be written."""
+
+
+def rank_processes(layout: AttemptLayout, torchrun: int, execution: int) -> dict[int, int]:
+    """Return the process of each rank of this node: the one that writes its progress, else torchrun's child."""
+    below = {pid for pid, _ in processes.descendants(torchrun)}
+    started = {rank: pid for pid in processes.children(torchrun) if (rank := processes.rank_of(pid)) is not None}
+    writing = read_progress(layout.progress, execution)
+    return {
+        rank: writing[rank].pid if rank in writing and writing[rank].pid in below else started[rank] for rank in started
+    }
+
+
+class Collector:
+    """Observes the ranks of this node for a second, and writes what they do."""
+
+    def __init__(
+        self,
+        layout: AttemptLayout,
+        node: Node,
+        ranks: Callable[[], Mapping[int, int]],
+        write_stacks: Callable[[Sequence[int]], None],
+        now: Callable[[], float],
+    ) -> None:
+        """
+        Args:
+            ranks: Returns the process of each rank of this node.
+            write_stacks: Makes processes write their stacks to their logs.
+        """
+        self._layout = layout
+        self._node = node
+        self._ranks = ranks
+        self._write_stacks = write_stacks
+        self._now = now
+        self._number = 0
+        self._began = 0.0
+        self._looked = float("-inf")
+        self._observed: dict[int, tuple[int, int | None, float]] | None = None
+        """The process of each rank with its start time and processor time when the observation began."""
+
+    def poll(self) -> None:
+        """Begin an observation at a new request, and write its result when it is over."""
+        if self._observed is not None:
+            if self._now() - self._began >= _OBSERVE_SECONDS:
+                self._write(self._observed)
+                self._observed = None
+            return
+        if self._node.is_first or self._now() - self._looked < _READ_SECONDS:
+            return
+        self._looked = self._now()
+        try:
+            number = int(self._layout.stall_request.read_text())
+        except (OSError, ValueError):
+            return
+        if number != self._number:
+            self.begin(number)
+
+    def begin(self, number: int) -> None:
+        """Begin to observe the ranks of this node for a request."""
+        self._number, self._began = number, self._now()
+        pids = self._ranks()
+        self._observed = {rank: (pid, processes.start_time(pid), processor_seconds(pid)) for rank, pid in pids.items()}
+        self._write_stacks([pid for pid in pids.values() if pid])
+
+    def _write(self, observed: Mapping[int, tuple[int, int | None, float]]) -> None:
+        seconds = self._now() - self._began
+        states = [
+            read_state(rank, self._node.name, pid, started, used, seconds).model_dump()
+            for rank, (pid, started, used) in sorted(observed.items())
+        ]
+        document = {"number": self._number, "states": states}
+        try:
+            write_atomic(self._layout.rank_states(self._node.index), json.dumps(document))
+        except OSError as error:
+            log.warning("the states of the ranks cannot be written: %s", error)
+
+
+class StallMonitor:
+    """Watches the run on node 0, and answers node 0's requests for evidence on all nodes."""
+
+    def __init__(
+        self,
+        layout: AttemptLayout,
+        node: Node,
+        monitor: Watchdog,
+        execution: Callable[[], int],
+        ranks: Callable[[], Mapping[int, int]],
+        write_stacks: Callable[[Sequence[int]], None],
+        events: Events,
+        *,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._layout = layout
+        self._node = node
+        self._watchdog = monitor
+        self._execution = execution
+        self._events = events
+        self._now = now
+        self._collector = Collector(layout, node, ranks, write_stacks, now)
+        self._suspicions = 0
+        self._pending: Suspicion | None = None
+        """A suspicion whose evidence is not complete."""
+        self._asked = 0.0
+        self._log_ends: dict[int, int] = {}
+        self._verdict: Verdict | None = None
+
+    def poll(self) -> Stall | None:
+        """Return the stall if the run is to be ended. Called several times a second on each node."""
+        self._collector.poll()
+        if not self._node.is_first:
+            return None
+        change = self._watchdog.poll()
+        if isinstance(change, Stall):
+            return replace(change, message=f"{change.message}. {self._verdict.text}") if self._verdict else change
+        if isinstance(change, Suspicion):
+            self._request(change)
+        elif isinstance(change, Recovery):
+            self._end(change)
+        elif isinstance(change, LimitChange):
+            text = f"A wait of more than {change.seconds:.0f} s for progress in {change.group} is reported as a stall"
+            self._add(LIMIT, "info", text, {"phase": change.group, "seconds": change.seconds})
+        self._conclude()
+        return None
+
+    def add_suspension(self, seconds: float) -> None:
+        """Exclude a time in which no poll was possible."""
+        self._watchdog.add_suspension(seconds)
+
+    def _request(self, suspicion: Suspicion) -> None:
+        self._suspicions += 1
+        if self._suspicions > _MAX_SUSPICIONS:
+            return
+        self._pending, self._asked = suspicion, self._now()
+        suspects = list(suspicion.behind or sorted(suspicion.records))[:_MAX_STACKS]
+        self._log_ends = {rank: watchdog.size_of(self._layout.rank_log(rank)) for rank in suspects}
+        if self._node.count > 1:
+            try:
+                write_atomic(self._layout.stall_request, str(self._suspicions))
+            except OSError as error:
+                log.warning("the other nodes cannot be asked for the states of their ranks: %s", error)
+        self._collector.begin(self._suspicions)
+
+    def _end(self, recovery: Recovery) -> None:
+        was_reported, self._pending, self._verdict = self._verdict is not None, None, None
+        if was_reported:
+            text = f"The ranks make progress again, after {recovery.seconds:.0f} s"
+            self._add(OVER, "info", text, {"seconds": recovery.seconds})
+
+    def _conclude(self) -> None:
+        """State the verdict as soon as all nodes have answered, or had time to."""
+        suspicion = self._pending
+        if suspicion is None:
+            return
+        states = self._read_states()
+        if states is None:
+            return
+        self._pending = None
+        stacks = {rank: watchdog.stack_after(self._layout.rank_log(rank), end) for rank, end in self._log_ends.items()}
+        verdict = self._verdict = judge(suspicion.behind, suspicion.records, states, stacks)
+        log.warning("%s", verdict.text)
+        data = {
+            "kind": verdict.kind,
+            "ranks": list(verdict.ranks),
+            "seconds": round(suspicion.seconds, 1),
+            "limit_seconds": round(suspicion.limit, 1),
+            "states": [state.model_dump() for state in list(states.values())[:_MAX_STACKS]],
+        }
+        text = f"No progress for {suspicion.seconds:.0f} s. {verdict.text}"
+        self._add(SUSPECTED, "warning", text, data)
+
+    def _read_states(self) -> dict[int, RankState] | None:
+        """Return the states of the ranks by rank; None while nodes may still write theirs."""
+        states: list[RankState] = []
+        answers = 0
+        for node in range(self._node.count):
+            try:
+                document = json.loads(self._layout.rank_states(node).read_bytes())
+                if document["number"] == self._suspicions:
+                    states += _STATES.validate_python(document["states"])
+                    answers += 1
+            except (OSError, ValueError, KeyError, TypeError, ValidationError):
+                continue
+        if answers < self._node.count and self._now() - self._asked < _NODES_SECONDS:
+            return None
+        return {state.rank: state for state in sorted(states, key=lambda state: state.rank)}
+
+    def _add(self, type_: str, level: EventLevel, message: str, data: dict[str, Any]) -> None:
+        try:
+            self._events.event(self._execution(), type_, level, message, data)
+        except OSError as error:
+            log.warning("%s (an event with it cannot be written: %s)", message, error)
