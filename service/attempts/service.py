@@ -39,7 +39,7 @@ from trainyard.contract.wire.reports import (
     HeartbeatReply,
     ParametersReport,
 )
-from trainyard.contract.wire.worker_events import ALERT, WORKER_PREFIX
+from trainyard.contract.wire.worker_events import ALERTS, WORKER_PREFIX
 
 CLAIMABLE = frozenset({"submitting", "pending", "running", "lost"})
 """Job statuses in which an attempt may be claimed."""
@@ -141,7 +141,7 @@ class AttemptService:
                     execution=batch.execution,
                     worker_sequence=event.sequence,
                 )
-                if event.type == ALERT and attempts.count_events(job.pk, row.type) < MAX_ALERTS:
+                if event.type in ALERTS and attempts.count_events(job.pk, row.type) < MAX_ALERTS:
                     for listener in listeners_of(session):
                         listener.alert_raised(session, job, row, self._now)
                 attempts.add(row)

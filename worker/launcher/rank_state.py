@@ -95,8 +95,8 @@ def _state_of(pid: int, tid: int) -> str:
 def _call(pid: int, tid: int) -> tuple[int, list[int]]:
     """Return number and arguments of the system call in which a thread is; -1 where none is, or it is not readable."""
     try:
-        words = (_PROC / str(pid) / "task" / str(tid) / "syscall").read_text().split()
-        return int(words[0]), [int(word, 16) for word in words[1:7]]
+        fields = (_PROC / str(pid) / "task" / str(tid) / "syscall").read_text().split()
+        return int(fields[0]), [int(word, 16) for word in fields[1:7]]
     except (OSError, ValueError, IndexError):
         return -1, []
 

@@ -13,7 +13,7 @@ MIN_FILE_SECONDS = 120.0
 """The lowest limit of phases in which ranks read or write large files: a filesystem may pause for a minute."""
 _TIMES = 8.0
 _AFTER_SUSPICION = 1.5
-"""The limit after a suspicion that was wrong, as a multiple of the wait: one pause must not hide later ones for long."""
+"""The limit after a suspicion that was wrong, as a multiple of the wait: a pause must not hide later ones for long."""
 _QUANTILE = 0.99
 _REMEMBERED = 1000
 _MIN_TRAINING_WAITS = 10

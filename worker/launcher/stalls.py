@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.wire.reports import EventLevel
+from trainyard.contract.wire.worker_events import STALL_SUSPECTED
 from trainyard.progress_file import read_progress
 from worker.core import processes
 from worker.launcher import watchdog
@@ -21,7 +22,7 @@ from worker.launcher.watchdog import LimitChange, Recovery, Stall, Suspicion, Wa
 
 log = logging.getLogger(__name__)
 
-SUSPECTED, OVER, LIMIT = "stall_suspected", "stall_over", "stall_limit"
+OVER, LIMIT = "stall_over", "stall_limit"
 _OBSERVE_SECONDS = 1.0
 _READ_SECONDS = 1.0
 """Seconds between two looks at node 0's request: it may be on a network filesystem."""
@@ -139,7 +140,7 @@ class StallMonitor:
         self._suspicions = 0
         self._pending: Suspicion | None = None
         """A suspicion whose evidence is not complete."""
-        self._asked = 0.0
+        self._requested_at = 0.0
         self._log_ends: dict[int, int] = {}
         self._verdict: Verdict | None = None
 
@@ -169,7 +170,7 @@ class StallMonitor:
         self._suspicions += 1
         if self._suspicions > _MAX_SUSPICIONS:
             return
-        self._pending, self._asked = suspicion, self._now()
+        self._pending, self._requested_at = suspicion, self._now()
         suspects = list(suspicion.behind or sorted(suspicion.records))[:_MAX_STACKS]
         self._log_ends = {rank: watchdog.size_of(self._layout.rank_log(rank)) for rank in suspects}
         if self._node.count > 1:
@@ -197,15 +198,17 @@ class StallMonitor:
         stacks = {rank: watchdog.stack_after(self._layout.rank_log(rank), end) for rank, end in self._log_ends.items()}
         verdict = self._verdict = judge(suspicion.behind, suspicion.records, states, stacks)
         log.warning("%s", verdict.text)
+        title = f"No progress for {suspicion.seconds:.0f} s"
         data = {
+            "title": title,
+            "text": verdict.text,
             "kind": verdict.kind,
             "ranks": list(verdict.ranks),
             "seconds": round(suspicion.seconds, 1),
             "limit_seconds": round(suspicion.limit, 1),
             "states": [state.model_dump() for state in list(states.values())[:_MAX_STACKS]],
         }
-        text = f"No progress for {suspicion.seconds:.0f} s. {verdict.text}"
-        self._add(SUSPECTED, "warning", text, data)
+        self._add(STALL_SUSPECTED, "warning", f"{title}. {verdict.text}", data)
 
     def _read_states(self) -> dict[int, RankState] | None:
         """Return the states of the ranks by rank; None while nodes may still write theirs."""
@@ -219,7 +222,7 @@ class StallMonitor:
                     answers += 1
             except (OSError, ValueError, KeyError, TypeError, ValidationError):
                 continue
-        if answers < self._node.count and self._now() - self._asked < _NODES_SECONDS:
+        if answers < self._node.count and self._now() - self._requested_at < _NODES_SECONDS:
             return None
         return {state.rank: state for state in sorted(states, key=lambda state: state.rank)}
 

@@ -15,6 +15,10 @@ WORKER_PREFIX = "worker."
 ALERT = "alert"
 """Type of the event by which a program notifies people, such as `wandb.alert`. Webhooks deliver it."""
 
+STALL_SUSPECTED = "stall_suspected"
+"""Type of the event of a run that stands still, with the reason. Webhooks deliver it as an alert."""
+ALERTS = frozenset({ALERT, STALL_SUSPECTED})
+
 MAX_DATA_VALUES = 4000
 """Values in the data of an event, keys included. A communication check has about 1,000."""
 MAX_DATA_CHARS = 64 * 1024
@@ -119,6 +123,7 @@ _REQUIRED: dict[str, type[BaseModel]] = {
     "origin_loaded": _Checkpoint,
     "points_lost": _Dropped,
     ALERT: _Alert,
+    STALL_SUSPECTED: _Alert,
 }
 
 

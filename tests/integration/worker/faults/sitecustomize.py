@@ -1,7 +1,7 @@
 """Causes faults in real ranks; imported by each Python process that has this folder on its path.
 
-`TRAINYARD_TEST_FAULTS` is a JSON list of {kind, rank, step, restart?, seconds?, until?, value?, trace?}. `hang` waits as
-the file at `path` states, until the file is gone.
+`TRAINYARD_TEST_FAULTS` is a JSON list of {kind, rank, step, restart?, seconds?, until?, value?, trace?}. `hang` waits
+as the file at `path` states, until the file is gone.
 """
 
 import errno

@@ -113,7 +113,7 @@ class TestProgressCounter:
         assert "test_watchdog.py" in where
 
     def test_progress_interval_follows_the_stall_timeout(self):
-        assert (interval(1.0), interval(60.0), interval(900.0)) == (0.1, 3.0, 5.0)
+        assert (interval(1.0), interval(30.0), interval(900.0)) == (0.1, 1.5, 2.0)
 
 
 class TestStacks:

@@ -1,0 +1,125 @@
+"""A suspicion on node 0, the evidence of all nodes, and the verdict."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.contract.layout import AttemptLayout
+from trainyard.progress_file import ProgressRecord
+from worker.launcher.nodes import Node
+from worker.launcher.stalls import StallMonitor
+from worker.launcher.watchdog import Stall, Watchdog
+
+TIMEOUT = 900.0
+
+
+class Run:
+    """A run of two nodes with a rank each, by a clock of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.layout = AttemptLayout(folder)
+        self.layout.progress.mkdir()
+        self.time = 0.0
+        self.events: list[tuple[str, str, str, dict[str, Any]]] = []
+        self.signalled: list[int] = []
+        self.marks = 0
+        self.nodes = [self._monitor(node) for node in range(2)]
+
+    def _monitor(self, index: int) -> StallMonitor:
+        watchdog = Watchdog(self.layout, 2, TIMEOUT, lambda: 1, now=lambda: self.time)
+        node = Node(index, 2, "", "7", f"gpu-{index}")
+        return StallMonitor(
+            self.layout,
+            node,
+            watchdog,
+            lambda: 1,
+            lambda: {index: os.getpid()},
+            self.signalled.extend,
+            self,
+            now=lambda: self.time,
+        )
+
+    def event(self, execution: int, type_: str, level: str, message: str, data: dict[str, Any]) -> None:
+        self.events.append((type_, level, message, data))
+
+    def pass_seconds(self, seconds: float, *, moves: bool, nodes: int = 2) -> Stall | None:
+        """Poll the nodes twice a second; return the first stall."""
+        for _ in range(int(seconds * 2)):
+            self.time += 0.5
+            if moves:
+                self.marks += 1
+            for rank, behind in ((0, 0), (1, 0 if moves else 1)):
+                record = ProgressRecord(
+                    rank=rank, execution=1, marks=self.marks - behind, step=3, phase="forward", in_torch=rank == 0
+                )
+                self.layout.progress_file(rank).write_text(record.model_dump_json())
+            stalls = [monitor.poll() for monitor in self.nodes[:nodes]]
+            if stalls[0]:
+                return stalls[0]
+        return None
+
+    def types(self) -> list[str]:
+        return [type_ for type_, *_ in self.events]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path)
+
+
+def test_stall_is_reported_within_30_seconds_with_evidence_of_all_nodes(run: Run) -> None:
+    run.pass_seconds(60, moves=True)
+    assert run.types() == ["stall_limit"]
+    run.pass_seconds(30, moves=False)
+    assert run.types() == ["stall_limit", "stall_suspected"]
+    _, level, message, data = run.events[-1]
+    assert (level, data["ranks"], data["limit_seconds"]) == ("warning", [1], 20.0)
+    assert message.startswith("No progress for 2")
+    assert "Rank 1 on gpu-1 is in step 3 (forward)" in message
+    assert [state["rank"] for state in data["states"]] == [0, 1]
+    assert run.signalled == [os.getpid()] * 2, "each node makes its ranks write their stacks"
+    assert (data["title"], data["text"]) == tuple(message.split(". ", 1))
+
+
+def test_run_that_goes_on_is_reported_too(run: Run) -> None:
+    run.pass_seconds(60, moves=True)
+    run.pass_seconds(40, moves=False)
+    run.pass_seconds(4, moves=True)
+    assert run.types() == ["stall_limit", "stall_suspected", "stall_over", "stall_limit"]
+    assert [level for _, level, *_ in run.events[2:]] == ["info", "info"]
+    run.pass_seconds(40, moves=False)
+    assert run.types()[4:] == [], "the limit has risen above the wait"
+
+
+def test_verdict_is_part_of_the_final_message(run: Run) -> None:
+    run.pass_seconds(60, moves=True)
+    stall = run.pass_seconds(TIMEOUT + 10, moves=False)
+    assert stall is not None
+    assert (
+        "seconds: rank 1 is behind, in step 3 (forward); the others wait in step 3 (forward). Rank 1" in stall.message
+    )
+    assert run.types().count("stall_suspected") == 1
+
+
+def test_node_that_does_not_answer_is_not_awaited(run: Run) -> None:
+    run.pass_seconds(60, moves=True)
+    run.pass_seconds(32, moves=False, nodes=1)
+    assert run.types() == ["stall_limit", "stall_suspected"]
+    assert [state["rank"] for state in run.events[-1][3]["states"]] == [0]
+
+
+def test_without_enough_waits_nothing_is_suspected(run: Run) -> None:
+    run.pass_seconds(10, moves=True)
+    run.pass_seconds(300, moves=False)
+    assert run.types() == []
+
+
+def test_suspended_time_is_no_wait(run: Run) -> None:
+    run.pass_seconds(60, moves=True)
+    run.time += 3600
+    run.nodes[0].add_suspension(3600)
+    run.pass_seconds(10, moves=False)
+    run.pass_seconds(60, moves=True)
+    assert set(run.types()) == {"stall_limit"}
