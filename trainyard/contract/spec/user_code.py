@@ -75,7 +75,7 @@ def module_paths(module: str) -> tuple[str, str]:
 def program_name(argv: Sequence[str]) -> str:
     """Return a name for a job whose spec has none: the module or file that the program is or names first, else the
     command; in a text for a shell, the file, module or command there."""
-    argv = _words_of_text(argv) or argv
+    argv = _arguments_of_text(argv) or argv
     first, *others = argv
     if first == "-m" and others:
         return others[0][:MAX_DISPLAY_NAME]
@@ -84,20 +84,20 @@ def program_name(argv: Sequence[str]) -> str:
     return (path.stem or path.name)[:MAX_DISPLAY_NAME]
 
 
-def _words_of_text(argv: Sequence[str]) -> list[str]:
-    """Return the words of the first command in a shell's `-c TEXT` that names a program; empty without one."""
+def _arguments_of_text(argv: Sequence[str]) -> list[str]:
+    """Return the arguments of the first command in a shell's `-c TEXT` that names a program; empty without one."""
     if PurePosixPath(argv[0]).name not in _SHELLS:
         return []
     text = next((text for option, text in pairwise(argv[1:]) if _SHELL_TEXT.fullmatch(option)), "")
     for command in re.split(r"&&|[;&|\n]+", text):
-        words = [word for word in _SHELL_WORD.findall(command) if not _ASSIGNMENT.match(word)]
-        if words[:1] in (["exec"], ["time"]):
-            del words[0]
-        if not words or words[0] in _PREPARATIONS:
+        arguments = [word for word in _SHELL_WORD.findall(command) if not _ASSIGNMENT.match(word)]
+        if arguments[:1] in (["exec"], ["time"]):
+            del arguments[0]
+        if not arguments or arguments[0] in _PREPARATIONS:
             continue
-        if "-m" in words[:-1] and not any(PurePosixPath(word).suffix in _SOURCES for word in words):
-            return words[words.index("-m") :]
-        return words
+        if "-m" in arguments[:-1] and not any(PurePosixPath(word).suffix in _SOURCES for word in arguments):
+            return arguments[arguments.index("-m") :]
+        return arguments
     return []
 
 
