@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # `make test PARALLEL=` runs the tests in one process.
 PARALLEL ?= -n 3
 
-.PHONY: bench check clean client-lines demo dev docs format-web gpu gpu-wheels lab older-clients runtime screenshots serve sync-client wheel wheelhouse
+.PHONY: bench check clean client-lines demo dev docs format-web gpu gpu-wheels lab older-clients programs runtime screenshots serve sync-client wheel wheelhouse
 .PHONY: test test-all test-compose test-compose-smoke test-gpu test-heavy test-quick test-slow test-slurm test-slurm-smoke test-web
 
 # What is installed belongs to the folder of the clone: a copied .venv would start the programs of the other folder.
@@ -60,6 +60,15 @@ $(VENV)/.client-lines: tests/client_lines.txt | $(DEV)
 		$(BIN)/python -m pip install --quiet --no-compile --no-deps --target $(VENV)/client-lines/$$pin $$pin $$more || exit 1; done
 	@touch $@
 
+# The environment of a user, in which slow tests run programs of libraries that Trainyard does not use.
+programs: $(VENV)/.programs
+
+$(VENV)/.programs: tests/programs.txt constraints.txt | $(DEV)
+	@echo "Installing keras, fastai, hydra and notebooks, 1.6 GiB on disk, into $(VENV)/programs."
+	rm -rf $(VENV)/programs && $(PYTHON) -m venv $(VENV)/programs
+	$(VENV)/programs/bin/python -m pip install --quiet --constraint constraints.txt --requirement $<
+	@touch $@
+
 demo: runtime
 	$(BIN)/python -m trainyard.demo
 
@@ -76,7 +85,7 @@ test-quick: dev
 test-heavy: dev older-clients
 	$(BIN)/python -m pytest $(PARALLEL) --own-groups -m "heavy and not slow" --durations 10
 
-test-slow: dev older-clients client-lines
+test-slow: dev older-clients client-lines programs
 	$(BIN)/python -m pytest -m "slow and not compose and not gpu" --timeout 1000
 
 # The second part has the Slurm of a newer Debian.

@@ -23,7 +23,11 @@ PROGRAMS = Path(__file__).parent / "programs"
 STEPS = list(range(1, 41))
 SCALARS = {"loss": STEPS}
 EVERY_TENTH = [10, 20, 30, 40]
-_OF_ONE_RUN = re.compile(r"(?<=tfevents).*|\d{9,}\.\d+|[A-Z][a-z]{2}\d\d_[\d-]+_[^/]+")
+OWN_ENVIRONMENT = Path(sys.prefix, "programs")
+"""`make programs` installs it, with packages that the service's environment lacks."""
+_OF_ONE_RUN = re.compile(
+    r"(?<=tfevents).*|\d{9,}\.\d+|[A-Z][a-z]{2}\d\d_[\d-]+_[^/]+|\d{8}-\d{6}|\d{4}-\d\d-\d\d/\d\d-\d\d-\d\d"
+)
 """Times, hosts and processes in names of files and folders."""
 
 
@@ -40,6 +44,16 @@ class Case(NamedTuple):
     code: int = 0
     needs: str = ""
     """A program of the system."""
+    options: str = ""
+    """Options of `trainyard run`."""
+    environment: Path = Path(sys.prefix)
+    """The virtual environment of the shell."""
+
+
+def own(command: str, line: str, files: tuple[str, ...] = (), options: str = "") -> Case:
+    """Return a case that runs in an environment of its own."""
+    options = f"--venv {OWN_ENVIRONMENT} {options}"
+    return Case(command, line, files, options=options, environment=OWN_ENVIRONMENT)
 
 
 END = "steps of this start: 40"
@@ -84,6 +98,33 @@ CASES = (
     # `run` prints the log of rank 0.
     Case("torchrun --standalone --nproc-per-node 2 loop.py", "rank 0 of 2", ("out/rank1.pt",)),
     Case("bash run_torchrun.sh", "rank 1 of 2", ("checkpoints/rank1.pt",)),
+    Case("python -m torch.distributed.run --standalone --nproc-per-node=2 loop.py", "rank 0 of 2", ("out/rank1.pt",)),
+    Case("python -m accelerate.commands.launch --cpu --num_processes 1 accelerate_loop.py", END, ("results/step",)),
+    Case("accelerate launch --config_file conf/one_process.yaml accelerate_loop.py", END, ("results/step",), SCALARS),
+    Case("timeout 5m python -O -X dev loop.py --out runs/a", END, ("runs/a/rank0.pt",)),
+    Case("env OMP_NUM_THREADS=1 nice -n 1 python loop.py --out=results", END, ("results/rank0.pt",)),
+    Case(
+        "bash -c 'python loop.py --out out/a && python loop.py --out out/b'", END, ("out/a/rank0.pt", "out/b/rank0.pt")
+    ),
+    Case("bash -c 'python loop.py --steps 20 | tee out.txt; exit 7'", "at the gate", code=7),
+    Case("python timm_train.py data -c conf/timm.yaml", "*** tiny: 32 rows, 2 epochs on 1"),
+    Case(
+        "./distributed_train.sh 2 data --experiment a",
+        "*** small: 32 rows, 3 epochs on 2",
+        ("output/train/a/args.yaml",),
+    ),
+    own("env KERAS_BACKEND=torch python keras_fit.py", END, ("checkpoints/model.keras", "logs/curve.csv")),
+    own(
+        "python fastai_fit.py",
+        "epochs: 4",
+        ("models/model_3.pth", "results.csv"),
+        options="--keep models --keep results.csv",
+    ),
+    own("python hydra_fit.py optimizer.lr=0.1", "lr 0.1 steps 40"),
+    own("python hydra_fit.py -m optimizer.lr=0.1,0.2", "lr 0.2 steps 40"),
+    own("jupyter nbconvert --to notebook --execute --output done.ipynb notebook.ipynb", "", ("results/steps.txt",)),
+    own("papermill notebook.ipynb done.ipynb -p steps 3", "", ("done.ipynb", "results/steps.txt")),
+    own("jupyter execute --inplace notebook.ipynb", "", ("results/steps.txt",)),
     Case("mpirun --allow-run-as-root --oversubscribe -np 2 python loop.py", END, ("out/rank1.pt",), needs="mpirun"),
 )
 
@@ -114,9 +155,10 @@ def test_a_job_does_what_a_shell_does(
         for folder in folders:
             save_llama(folder / "llama")
     uploaded = files_below(folders[1])
-    shell = run_in_shell(case.command, folders[0])
+    shell = run_in_shell(case, folders[0])
     assert (shell.returncode, case.line in shell.stdout) == (case.code, True), shell.stdout + shell.stderr
-    done = run("", "--retries", "0", "--name", name, "--", *shlex.split(case.command))
+    options = ("--retries", "0", "--name", name, *shlex.split(case.options))
+    done = run("", *options, "--", *shlex.split(case.command))
     assert (done.returncode, case.line in done.stdout) == (case.code, True), done.stdout + done.stderr
     job = client.job(name).id
     assert files_below(runs / job / "work") - uploaded == files_below(folders[0]) - uploaded
@@ -125,15 +167,15 @@ def test_a_job_does_what_a_shell_does(
     assert {key: curves.get(key) for key in case.curves} == case.curves
 
 
-def run_in_shell(command: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+def run_in_shell(case: Case, folder: Path) -> "subprocess.CompletedProcess[str]":
     """Run a command with the trackers' clients offline."""
     environ = os.environ | {
-        "PATH": f"{sys.prefix}/bin{os.pathsep}{os.environ['PATH']}",
+        "PATH": f"{case.environment}/bin{os.pathsep}{os.environ['PATH']}",
         "WANDB_MODE": "offline",
         "MLFLOW_TRACKING_URI": "sqlite:///mlflow.db",
     }
     return subprocess.run(
-        ["bash", "-c", command],
+        ["bash", "-c", case.command],
         env=environ,
         cwd=folder,
         stdin=subprocess.DEVNULL,

@@ -2,7 +2,7 @@
 it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ class RankExit:
     hook: Mapping[str, Any] = field(default_factory=dict)
     """The record of our hook in the program's Python: `exception`, or `exit` with the text of `sys.exit(text)`, null
     without a text. Empty: the hook did not run, or the process ended at once."""
+    command: Sequence[str] = ()
+    """The arguments of the rank's program, whose wrappers give exit codes a meaning."""
     signature: str = ""
     """Text that two ends share if they are the same; empty for a signal. See `script_failures.signature_of`."""
 
@@ -59,6 +61,7 @@ def _read_file(path: Path) -> list[RankExit]:
                 str(item.get("message", "")),
                 str(item.get("traceback", "")),
                 dict(item.get("hook") or {}),
+                tuple(map(str, item.get("command") or ())),
                 str(item.get("signature", "")),
             )
             for item in json.loads(path.read_text())

@@ -34,9 +34,12 @@ _WITH_DIGITS = re.compile(r"\w*\d\w*")
 _SIGNATURE_LINES = 8
 _ABORTED = "terminate called without an active exception"
 """Message of gloo's threads if they still run while the process ends with an error. It is not the cause."""
-_FINAL_CODES = (2, 124, 126, 127)
-"""Exit codes of argparse, of a Python that cannot open the program, of `timeout` whose time is over, and of a shell
-that cannot start a program."""
+_FINAL_CODES = (2, 126, 127)
+"""Exit codes of argparse, of a Python that cannot open the program, and of a shell that cannot start a program."""
+_TIMEOUT_CODE = 124
+"""Exit code of `timeout` whose time is over. Of another program it has no meaning."""
+_RECIPE_END = re.compile(r"^(?:\S*/)?g?make(?:\[\d+\])?: \*\*\* \[.*\] (?:\w+ (?P<code>\d+)|.+)$", re.MULTILINE)
+"""The message of make, which itself ends with 2, for the end of a recipe: `Error 3`, or the name of a signal."""
 
 _TRANSIENT_TYPES = frozenset(
     {
@@ -166,7 +169,7 @@ def raised_before_abort(text: str) -> bool:
     return lines[-1] == _ABORTED and _EXCEPTION_LINE.match(lines[-2]) is not None
 
 
-def is_final(error: ProgramError | None, exitcode: int) -> bool:
+def is_final(error: ProgramError | None, exitcode: int, command: Sequence[str] = (), tail: str = "") -> bool:
     """Return whether a rank that ended in this way would end in the same way again.
 
     An exception in the program's own code, or a code such as 2, would occur again. A signal, or an error from another
@@ -174,12 +177,30 @@ def is_final(error: ProgramError | None, exitcode: int) -> bool:
 
     Args:
         exitcode: The exit code of the rank; negative: the number of the signal that ended it.
+        command: The arguments of the rank's program.
+        tail: The end of the rank's log.
     """
     if exitcode < 0 and not (exitcode == -signal.SIGABRT and error is not None):
         return False
     if error is None:
-        return exitcode in _FINAL_CODES
+        code = _code_of_recipe(exitcode, command, tail)
+        return code in _FINAL_CODES or (code == _TIMEOUT_CODE and _names(command, "timeout"))
     return not any(_is_transient(name, text) for name, text in ((error.type, error.message), *error.related))
+
+
+def _code_of_recipe(exitcode: int, command: Sequence[str], tail: str) -> int | None:
+    """Return the exit code of the recipe that failed first, if the command has make, and None if a signal ended it; of
+    other programs, the exit code."""
+    match = _RECIPE_END.search(tail) if _names(command, "make") else None
+    if match is None:
+        return exitcode
+    return int(match["code"]) if match["code"] else None
+
+
+def _names(command: Sequence[str], program: str) -> bool:
+    """Return whether the command, or its text for a shell, has the program or GNU's under its other name."""
+    call = re.compile(rf"(?:^|[\s;&|('\"/])g?{program}\s")
+    return any(call.search(f"{word} ") for word in command)
 
 
 def _is_transient(name: str, text: str) -> bool:
@@ -247,4 +268,4 @@ def _verdict(end: RankExit, tail: str) -> bool | None:
         return None
     aborted = end.exitcode == -signal.SIGABRT
     error = error_of(end, tail) if not aborted or raised_before_abort(tail) else None
-    return is_final(error, end.exitcode)
+    return is_final(error, end.exitcode, end.command, tail)

@@ -57,7 +57,11 @@ def main(layout: AttemptLayout, node: int, scheduler_id: str, arguments: list[st
         agent._monitor_workers,
         lambda restart: rank_exits_file(layout, node, first_execution + restart),
         lambda restart: ended_finally(layout, first_execution + restart),
-        lambda end: signature_of(end, read_tail(layout.rank_log(end.rank), log_sizes.get(end.rank, 0))),
+        lambda end: replace(
+            end,
+            command=launch["spec"].get("argv") or (),
+            signature=signature_of(end, read_tail(layout.rank_log(end.rank), log_sizes.get(end.rank, 0))),
+        ),
     )
     rendezvous_handler_registry.register(RENDEZVOUS, partial(create_rendezvous, layout, launch, node, scheduler_id))
     # torchrun would otherwise leave the folder of the ranks' error files on the node.
@@ -163,11 +167,11 @@ def record_failures(
     monitor: Callable[..., Any],
     path_of: Callable[[int], Path],
     is_final: Callable[[int], bool],
-    signature: Callable[[RankExit], str] = lambda end: "",
+    complete: Callable[[RankExit], RankExit] = lambda end: end,
 ) -> Callable[..., Any]:
     """Wrap `_monitor_workers`: write a file for each start with failed ranks, and make no further start if it is final.
 
-    `path_of` and `is_final` get the number of restarts. `signature` returns text that identifies the end of a rank.
+    `path_of` and `is_final` get the number of restarts. `complete` adds to the end of a rank.
     """
     killed_before = count_oom_kills()
 
@@ -186,9 +190,8 @@ def record_failures(
                 )
                 for rank, failure in result.failures.items()
             ]
-            signed = [asdict(replace(end, signature=signature(end))) for end in exits]
             try:
-                write_atomic(path_of(restart), json.dumps(signed))
+                write_atomic(path_of(restart), json.dumps([asdict(complete(end)) for end in exits]))
             except OSError as error:
                 # Without the file, the launcher names the failed rank by its own error file or torchrun's exit code.
                 print(f"the exits of the ranks cannot be written: {error}", file=sys.stderr)

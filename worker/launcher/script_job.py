@@ -87,7 +87,7 @@ def _describe(layout: AttemptLayout, rank_exit: RankExit, execution: int) -> Ran
         host=socket.gethostname(),
         pid=rank_exit.pid,
         exit_code=rank_exit.exitcode,
-        final=is_final(error, rank_exit.exitcode),
+        final=is_final(error, rank_exit.exitcode, rank_exit.command, tail),
     )
 
 

@@ -3,6 +3,7 @@
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
@@ -49,6 +50,12 @@ StartFolder = Annotated[str, StringConstraints(max_length=1024), AfterValidator(
 OutputPath = Annotated[str, StringConstraints(max_length=1024), AfterValidator(_plain_output_path)]
 """A path relative to the working directory of a program, without `./` and a trailing slash."""
 
+_SHELLS = frozenset({"bash", "dash", "ksh", "sh", "zsh"})
+_SHELL_TEXT = re.compile(r"-[a-zA-Z]*c")
+_SHELL_WORD = re.compile(r"[^\s'\"(){}]+")
+_ASSIGNMENT = re.compile(r"\w+=")
+_PREPARATIONS = frozenset({".", "cd", "echo", "export", "mkdir", "module", "set", "source", "trap", "ulimit", "umask"})
+"""Commands of a shell that stand before the program."""
 _SOURCES = frozenset({".py", ".sh", ".bash", ".ipynb", ".lua", ".jl", ".r", ".R"})
 
 _TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -67,13 +74,31 @@ def module_paths(module: str) -> tuple[str, str]:
 
 def program_name(argv: Sequence[str]) -> str:
     """Return a name for a job whose spec has none: the module or file that the program is or names first, else the
-    command."""
+    command; in a text for a shell, the file, module or command there."""
+    argv = _arguments_of_text(argv) or argv
     first, *others = argv
     if first == "-m" and others:
         return others[0][:MAX_DISPLAY_NAME]
     paths = [PurePosixPath(one) for one in argv if not one.startswith("-")] or [PurePosixPath(first)]
     path = next((path for path in paths if path.suffix in _SOURCES), paths[0])
     return (path.stem or path.name)[:MAX_DISPLAY_NAME]
+
+
+def _arguments_of_text(argv: Sequence[str]) -> list[str]:
+    """Return the arguments of the first command in a shell's `-c TEXT` that names a program; empty without one."""
+    if PurePosixPath(argv[0]).name not in _SHELLS:
+        return []
+    text = next((text for option, text in pairwise(argv[1:]) if _SHELL_TEXT.fullmatch(option)), "")
+    for command in re.split(r"&&|[;&|\n]+", text):
+        arguments = [word for word in _SHELL_WORD.findall(command) if not _ASSIGNMENT.match(word)]
+        if arguments[:1] in (["exec"], ["time"]):
+            del arguments[0]
+        if not arguments or arguments[0] in _PREPARATIONS:
+            continue
+        if "-m" in arguments[:-1] and not any(PurePosixPath(word).suffix in _SOURCES for word in arguments):
+            return arguments[arguments.index("-m") :]
+        return arguments
+    return []
 
 
 def expected_code_files(document: Mapping[str, Any]) -> tuple[str, ...]:

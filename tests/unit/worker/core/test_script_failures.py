@@ -1,6 +1,8 @@
 """The rules by which a failed program is started again."""
 
+import shlex
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -55,7 +57,7 @@ def test_exception_decides(line: str, exitcode: int, final: bool) -> None:
     ("exitcode", "final"),
     [
         (2, True),
-        (124, True),
+        (124, False),
         (1, False),
         (3, False),
         (-signal.SIGKILL, False),
@@ -66,6 +68,29 @@ def test_exception_decides(line: str, exitcode: int, final: bool) -> None:
 def test_exit_code_decides_without_an_exception(exitcode: int, final: bool) -> None:
     assert is_final(None, exitcode) is final
     assert are_final([end(exitcode, "step 1\n")]) is final
+
+
+@pytest.mark.parametrize(
+    ("command", "exitcode", "tail", "final"),
+    [
+        ("timeout 3h python train.py", 124, "", True),
+        ("env A=1 /usr/bin/timeout -k 9 3h ./a.out", 124, "", True),
+        ("bash -c 'cd src && timeout 3h ./a.out'", 124, "", True),
+        ("python train.py --timeout 3", 124, "", False),
+        ("./run_with_timeout.sh", 124, "", False),
+        ("make train", 2, "make: *** [Makefile:2: train] Error 3\n", False),
+        ("/usr/bin/gmake train", 2, "gmake: *** [Makefile:2: train] Error 3\n", False),
+        ("make all", 2, "make[1]: *** [Makefile:2: a] Error 9\nmake: *** [Makefile:4: all] Error 2\n", False),
+        ("make all", 2, "make: *** [Makefile:6: all] Killed\n", False),
+        ("make all", 2, "make: *** [Makefile:6: all] Error 127\n", True),
+        ("bash -c 'make all'", 2, "make: *** [Makefile:6: all] Terminated\n", False),
+        ("make al", 2, "make: *** No rule to make target 'al'.  Stop.\n", True),
+        ("python make.py", 2, "make: *** [Makefile:2: train] Error 3\n", True),
+    ],
+)
+def test_command_gives_an_exit_code_its_meaning(command: str, exitcode: int, tail: str, final: bool) -> None:
+    assert is_final(None, exitcode, shlex.split(command), tail) is final
+    assert are_final([(replace(end(exitcode, tail)[0], command=shlex.split(command)), tail)]) is final
 
 
 def test_signal_after_an_earlier_exception_is_not_final() -> None:
