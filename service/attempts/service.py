@@ -15,6 +15,7 @@ from service.core.sentences import begin_with_capital
 from service.db.engine import Database
 from service.db.listeners import listeners_of
 from service.db.models import Attempt, Checkpoint, Event, Job
+from service.jobs.conditions import Condition
 from service.jobs.editing import EDITED
 from service.jobs.parameters import ProgramNames, Reported, merge
 from service.jobs.repository import JobRepository
@@ -38,8 +39,9 @@ from trainyard.contract.wire.reports import (
     FinishRecord,
     HeartbeatReply,
     ParametersReport,
+    WorkerEvent,
 )
-from trainyard.contract.wire.worker_events import ALERTS, WORKER_PREFIX
+from trainyard.contract.wire.worker_events import ALERTS, STALL_OVER, STALL_SUSPECTED, WORKER_PREFIX
 
 CLAIMABLE = frozenset({"submitting", "pending", "running", "lost"})
 """Job statuses in which an attempt may be claimed."""
@@ -47,6 +49,8 @@ REPORTS_REJECTED = "reports_rejected"
 PARAMETERS_DROPPED = "parameters_dropped"
 MAX_ALERTS = 100
 """Maximum number of a job's alerts that webhooks deliver. All are in its history."""
+_MAX_DETAILS = 1000
+"""Characters of a worker's message that become the job's message."""
 MEDIA_DROPPED = "media_dropped"
 
 
@@ -145,6 +149,8 @@ class AttemptService:
                     for listener in listeners_of(session):
                         listener.alert_raised(session, job, row, self._now)
                 attempts.add(row)
+                if not self._late and job.attempt_id == attempt.id and job.status == "running":
+                    _note_stall(jobs, job, event)
         self._count("events", len(batch.events))
         return len(batch.events)
 
@@ -239,6 +245,14 @@ def _without_estimate(progress: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return the progress that a new attempt continues, without the pace, time left and phase of the attempt before."""
     continued = ("step", "total_steps", "epoch", "reported_at")
     return progress and {key: progress[key] for key in continued if key in progress}
+
+
+def _note_stall(jobs: JobRepository, job: Job, event: WorkerEvent) -> None:
+    """Change the condition of a running job that stands still, or goes on."""
+    if event.type == STALL_SUSPECTED and job.condition is None:
+        jobs.set_condition(job, Condition("standing_still", {"details": event.message[:_MAX_DETAILS]}))
+    elif event.type == STALL_OVER and job.condition == "standing_still":
+        jobs.set_status_message(job, "Running: the ranks make progress again.")
 
 
 def _check_execution(attempt: Attempt, execution: int) -> None:

@@ -59,6 +59,7 @@ TEXTS: Mapping[ConditionCode, str] = {
         "Running, but the worker has sent nothing since {since}. It trains on; its reports arrive when it reaches the "
         "service, or at its end."
     ),
+    "standing_still": "Running. {details}",
     "not_in_queue": "Running: heartbeats arrive, although the scheduler no longer lists the job.",
     "end_unknown": (
         "The scheduler has ended the job or no longer lists it. The service waits for the accounting of Slurm (sacct), "

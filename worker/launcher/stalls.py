@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.wire.reports import EventLevel
-from trainyard.contract.wire.worker_events import STALL_SUSPECTED
+from trainyard.contract.wire.worker_events import STALL_OVER, STALL_SUSPECTED
 from trainyard.progress_file import read_progress
 from worker.core import processes
 from worker.launcher import watchdog
@@ -22,7 +22,7 @@ from worker.launcher.watchdog import LimitChange, Recovery, Stall, Suspicion, Wa
 
 log = logging.getLogger(__name__)
 
-OVER, LIMIT = "stall_over", "stall_limit"
+LIMIT = "stall_limit"
 _OBSERVE_SECONDS = 1.0
 _READ_SECONDS = 1.0
 """Seconds between two looks at node 0's request: it may be on a network filesystem."""
@@ -184,7 +184,7 @@ class StallMonitor:
         was_reported, self._pending, self._verdict = self._verdict is not None, None, None
         if was_reported:
             text = f"The ranks make progress again, after {recovery.seconds:.0f} s"
-            self._add(OVER, "info", text, {"seconds": recovery.seconds})
+            self._add(STALL_OVER, "info", text, {"seconds": recovery.seconds})
 
     def _conclude(self) -> None:
         """State the verdict as soon as all nodes have answered, or had time to."""

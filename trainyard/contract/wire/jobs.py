@@ -73,6 +73,7 @@ ConditionCode = Literal[
     "suspended",
     "cleaning_up",
     "silent",
+    "standing_still",
     "not_in_queue",
     "end_unknown",
     "still_running",

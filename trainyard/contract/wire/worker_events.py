@@ -17,6 +17,8 @@ ALERT = "alert"
 
 STALL_SUSPECTED = "stall_suspected"
 """Type of the event of a run that stands still, with the reason. Webhooks deliver it as an alert."""
+STALL_OVER = "stall_over"
+"""Type of the event that a run goes on after a suspected stall."""
 ALERTS = frozenset({ALERT, STALL_SUSPECTED})
 
 MAX_DATA_VALUES = 4000

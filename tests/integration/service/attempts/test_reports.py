@@ -93,6 +93,25 @@ def test_worker_event_is_stored_once(world: World) -> None:
     assert [e["message"] for e in rows if e["type"] == "worker.note"] == ["Hello"]
 
 
+def test_run_that_stands_still_has_the_reason_as_its_message(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    text = "Rank 1 on gpu-1 is in step 3 (forward): a signal or a debugger has stopped it"
+
+    def report(sequence: int, type_: str, message: str, **data: str) -> tuple[str, str | None]:
+        event = {"sequence": sequence, "type": type_, "message": message, "data": data}
+        event["time"] = world.clock().isoformat()
+        assert worker.post("events", {"execution": 1, "events": [event]}).status_code == 200
+        world.tick()
+        resource = world.job(job)
+        return resource["status_message"], (resource["condition"] or {}).get("code")
+
+    suspected = report(1, "stall_suspected", f"No progress for 22 s. {text}", title="No progress for 22 s", text=text)
+    assert suspected == (f"Running. No progress for 22 s. {text}", "standing_still")
+    over = report(2, "stall_over", "The ranks make progress again, after 61 s")
+    assert over == ("Running: the ranks make progress again.", None)
+
+
 def test_checkpoints_are_listed_until_retention_deletes_them(world: World) -> None:
     job = world.submit()
     worker = world.start(job)

@@ -94,6 +94,19 @@ def test_alerts_of_a_program_are_delivered_once_and_limited(
     assert bodies[0]["job"]["status"] == "running"
 
 
+def test_suspected_stall_is_delivered_as_an_alert(world: World, target: Receiver) -> None:
+    hook(world, target, statuses=["failed"])
+    worker = world.start(world.submit())
+    data = {"title": "No progress for 22 s", "text": "Rank 1 is behind", "kind": "code"}
+    event = {"sequence": 1, "type": "stall_suspected", "level": "warning", "message": "No progress", "data": data}
+    worker.post("events", {"execution": 1, "events": [event | {"time": world.clock().isoformat()}]})
+    while world.deliver_webhooks():
+        pass
+    (message,) = target.messages
+    alert = {"level": "warning", "title": "No progress for 22 s", "text": "Rank 1 is behind"}
+    assert json.loads(message.body)["alert"] == alert
+
+
 def test_unknown_format_is_refused(world: World) -> None:
     answer = world.client.post("/v1/webhooks", json={"url": "https://example.org/hook", "format": "teams"})
     assert answer.status_code == 422
