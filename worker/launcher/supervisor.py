@@ -340,7 +340,8 @@ class Supervisor:
             self._watchdog,
             self._execution,
             lambda: rank_processes(self._layout, self._process.pid, self._execution()),
-            self._request_stacks,
+            # A program may handle this signal itself, for example to save and end.
+            self._request_stacks if self._launch.spec.task_kind.in_loop else lambda pids: None,
             events,
         )
 
