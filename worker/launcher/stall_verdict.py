@@ -11,7 +11,7 @@ from worker.launcher.rank_state import RankState
 Kind = Literal[
     "ended", "stopped", "disk", "file", "loader", "lock", "slow", "code", "operation", "all_in_operation", "unknown"
 ]
-_BUSY = 0.5
+_BUSY, _BUSY_RUNNABLE = 0.5, 0.05
 _LOADER = re.compile(r'torch/utils/data/dataloader\.py", line \d+ in _(?:try_get_data|get_data|next_data)')
 _PEERS = 4
 """Ranks that a sentence names at most."""
@@ -63,7 +63,7 @@ def _verdict_of_suspects(
 ) -> Verdict:
     """Return the verdict about ranks that no call explains."""
     outside = [rank for rank in ranks if rank in records and not records[rank].in_torch]
-    if busy := [rank for rank in ranks if rank in states and states[rank].processor_share >= _BUSY]:
+    if busy := [rank for rank in ranks if rank in states and _computes(states[rank])]:
         share = max(states[rank].processor_share for rank in busy)
         return _verdict("slow", busy, records, states, f"it computes ({share:.0%} of a processor), so it may be slow")
     if locked := [rank for rank in outside if rank in states and states[rank].in_lock]:
@@ -73,6 +73,11 @@ def _verdict_of_suspects(
     if ranks and all(rank in records for rank in ranks):
         return _verdict("operation", ranks, records, states, "it waits in an operation of torch")
     return _verdict("unknown", ranks, records, states, "the reason is not known")
+
+
+def _computes(state: RankState) -> bool:
+    """Return whether a process computes; on a node that others share, it may get a small part of a processor."""
+    return state.processor_share >= (_BUSY_RUNNABLE if state.state == "R" else _BUSY)
 
 
 def _verdict_of_all(

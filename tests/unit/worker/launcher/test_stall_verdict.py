@@ -29,6 +29,8 @@ EQUAL = {0: record(0, in_torch=True), 1: record(1, in_torch=True)}
         (BEHIND, (1,), {"state": "S", "waits_for": "pipe:[7]"}, LOADER, "loader", "it waits for its data loader"),
         (BEHIND, (1,), {"state": "S", "waits_for": "/d/pipe"}, "", "file", "it waits for /d/pipe"),
         (BEHIND, (1,), {"processor_share": 0.97}, "", "slow", "it computes (97% of a processor), so it may be slow"),
+        (BEHIND, (1,), {"state": "R", "processor_share": 0.2}, "", "slow", "it computes (20% of a processor)"),
+        (BEHIND, (1,), {"state": "S", "processor_share": 0.2}, "", "code", "it waits in this line"),
         (BEHIND, (1,), {"state": "S", "in_lock": True}, "", "lock", "it waits for a lock or a queue"),
         (BEHIND, (1,), {"state": "S"}, "", "code", "at load.py:8 in read: it waits in this line"),
         (EQUAL, (), {"state": "S"}, "", "all_in_operation", "All 2 ranks are in step 3 (backward); check the network"),
