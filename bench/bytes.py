@@ -18,7 +18,8 @@ from trainyard.contract.spec.decoders import LlamaModel
 from trainyard.contract.spec.training_spec import parse_spec
 from worker.engine.half_parameters import split_parameters
 from worker.engine.optim import build_optimizer
-from worker.engine.quantisation import dequantise, row_bytes
+from worker.engine.optimizers.encodings import EncodedRows
+from worker.engine.quantisation import dequantise, quantise, row_bytes
 from worker.engine.strategies.base import ParallelModel
 from worker.tasks.language_loss import head_loss
 from worker.tasks.llama import Llama
@@ -127,6 +128,8 @@ def update_line(shape: Shape, state: str) -> Line:
             values["step"] = 1.0
         return optimizer.step
 
+    for positive in (False, True):
+        EncodedRows(torch.zeros(1, 64, dtype=torch.uint8), torch.ones(1, 1), positive).decode()
     limit = {"fp32": 28.0, "halves, bf16 moments": 20.0}.get(state)
     return Line("update", state, _of_parameters(shape, update, state), parameters_of(shape), "parameter", limit)
 
@@ -147,6 +150,8 @@ def clip_line(shape: Shape) -> Line:
 
 def dequantisation_line(shape: Shape, dtype: Any) -> Line:
     """Return the conversion of all weights of the layers to bf16, which forward and backward make once each."""
+    # Tables are made once, and must have values after this.
+    dequantise(quantise(torch.ones(1, 64), dtype), 64, dtype, torch.bfloat16)
     with counting() as bill:
         weights = [p for p in _one_layer(shape).model.layers[0].parameters() if p.ndim == 2]
         for weight in weights:

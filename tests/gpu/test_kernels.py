@@ -1,0 +1,40 @@
+"""Kernels in Triton against their references, on a GPU."""
+
+import pytest
+import torch
+
+from trainyard.contract.spec.optimization import Loss
+from worker.data.examples import IGNORED_LABEL
+from worker.tasks import linear_loss
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("terms", [Loss(), Loss(label_smoothing=0.1, z_loss=0.01)])
+@pytest.mark.parametrize("classes", [257, 5000, 128_256])
+def test_cross_entropy_equals_its_reference(classes, terms, dtype):
+    generator = torch.Generator("cuda").manual_seed(1)
+    logits = (3 * torch.randn(64, classes, generator=generator, device="cuda")).to(dtype)
+    labels = torch.randint(classes, (64,), generator=generator, device="cuda")
+    labels[::8], labels[1::8] = IGNORED_LABEL, logits[1::8].argmax(dim=-1)
+    results = []
+    for function in (linear_loss._cross_entropy, linear_loss.cross_entropy_):
+        values, losses, hits = logits.clone(), *torch.empty(2, 64, device="cuda")
+        function(values, labels, losses, hits, terms.label_smoothing, terms.z_loss, True)
+        results.append((values, losses, hits))
+    (expected, losses, hits), (actual, other_losses, other_hits) = results
+    torch.testing.assert_close(other_losses, losses, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(actual, expected)
+    assert torch.equal(other_hits, hits)
+    assert hits.sum() >= 8
+
+
+def test_products_are_added_in_fp32():
+    generator = torch.Generator("cuda").manual_seed(1)
+    left, right = (torch.randn(512, n, generator=generator, device="cuda").bfloat16() for n in (768, 256))
+    total = torch.full((768, 256), torch.nan, device="cuda")
+    for times in (1, 2):
+        linear_loss.add_product_(total, left, right, times > 1)
+        expected = times * (left.double().t() @ right.double())
+        assert torch.linalg.norm(total - expected) < 1e-5 * torch.linalg.norm(expected)

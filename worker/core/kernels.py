@@ -1,0 +1,47 @@
+"""Operations of our own with one kernel each, registered with torch so that it counts, traces and fakes them.
+
+Each has an implementation in plain torch, its reference, which runs where there is no kernel. A kernel in Triton is
+imported when it is first used on CUDA.
+"""
+
+import importlib
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+
+# torch does not declare the types of this class.
+_LIBRARY: Any = torch.library.Library("trainyard", "DEF")  # type: ignore[no-untyped-call]
+
+
+def define_kernel(schema: str, reference: Callable[..., None], *, module: str | None = None) -> Callable[..., None]:
+    """Return an operation that changes tensors in place and returns nothing.
+
+    Args:
+        schema: Its signature, such as `scale_(Tensor(a!) values, float factor) -> ()`.
+        module: The module whose function `launch` runs the kernel on CUDA, with the arguments of `reference`.
+    """
+    name = schema.split("(")[0]
+    _LIBRARY.define(schema)
+
+    def on_cuda(*args: Any) -> None:
+        launch = _launcher(module) if module else None
+        (launch or reference)(*args)
+
+    _LIBRARY.impl(name, reference, "CPU")
+    _LIBRARY.impl(name, on_cuda, "CUDA")
+    _LIBRARY.impl(name, lambda *args: None, "Meta")
+    operation: Callable[..., None] = getattr(torch.ops.trainyard, name).default
+    return operation
+
+
+@cache
+def _launcher(module: str) -> Callable[..., None] | None:
+    """Return the function that starts the kernel of a module; None where Triton is not installed."""
+    try:
+        importlib.import_module("triton")
+    except ImportError:
+        return None
+    launch: Callable[..., None] = importlib.import_module(module).launch
+    return launch
