@@ -102,6 +102,7 @@ class TrainStep:
 
         self._progress.mark("update")
         self._before_update()
+        marks.staged = self._clock.mark()
         for optimizer in self._optimizers:
             self._precision.unscale(optimizer)
         norm = self._clip_gradients() if log_due or self._clip_norm or self._guard.needs_norm else None
