@@ -122,7 +122,8 @@ def update_line(shape: Shape, state: str) -> Line:
     """Return the update by AdamW."""
 
     def update(module: nn.Module) -> Callable[[], object]:
-        optimizer = build_optimizer(_spec(shape, **STATES[state]), module)
+        # Compiled, as where a kernel makes the update.
+        optimizer = build_optimizer(_spec(shape, compile=True, **STATES[state]), module)
         for values in optimizer.state.values():
             # A tensor without a value could not be read.
             values["step"] = 1.0

@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from trainyard.contract.spec.optimization import Loss
+from worker.core.float_halves import split
 from worker.data.examples import IGNORED_LABEL
+from worker.engine.optimizers.fused_adam import adam_, numbers_of
 from worker.tasks import linear_loss
 
 pytestmark = pytest.mark.gpu
@@ -38,3 +40,26 @@ def test_products_are_added_in_fp32():
         linear_loss.add_product_(total, left, right, times > 1)
         expected = times * (left.double().t() @ right.double())
         assert torch.linalg.norm(total - expected) < 1e-5 * torch.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("gradients", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("moments", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("halves", [True, False])
+def test_bits_of_an_update_equal_those_of_its_reference(halves, moments, gradients):
+    size, results = 100_003, []
+    for device in ("cpu", "cuda"):
+        generator = torch.Generator().manual_seed(1)
+        values, low = torch.randn(size, generator=generator), None
+        if halves:
+            high, low = torch.empty(size, dtype=torch.bfloat16), torch.empty(size, dtype=torch.int16)
+            split(values, high, low)
+            values, low = high.to(device), low.to(device)
+        values, (first, second) = values.to(device), torch.zeros(2, size, dtype=moments, device=device)
+        for step in range(1, 5):
+            gradient = torch.randn(size, generator=generator).to(gradients).to(device)
+            factor = torch.tensor(0.37, device=device) if step % 2 else None
+            group = {"lr": 1e-3, "weight_decay": 0.1, "betas": (0.9, 0.95), "eps": 1e-8}
+            numbers = list(numbers_of(group, step, decoupled=step > 2))
+            adam_(values, low, gradient, first, second, factor, numbers, [2**31 - 50_000, -5], False)
+        results.append([value.cpu() for value in (values, first, second, low) if value is not None])
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))

@@ -5,6 +5,7 @@ imported when it is first used on CUDA.
 """
 
 import importlib
+import importlib.util
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -37,11 +38,15 @@ def define_kernel(schema: str, reference: Callable[..., None], *, module: str | 
 
 
 @cache
+def has_triton() -> bool:
+    """Return whether Triton is installed."""
+    return importlib.util.find_spec("triton") is not None
+
+
+@cache
 def _launcher(module: str) -> Callable[..., None] | None:
     """Return the function that starts the kernel of a module; None where Triton is not installed."""
-    try:
-        importlib.import_module("triton")
-    except ImportError:
+    if not has_triton():
         return None
     launch: Callable[..., None] = importlib.import_module(module).launch
     return launch
