@@ -23,7 +23,7 @@ FREE = frozenset(
     }
 )
 SYNCHRONISING = frozenset({"_local_scalar_dense", "nonzero", "masked_select", "item"})
-WRITE_ONLY = frozenset({"copy_", "fill_", "zero_"})
+WRITE_ONLY = frozenset({"copy_", "fill_", "zero_", "dequantise_"})
 """Operations that do not read what they change."""
 CREATING = frozenset({"zeros_like", "ones_like", "full_like", "new_zeros", "new_full", "new_ones"})
 """Operations that read no values."""

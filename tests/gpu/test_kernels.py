@@ -7,6 +7,7 @@ from trainyard.contract.spec.optimization import Loss
 from worker.core.float_halves import split
 from worker.data.examples import IGNORED_LABEL
 from worker.engine.optimizers.fused_adam import adam_, numbers_of
+from worker.engine.quantisation import dequantise, quantise
 from worker.tasks import linear_loss
 
 pytestmark = pytest.mark.gpu
@@ -63,3 +64,14 @@ def test_bits_of_an_update_equal_those_of_its_reference(halves, moments, gradien
             adam_(values, low, gradient, first, second, factor, numbers, [2**31 - 50_000, -5], False)
         results.append([value.cpu() for value in (values, first, second, low) if value is not None])
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("columns", [64, 129, 5000])
+@pytest.mark.parametrize("dtype", ["nf4", "int8"])
+def test_dequantised_weights_equal_those_on_the_cpu(dtype, columns):
+    weight = torch.randn(9, columns, generator=torch.Generator().manual_seed(1))
+    weight[3] = 0
+    held = quantise(weight, dtype)
+    for result in (torch.float32, torch.bfloat16):
+        expected = dequantise(held, columns, dtype, result)
+        assert torch.equal(dequantise(held.cuda(), columns, dtype, result).cpu(), expected)
