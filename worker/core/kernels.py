@@ -6,8 +6,12 @@ imported when it is first used on CUDA.
 
 import importlib
 import importlib.util
+import os
+import shutil
+import sysconfig
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,13 +43,15 @@ def define_kernel(schema: str, reference: Callable[..., None], *, module: str | 
 
 @cache
 def has_triton() -> bool:
-    """Return whether Triton is installed."""
-    return importlib.util.find_spec("triton") is not None
+    """Return whether Triton can start kernels here. It compiles a part of itself, with Python's headers."""
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    headers = Path(sysconfig.get_path("include"), "Python.h").exists()
+    return importlib.util.find_spec("triton") is not None and bool(compiler) and headers
 
 
 @cache
 def _launcher(module: str) -> Callable[..., None] | None:
-    """Return the function that starts the kernel of a module; None where Triton is not installed."""
+    """Return the function that starts the kernel of a module; None where Triton cannot."""
     if not has_triton():
         return None
     launch: Callable[..., None] = importlib.import_module(module).launch
