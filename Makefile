@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # `make test PARALLEL=` runs the tests in one process.
 PARALLEL ?= -n 3
 
-.PHONY: bench check clean client-lines demo dev docs format-web gpu gpu-wheels lab older-clients programs runtime screenshots serve sync-client wheel wheelhouse
+.PHONY: bench bytes check clean client-lines demo dev docs format-web gpu gpu-wheels lab older-clients programs runtime screenshots serve sync-client wheel wheelhouse
 .PHONY: test test-all test-compose test-compose-smoke test-gpu test-heavy test-quick test-slow test-slurm test-slurm-smoke test-web
 
 # What is installed belongs to the folder of the clone: a copied .venv would start the programs of the other folder.
@@ -108,6 +108,10 @@ test-gpu: dev
 # Needs only the packages of the worker, and no network; see docs/gpu.md. `make gpu ARGS="--phase speed"`.
 gpu: sync-client
 	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m bench.gpu $(ARGS)
+
+# What a step moves through memory, counted without a GPU.
+bytes: dev
+	$(BIN)/python -m bench.bytes
 
 # The wheels that a machine with torch alone lacks, for Python 3.12 on x86_64.
 gpu-wheels: dev

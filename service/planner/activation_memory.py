@@ -242,11 +242,18 @@ def tokens_of_chunk(width: int, least: int) -> int:
     return max(least, width * 6 // 14 // 128 * 128)
 
 
-def head_of(model: Transformer, tokens: int, dtype: ComputeDtype, *, frozen: bool) -> Head:
+def tokens_of_linear_chunk(vocabulary: int) -> int:
+    """Return the tokens of a chunk of a linear head in 16 bits, as `worker/tasks/linear_loss.py` does."""
+    tokens = max(1, min(4096, 8 * MAX_LOGITS // vocabulary))
+    return tokens if tokens < 128 else tokens // 128 * 128
+
+
+def head_of(model: Transformer, tokens: int, dtype: ComputeDtype, *, frozen: bool, linear: bool = True) -> Head:
     """Return the memory of the final norm, the logits and the cross-entropy loss.
 
     Above `MAX_LOGITS` elements, logits are computed in chunks. The loss is computed in fp32: logits, log-probabilities
-    and two gradients of the same size, with 4 bytes per element each.
+    and two gradients of the same size, with 4 bytes per element each. With `linear`, the logits of chunks in 16 bits
+    become their gradient in place.
     """
     h, c, s = tokens * model.width, dtype.bytes, dtype.residual_bytes
     saved_bytes = _saved_by_rms_norm(model, tokens, dtype, frozen=frozen) if model.gated else dtype.norm_bytes * h
@@ -265,6 +272,19 @@ def head_of(model: Transformer, tokens: int, dtype: ComputeDtype, *, frozen: boo
             backward=8 * v,
             after=4 * v + narrow * v + c * h,
             weights=weights,
+        )
+    if linear and c == 2:
+        chunk_tokens = min(tokens, tokens_of_linear_chunk(model.vocabulary))
+        inputs = c * h if dtype.autocast else 0
+        logits = c * chunk_tokens * model.vocabulary + inputs
+        return Head(
+            saved_bytes=saved_bytes + copy,
+            logits=0,
+            forward=logits,
+            backward=logits + c * h,
+            after=c * h,
+            weights=weights,
+            chunks=max(2, -(-tokens // chunk_tokens)),
         )
     if not frozen:
         chunk_tokens = tokens_of_chunk(model.width, chunk_tokens)

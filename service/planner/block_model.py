@@ -191,7 +191,9 @@ def _decoder(
     residual = dtype.residual_bytes * tokens * model.width
     blocks = tuple(replace(block, ops=ops, input_bytes=residual, residual_grad=residual) for block in sizes.blocks)
     gathers = spec.strategy_kind.is_sharded
-    head = head_of(model, tokens, dtype, frozen=adapters is not None)
+    # Preferences need the loss of each row, and some models scale their logits.
+    linear = spec.objective == "sft" and not model.scales_logits
+    head = head_of(model, tokens, dtype, frozen=adapters is not None, linear=linear)
     converted = sizes.parameters.converted_head(head.weights, gathers=gathers)
     head = replace(head, forward=head.forward + converted, backward=head.backward + converted)
     rows = examples_per_rank(spec) * (length + 1) * rows_per_example(spec)

@@ -76,6 +76,7 @@ def _transformer(config: Mapping[str, Any], layers: int) -> Transformer | None:
         feed_forward=feed_forward,
         vocabulary=vocabulary,
         gated=True,
+        scales_logits=config.get("logits_scaling") not in (None, 1, 1.0),
     )
 
 

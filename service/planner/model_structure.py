@@ -46,6 +46,8 @@ class Transformer:
     """Whether it is a builtin model; `llama` computes the rotation of positions in each layer."""
     fused_norms: bool = False
     """Whether RMSNorm is a single kernel, like torch's on GPUs; it saves its input in the input's dtype."""
+    scales_logits: bool = False
+    """Whether the output of the head is multiplied before it is the logits."""
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,8 @@ ATTRIBUTES = {
     "_cdata": f"{_DEFERRED} worker/deferred/recording.py",
     "_dump_fr_trace": "worker/core/flight_recorder.py",
     "_dump_nccl_trace": "worker/core/flight_recorder.py",
+    "_forward_hooks": "worker/tasks/linear_loss.py",
+    "_forward_pre_hooks": "worker/tasks/linear_loss.py",
     "_monitor_workers": "worker/launcher/elastic.py",
     "_pickler": "worker/core/signed_objects.py",
     "_remaining_restarts": "worker/launcher/elastic.py",

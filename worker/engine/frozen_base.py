@@ -15,6 +15,7 @@ from torch.nn import functional
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.errors import RefusedError
 from worker.engine.quantisation import dequantise, quantise, row_bytes
+from worker.tasks.linear_loss import LinearHead
 
 HeldDtype = Literal["bf16", "int8", "nf4"]
 
@@ -44,6 +45,10 @@ class FrozenLinear(nn.Module):
         bias = None if self.bias is None else self.bias.to(dtype)
         result: torch.Tensor = _Product.apply(x.to(dtype), self.weight, bias, self.in_features, self.dtype)  # type: ignore[no-untyped-call]
         return result
+
+    def linear_head(self) -> LinearHead | None:
+        """Return the weights for the loss of a head; see `worker.tasks.linear_loss`."""
+        return LinearHead(self.weight, self.bias) if self.dtype == "bf16" else None
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, {self.dtype}"

@@ -32,7 +32,12 @@ def build_optimizer(spec: TrainingSpec, module: nn.Module, *, sharded: bool = Fa
     counts_steps = options.name in ("adam", "adamw")
     moments = _MOMENTS[options.name] if options.name != "sgd" or options.momentum else ()
     return BucketedOptimizer(
-        optimizer, moments=moments, dtype=options.state_dtype, counts_steps=counts_steps, seed=spec.seed
+        optimizer,
+        moments=moments,
+        dtype=options.state_dtype,
+        counts_steps=counts_steps,
+        seed=spec.seed,
+        compiled=spec.compile,
     )
 
 
@@ -120,6 +125,15 @@ def build_optimizers(
             number = "no optimizer" if key not in held else "two optimizers"
             raise RefusedError(f"target `{spec.target}`: parameter `{name}` is in {number} of optimizers()")
     return optimizers
+
+
+def clip_gradients(optimizer: torch.optim.Optimizer, largest: float, norm: torch.Tensor) -> None:
+    """Limit the 2-norm of an optimizer's gradients, which is `norm`."""
+    if isinstance(optimizer, BucketedOptimizer):
+        # As torch computes it. The update reads the gradients anyway.
+        optimizer.gradient_factor = (largest / (norm + 1e-6)).clamp(max=1.0)
+    else:
+        nn.utils.clip_grads_with_norm_(optimizer_parameters(optimizer), largest, norm)
 
 
 def optimizer_parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:

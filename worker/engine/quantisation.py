@@ -15,6 +15,8 @@ from typing import Literal
 import torch
 from torch.nn import functional
 
+from worker.core.kernels import define_kernel
+
 QuantisedDtype = Literal["int8", "nf4"]
 
 BLOCK = 64
@@ -57,10 +59,19 @@ def quantise(weight: torch.Tensor, dtype: QuantisedDtype) -> torch.Tensor:
 def dequantise(held: torch.Tensor, columns: int, dtype: QuantisedDtype, result: torch.dtype) -> torch.Tensor:
     """Return the weight (rows, columns) in the dtype `result`, rounded from fp32."""
     weight = torch.empty(len(held), columns, dtype=result, device=held.device)
-    decode = _decode_int8 if dtype == "int8" else _decode_nf4
-    for part in _parts(len(held), columns):
-        weight[part] = decode(held[part], columns)
+    if torch.compiler.is_compiling():
+        # The compiler fuses these operations itself.
+        _dequantise(weight, held, None, dtype == "nf4")
+    else:
+        dequantise_(weight, held, _cached_levels(held.device), dtype == "nf4")
     return weight
+
+
+def _dequantise(weight: torch.Tensor, held: torch.Tensor, levels: torch.Tensor | None, four_bits: bool) -> None:
+    rows, columns = weight.shape
+    decode = _decode_nf4 if four_bits else _decode_int8
+    for part in _parts(rows, columns):
+        weight[part] = decode(held[part], columns)
 
 
 def _parts(rows: int, columns: int) -> list[slice]:
@@ -125,3 +136,16 @@ def _level_pairs(device: torch.device) -> torch.Tensor:
 
 
 _cached_level_pairs = lru_cache(maxsize=16)(_level_pairs)
+
+
+@lru_cache(maxsize=16)
+def _cached_levels(device: torch.device) -> torch.Tensor:
+    return torch.tensor(LEVELS, device=device)
+
+
+dequantise_ = define_kernel(
+    "dequantise_(Tensor(a!) weight, Tensor held, Tensor levels, bool four_bits) -> ()",
+    _dequantise,
+    module="worker.engine.dequantise_triton",
+)
+"""Write the weight of bytes, `nf4` with `four_bits`, else `int8`. `levels`: `LEVELS`, in fp32."""

@@ -84,6 +84,8 @@ class StepMarks:
     forwards: list[tuple[Mark, Mark]] = field(default_factory=list)
     """Start and end of each micro-batch's forward."""
     computed: Mark = None
+    staged: Mark = None
+    """The wait for the copy of a checkpoint's state is over."""
     updated: Mark = None
 
     def seconds(self, clock: StepClock) -> PhaseSeconds:
@@ -92,5 +94,9 @@ class StepMarks:
             clock.seconds(self.started, self.loaded),
             sum(clock.seconds(start, end) for start, end in self.forwards),
             clock.seconds(self.loaded, self.computed),
-            clock.seconds(self.computed, self.updated),
+            clock.seconds(self.staged, self.updated),
         )
+
+    def stall(self, clock: StepClock) -> float:
+        """Return the seconds for which the update waited for the copy of a checkpoint's state."""
+        return clock.seconds(self.computed, self.staged)

@@ -15,7 +15,7 @@ from worker.data.sampler import Indices, micro_batch_length, micro_batches
 from worker.engine.callbacks.base import StepResult
 from worker.engine.callbacks.non_finite import NonFiniteGuard
 from worker.engine.micro_batch_size import preserve_buffers
-from worker.engine.optim import LearningRates, optimizer_parameters
+from worker.engine.optim import LearningRates, clip_gradients, optimizer_parameters
 from worker.engine.precision import Precision
 from worker.engine.shared_mean import set_shared_mean
 from worker.engine.step_clock import StepMarks, step_clock
@@ -102,6 +102,7 @@ class TrainStep:
 
         self._progress.mark("update")
         self._before_update()
+        marks.staged = self._clock.mark()
         for optimizer in self._optimizers:
             self._precision.unscale(optimizer)
         norm = self._clip_gradients() if log_due or self._clip_norm or self._guard.needs_norm else None
@@ -110,10 +111,8 @@ class TrainStep:
                 self._precision.step(optimizer)
             self._precision.update()
         marks.updated = self._clock.mark()
-        tokens = count_tokens(self._task, indices)
-        return StepResult(
-            step, len(indices), tokens, loss=loss, losses=losses, measured=measured, grad_norm=norm, marks=marks
-        )
+        counts = len(indices), count_tokens(self._task, indices)
+        return StepResult(step, *counts, loss=loss, losses=losses, measured=measured, grad_norm=norm, marks=marks)
 
     def _load(self, share: Indices, indices: Indices) -> Tensors:
         return self._loader.load(self._substitute(share, indices))
@@ -149,11 +148,11 @@ class TrainStep:
     def _clip_gradients(self) -> torch.Tensor:
         """Return the 2-norm of all gradients, fp32, shape (). Clip each optimizer's gradients by their own norm."""
         norms = []
-        for parameters in self._parameters:
+        for optimizer, parameters in zip(self._optimizers, self._parameters, strict=True):
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
             norms.append(self._model.norm(gradients))
             if self._clip_norm:
-                nn.utils.clip_grads_with_norm_(parameters, self._clip_norm, norms[-1])
+                clip_gradients(optimizer, self._clip_norm, norms[-1])
         return norms[0] if len(norms) == 1 else torch.stack(norms).norm()
 
     def _zero_grad(self) -> None:

@@ -2,11 +2,11 @@
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from trainyard.contract.spec.decoders import GptModel
 from worker.tasks.cross_entropy import PLAIN, Terms
-from worker.tasks.language_loss import at_positions, head_loss
+from worker.tasks.language_loss import Head, at_positions, head_loss
+from worker.tasks.linear_loss import LinearHead
 from worker.tasks.packing import Boundaries, KernelFit, attend, separate
 
 
@@ -101,8 +101,8 @@ class Gpt(nn.Module):
             x = block(x, within)
         x = self.norm(x)
         if labels is not None:
-            head, weights = self.head or self._logits, self.get_output_embeddings().parameters()
-            return head_loss(x, labels, head, self.embedding.num_embeddings, weights, terms)
+            weights = self.get_output_embeddings().parameters()
+            return head_loss(x, labels, self._linear_head(), self.embedding.num_embeddings, weights, terms)
         return self._logits(x if last is None else at_positions(x, last))
 
     def take_boundaries(self) -> None:
@@ -118,11 +118,10 @@ class Gpt(nn.Module):
         return self.embedding if self.head is None else self.head
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
-        if self.head is None:
-            # A frozen weight may be held in another dtype.
-            return functional.linear(x, self.embedding.weight.to(x.dtype))
-        logits: torch.Tensor = self.head(x)
-        return logits
+        return self._linear_head()(x)
+
+    def _linear_head(self) -> Head:
+        return LinearHead(self.embedding.weight).logits if self.head is None else self.head
 
 
 def _initialise(module: nn.Module) -> None:

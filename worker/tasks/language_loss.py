@@ -7,12 +7,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from worker.tasks import linear_loss
 from worker.tasks.cross_entropy import PLAIN, PerRow, Terms, cross_entropy_of, summed_terms
 from worker.tasks.row_loss import chunked_row_losses
 
 MAX_LOGITS = 2**26
 """Logits of a chunk: 256 MiB in fp32, which is 512 tokens of a vocabulary of 131072. A chunk of a trained head may have
 more; see `tokens_of_chunk`."""
+LINEAR_LOGITS = 8
+"""A chunk has this many times as many logits where the head is one matrix product in 16 bits: 2 bytes for each instead
+of 14."""
 
 Head = Callable[[torch.Tensor], torch.Tensor]
 LossOf = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -75,6 +79,12 @@ def summed_loss(
     trained = [weight for weight in weights if weight.requires_grad and torch.is_grad_enabled()]
     if isinstance(terms, PerRow):
         return chunked_row_losses(hidden, labels, head, trained, least)
+    product = linear_loss.linear_head(head)
+    dtype = product and linear_loss.compute_dtype(hidden, product)
+    if product and dtype:
+        chunk = linear_loss.tokens_of_chunk(vocabulary, LINEAR_LOGITS * max_logits)
+        flat = hidden.flatten(0, 1), labels.flatten()
+        return linear_loss.linear_loss(*flat, product, dtype, terms, chunk=chunk)
     chunk = tokens_of_chunk(hidden.shape[-1], least) if trained else least
     hidden, labels = hidden.flatten(0, 1), labels.flatten()
     hidden = hidden if torch.is_grad_enabled() else hidden.detach()

@@ -12,8 +12,15 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[3]
 OWN = {"bench", "jobs_templates", "migrations", "service", "tests", "trainyard", "worker"}
-INSTALLED_WITH = {"anyio": "starlette", "click": "typer", "packaging": "transformers", "tokenizers": "transformers"}
-"""Packages that a declared one always installs."""
+INSTALLED_WITH = {
+    "anyio": "starlette",
+    "click": "typer",
+    "packaging": "transformers",
+    "tokenizers": "transformers",
+    # With CUDA; imported only if it is there.
+    "triton": "torch",
+}
+"""Packages that a declared one installs."""
 EXTRAS = {"service": ("service",), "worker": ("worker", "hf", "data", "fp8", "examples", "tensorboard")}
 
 

@@ -83,6 +83,9 @@ class PerformanceMonitor(Callback):
         self._ended: deque[tuple[_Totals, PhaseSeconds]] = deque()
         """The intervals that are not reported yet."""
         self._marks: deque[StepMarks] = deque(maxlen=_MAX_PHASE_STEPS)
+        self._waits: list[StepMarks] = []
+        """The first step after each checkpoint: its update may have waited for the copy of the state."""
+        self._saved = False
         self._host_peak = 0
         self._running_since: float | None = None
         self._paused_at = 0.0
@@ -98,6 +101,9 @@ class PerformanceMonitor(Callback):
         if self._flops:
             self._totals.flops += self._flops.of(result.examples, result.tokens)
         self._marks.append(result.marks)
+        if self._saved:
+            self._waits.append(result.marks)
+            self._saved = False
 
     def on_evaluation_start(self, step: int) -> None:
         self._pause()
@@ -110,6 +116,7 @@ class PerformanceMonitor(Callback):
 
     def on_checkpoint_end(self, step: int) -> None:
         self._totals.stall += time.perf_counter() - self._paused_at
+        self._saved = True
 
     def _pause(self) -> None:
         """Add the time of the loop, kernels included, until now."""
@@ -128,6 +135,10 @@ class PerformanceMonitor(Callback):
     def measure(self) -> list[float]:
         """End the interval, and return this rank's values for `metrics`."""
         self._pause()
+        waited = sum(marks.stall(self._clock) for marks in self._waits)
+        self._waits.clear()
+        self._totals.stall += waited
+        self._totals.step_seconds -= waited
         phases = self._mean_phases()
         self._ended.append((self._totals, phases))
         self._totals = _Totals()

@@ -1,4 +1,7 @@
-"""Runs an optimizer in fp32 on a part of the parameters at a time. They and the moments may be stored in fewer bits."""
+"""Runs an optimizer in fp32 on a part of the parameters at a time. They and the moments may be stored in fewer bits.
+
+Updates by Adam and AdamW need no such copies where a kernel makes them: see `fused_adam`.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,15 +11,19 @@ import torch
 from torch import nn
 
 from worker.core.float_halves import join, split
+from worker.core.kernels import has_triton
 from worker.engine.half_parameters import low_half
 from worker.engine.optimizers.encodings import (
     POSITIVE_MOMENTS,
     EncodedRows,
     StateDtype,
+    mixed,
     random_bits,
     scales_shape,
+    signed,
     stored_dtype,
 )
+from worker.engine.optimizers.fused_adam import adam_, numbers_of
 from worker.engine.optimizers.shards import as_matrix, first_row, zeros_by_row
 
 BUCKET = 2**24
@@ -48,7 +55,14 @@ class BucketedOptimizer(torch.optim.Optimizer):
     """
 
     def __init__(
-        self, inner: torch.optim.Optimizer, *, moments: Sequence[str], dtype: StateDtype, counts_steps: bool, seed: int
+        self,
+        inner: torch.optim.Optimizer,
+        *,
+        moments: Sequence[str],
+        dtype: StateDtype,
+        counts_steps: bool,
+        seed: int,
+        compiled: bool = False,
     ) -> None:
         """Take over the parameter groups of `inner`, which has no state yet.
 
@@ -56,10 +70,14 @@ class BucketedOptimizer(torch.optim.Optimizer):
             moments: Names of the state of `inner` that has the shape of a parameter.
             counts_steps: Whether `inner` also stores the number of updates.
             seed: The seed of the random rounding.
+            compiled: Compile updates by Adam and AdamW where there is no kernel for them.
         """
         super().__init__(inner.param_groups, {})
         self.current_step = 0
         """The step of the run, which random rounding depends on. To be set before each update."""
+        self.gradient_factor: torch.Tensor | None = None
+        """Gradients count multiplied by this in the next update: fp32, shape ()."""
+        self._compiled = compiled
         self._inner = inner
         self._moments = tuple(moments)
         self._seed = seed
@@ -98,12 +116,45 @@ class BucketedOptimizer(torch.optim.Optimizer):
             for parameter in trained:
                 if "step" in self.state[parameter]:
                     self.state[parameter]["step"] += 1
-            for bucket in _buckets([(self._numbers[id(parameter)], parameter) for parameter in trained]):
+            copied = []
+            for parameter in trained:
+                if self._has_kernel(parameter):
+                    self._update_at_once(parameter, group)
+                else:
+                    copied.append((self._numbers[id(parameter)], parameter))
+            for bucket in _buckets(copied):
                 self._update([self._load(rows) for rows in bucket], group)
+        self.gradient_factor = None
+
+    def _has_kernel(self, parameter: torch.Tensor) -> bool:
+        if not isinstance(self._inner, torch.optim.Adam | torch.optim.AdamW):
+            return False
+        compiles = has_triton() if parameter.is_cuda else self._compiled
+        return compiles and self.state[parameter]["exp_avg"].dtype != torch.uint8
+
+    def _update_at_once(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
+        """Update this rank's part of a parameter by a kernel."""
+        state, low, gradient = self.state[parameter], low_half(parameter), parameter.grad
+        assert gradient is not None
+        matrix = as_matrix(parameter)
+        numbers = numbers_of(group, int(state["step"]), decoupled=isinstance(self._inner, torch.optim.AdamW))
+        first, second = mixed((self._seed, self.current_step, self._numbers[id(parameter)]))
+        adam_(
+            matrix.view(-1),
+            None if low is None else as_matrix(low).view(-1),
+            as_matrix(gradient).reshape(-1),
+            as_matrix(state["exp_avg"]).view(-1),
+            as_matrix(state["exp_avg_sq"]).view(-1),
+            self.gradient_factor,
+            list(numbers),
+            [signed(first + first_row(parameter) * matrix.shape[1]), signed(second)],
+            self._compiled,
+        )
 
     def _load(self, rows: _Rows) -> "_Copy":
         state = self.state[rows.parameter]
-        return _Copy(rows, state, {name: _encoded_rows(state, name, rows) for name in self._moments})
+        moments = {name: _encoded_rows(state, name, rows) for name in self._moments}
+        return _Copy(rows, state, moments, self.gradient_factor)
 
     def _update(self, copies: "Sequence[_Copy]", group: dict[str, Any]) -> None:
         inner = self._inner
@@ -125,6 +176,8 @@ class _Copy:
     rows: _Rows
     stored: Mapping[str, torch.Tensor]
     moments: Mapping[str, EncodedRows]
+    factor: torch.Tensor | None
+    """Multiplies the gradient."""
     weights: torch.Tensor = field(init=False)
     """Shape (rows, values of a row). With a gradient."""
 
@@ -133,7 +186,8 @@ class _Copy:
         weights = _cut(parameter, self.rows)
         self.weights = weights if low is None else join(weights, _cut(low, self.rows))
         assert parameter.grad is not None
-        self.weights.grad = _cut(parameter.grad, self.rows).float()
+        gradient = _cut(parameter.grad, self.rows).float()
+        self.weights.grad = gradient if self.factor is None else gradient * self.factor
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return the state with which the inner optimizer makes its update."""

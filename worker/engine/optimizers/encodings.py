@@ -136,10 +136,10 @@ def random_bits(count: int, position: int, key: tuple[int, ...], device: torch.d
         position: The first position.
         key: Integers; other keys give independent bits.
     """
-    first, second = _mixed(key)
-    bits = torch.arange(count, dtype=torch.int32, device=device).add_(_signed(position + first))
-    bits.bitwise_xor_(_shifted(bits, 16)).mul_(0x7FEB352D).bitwise_xor_(_signed(second))
-    bits.bitwise_xor_(_shifted(bits, 15)).mul_(_signed(0x846CA68B))
+    first, second = mixed(key)
+    bits = torch.arange(count, dtype=torch.int32, device=device).add_(signed(position + first))
+    bits.bitwise_xor_(_shifted(bits, 16)).mul_(0x7FEB352D).bitwise_xor_(signed(second))
+    bits.bitwise_xor_(_shifted(bits, 15)).mul_(signed(0x846CA68B))
     return bits.bitwise_xor_(_shifted(bits, 16))
 
 
@@ -148,12 +148,12 @@ def _shifted(bits: torch.Tensor, by: int) -> torch.Tensor:
     return (bits >> by).bitwise_and_(2 ** (32 - by) - 1)
 
 
-def _signed(number: int) -> int:
+def signed(number: int) -> int:
     """Return the integer of 32 bits with the same lower bits."""
     return (number + 2**31) % 2**32 - 2**31
 
 
-def _mixed(key: tuple[int, ...]) -> tuple[int, int]:
+def mixed(key: tuple[int, ...]) -> tuple[int, int]:
     """Return 64 bits that depend on each integer of a key, as two integers (SplitMix64)."""
     state = 0
     for number in key:

@@ -15,13 +15,14 @@ from service.planner.activation_memory import (
     pinned_bytes,
     saved,
     tokens_of_chunk,
+    tokens_of_linear_chunk,
 )
 from service.planner.block_model import MAX_ROW_TOKENS, ROW_MULTIPLE, masked_tokens, tokens_per_example
 from service.planner.fit import FitEstimator
 from tests.support.host_memory import LiveTensorBytes
 from tests.unit.service.planner.test_model_structure import GPT, spec_of
 from trainyard.contract.spec.decoders import GptModel, LlamaModel
-from worker.tasks import causal_lm, language_loss, select
+from worker.tasks import causal_lm, language_loss, linear_loss, select
 from worker.tasks.gpt import Block
 from worker.tasks.llama import Layer
 from worker.tasks.packing import packed_mask
@@ -45,6 +46,11 @@ def test_constants_equal_those_of_the_worker():
     widths = (64, 300, 1024, 4096)
     assert [tokens_of_chunk(width, 500) for width in widths] == [
         language_loss.tokens_of_chunk(width, 500) for width in widths
+    ]
+    most = language_loss.LINEAR_LOGITS * language_loss.MAX_LOGITS
+    vocabularies = (100, 128_256, 262_144, 2**29, 2**30)
+    assert [tokens_of_linear_chunk(vocabulary) for vocabulary in vocabularies] == [
+        linear_loss.tokens_of_chunk(vocabulary, most) for vocabulary in vocabularies
     ]
 
 
@@ -108,9 +114,14 @@ def test_offloaded_state_is_host_memory():
 
 def test_large_logits_are_computed_in_chunks():
     model = builtin_models.structure_of(GptModel(**{**BIG, "vocab": 128_000})).transformer
-    few, many = (head_of(model, tokens, ComputeDtype(2, autocast=True), frozen=False) for tokens in (500, 50_000))
-    assert (few.chunks, many.chunks) == (1, 96)
-    assert many.backward - 2 * 50_000 * model.width < 15 * MAX_LOGITS
+    dtype, size = ComputeDtype(2, autocast=True), 2 * 50_000 * model.width
+    few, many, scaled = (
+        head_of(model, tokens, dtype, frozen=False, linear=linear)
+        for tokens, linear in ((500, True), (50_000, True), (50_000, False))
+    )
+    assert (few.chunks, many.chunks, scaled.chunks) == (1, 13, 96)
+    assert many.backward - 2 * size <= 2 * 8 * MAX_LOGITS
+    assert scaled.backward - size < 15 * MAX_LOGITS
 
 
 @pytest.mark.parametrize(

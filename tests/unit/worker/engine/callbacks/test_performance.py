@@ -75,8 +75,9 @@ def monitor(device):
     return PerformanceMonitor(torch.device("cpu"), ModelFlops(per_example=1e9), peak=1e12, clock=device)
 
 
-def make_steps(monitor, device, count):
-    """Make steps whose forward takes 0.03, backward 0.06 and update 0.01 seconds on the device."""
+def make_steps(monitor, device, count, wait=0.0):
+    """Make steps whose forward takes 0.03, backward 0.06 and update 0.01 seconds on the device. The host waits for the
+    copy of a checkpoint's state until `wait` seconds after it launched the first backward."""
     for step in range(1, count + 1):
         monitor.on_step_start(step)
         marks = StepMarks(device.mark())
@@ -85,6 +86,8 @@ def make_steps(monitor, device, count):
         marks.forwards.append((marks.loaded, device.mark()))
         device.launch(0.06)
         marks.computed = device.mark()
+        device.now += wait if step == 1 else 0.0
+        marks.staged = device.mark()
         device.launch(0.01)
         marks.updated = device.mark()
         monitor.on_step_end(SimpleNamespace(examples=10, tokens=BatchTokens(70, 490.0), marks=marks))
@@ -119,6 +122,29 @@ def test_evaluations_and_checkpoints_count_for_the_eta_alone(monitor, device):
     assert monitor.step_time.seconds_per_step == pytest.approx(7.0 / 20, rel=0.01)
     make_steps(monitor, device, 10)
     assert collected(monitor)["perf/evaluation_seconds"] == 0.0
+
+
+def test_waits_of_the_update_for_a_checkpoint_are_stalls(monitor, device):
+    make_steps(monitor, device, 10)
+    monitor.on_checkpoint_start(10)
+    device.now += 1.0
+    monitor.on_checkpoint_end(10)
+    # More steps than those whose phases are averaged.
+    make_steps(monitor, device, 200, wait=5.0)
+    result = collected(monitor)
+    # The device computes 0.09 seconds of the wait.
+    assert result["perf/checkpoint_stall_seconds"] == pytest.approx(1.0 + 5.0 - 0.09, abs=0.01)
+    assert result["perf/step_seconds"] == pytest.approx(0.1, rel=0.01)
+    assert result["perf/optimizer_seconds"] == pytest.approx(0.01, rel=0.02)
+    make_steps(monitor, device, 10)
+    assert collected(monitor)["perf/checkpoint_stall_seconds"] == 0.0
+
+
+def test_a_short_copy_of_a_checkpoint_stalls_nothing(monitor, device):
+    monitor.on_checkpoint_start(0)
+    monitor.on_checkpoint_end(0)
+    make_steps(monitor, device, 10, wait=0.05)
+    assert collected(monitor)["perf/checkpoint_stall_seconds"] == pytest.approx(0.0, abs=1e-9)
 
 
 def test_phases_are_those_of_the_newest_steps(monitor, device):
