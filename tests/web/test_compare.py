@@ -106,7 +106,7 @@ def test_run_is_added_by_search_and_removed(visit: Visit, client: Client, sweep:
 def test_sweep_has_parallel_coordinates_that_filter(visit: Visit, sweep: SweepDetail) -> None:
     page = visit.go(f"/jobs/{ids(sweep)[0]}")
     expect(page).to_have_title(re.compile(r"of-a-sweep #0 \(optimizer.lr=0.001\)"))
-    expect(page.locator(".title")).to_contain_text("of-a-sweep #0 optimizer.lr=0.001")
+    expect(page.locator(".bar-row")).to_contain_text("of-a-sweep #0 optimizer.lr=0.001")
     expect(page.locator("#summary")).to_have_text(re.compile(r"steps\. Best eval/loss: [\d.]+ at step 60\.$"))
     page.get_by_role("link", name="its sweep").click()
     expect(page.get_by_role("heading", name="two rates")).to_be_visible()
