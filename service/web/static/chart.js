@@ -23,6 +23,7 @@ const VALUE_AXIS_WIDTH = 56;
 const VALUE_SPACE = 30; // pixels between two labels of values, at least
 const SIDE = 32; // pixels at the right, for half of the last label of the positions
 const MAX_ROWS = 12; // of the table beside the pointer
+const NEAR = 24; // pixels between the pointer and a curve that it is at
 const DASHES = { checkpoint: [2, 3], resumed: [], interrupted: [6, 4] };
 const MARK_COLOURS = { checkpoint: "soft", resumed: "c2", interrupted: "bad" };
 
@@ -46,7 +47,7 @@ export class Chart {
    * null when it leaves.
    *
    * @param {HTMLElement} frame
-   * @param {{ onZoom: (range: Extent | null) => void, onHover: (position: number | null) => void }} options
+   * @param {{ onZoom: (range: Extent | null) => void, onHover: (position: number | null, run?: string | null) => void }} options
    */
   constructor(frame, { onZoom, onHover }) {
     this.frame = frame;
@@ -311,7 +312,27 @@ export class Chart {
     this.hovered = position;
     if (position === null) this.table.hidden = true;
     else this.showValues(position);
-    this.onHover(position);
+    this.onHover(position, position === null ? null : this.nearestRun(position));
+  }
+
+  /**
+   * The run whose curve is nearest to the pointer; null if none is near.
+   *
+   * @param {number} position
+   */
+  nearestRun(position) {
+    const down = this.transform("y");
+    const ratio = devicePixelRatio || 1;
+    const top = (this.plot.cursor.top ?? 0) * ratio + this.plot.bbox.top;
+    let least = NEAR * ratio;
+    /** @type {string | null} */
+    let run = null;
+    for (const curve of this.curves) {
+      if (curve.hidden || curve.run === undefined || !curve.x.length) continue;
+      const distance = Math.abs(down(curve.y[nearestPoint(curve.x, position)]) - top);
+      if (distance < least) [least, run] = [distance, curve.run];
+    }
+    return run;
   }
 
   /** @param {KeyboardEvent} event */
