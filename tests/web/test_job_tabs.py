@@ -102,6 +102,10 @@ def test_the_log_is_one_click_away_on_each_tab(
     expect(page.locator("#log")).to_be_hidden()
     expect(page.get_by_role("button", name="Log beside")).to_be_focused()
     expect(page).not_to_have_url(re.compile("drawer="))
+    page.keyboard.press("l")
+    expect(page.locator("#log")).to_be_focused()
+    page.keyboard.press("l")
+    expect(page.locator("#log")).to_be_hidden()
 
 
 def test_the_log_next_to_the_charts_leaves_them_in_sight(visit: Visit, pages: tuple[Visit, dict[str, str]]) -> None:

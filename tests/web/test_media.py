@@ -76,6 +76,22 @@ def test_media_are_shown_by_key_and_step(page_of_job: tuple[Visit, str]) -> None
         assert width["x"] + width["width"] <= 360
 
 
+def test_the_image_of_a_step_is_three_clicks_from_the_table(page_of_job: tuple[Visit, str]) -> None:
+    """U4: it was six disclosures deep, without a caption."""
+    tab, _ = page_of_job
+    with tab.lent():
+        page = tab.go("/jobs")
+        page.get_by_role("link", name="with-media").click()
+        page.get_by_role("tab", name="Media").click()
+        page.get_by_label("at step").click()
+        page.keyboard.type("150")
+        page.keyboard.press("Enter")
+        panel = page.get_by_role("region", name="größe <b>")
+        expect(panel.locator("output")).to_have_text("step 150")
+        expect(panel.locator("img").first).to_be_in_viewport()
+        expect(panel.locator("figcaption").first).to_have_text(f"{HOSTILE} 150 0")
+
+
 def test_an_address_names_the_step_that_is_shown(page_of_job: tuple[Visit, str]) -> None:
     tab, address = page_of_job
     with tab.lent():

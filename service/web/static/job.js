@@ -8,11 +8,8 @@ import "./copy_buttons.js";
 import { CurveStore } from "./curves.js";
 import { connectAbout } from "./job_about.js";
 import { connectActions, showActions } from "./job_actions.js";
-import { JobArtifacts } from "./job_artifacts.js";
-import { showCode } from "./job_code.js";
 import { JobData } from "./job_data.js";
 import { JobHistory, showAttempts, showCheckpoints } from "./job_history.js";
-import { showLineage } from "./job_lineage.js";
 import { JobMedia } from "./job_media.js";
 import { JobSamples } from "./job_samples.js";
 import { TERMINAL } from "./job_status.js";
@@ -37,7 +34,8 @@ const history = new JobHistory(job.id, showMarks);
 const samples = new JobSamples(job.id);
 const accounts = new JobData(job.id);
 const media = new JobMedia(job.id);
-const artifacts = new JobArtifacts(job.id, () => TERMINAL.has(job.status));
+/** @type {import("./job_artifacts.js").JobArtifacts | undefined} */
+let artifacts;
 const logs = new LogView(job, () => listen());
 /** @type {{ close: () => void, last: () => string | null } | undefined} */
 let stream;
@@ -240,14 +238,23 @@ const firstReads = afterPaint().then(() =>
   Promise.allSettled([media.load(), job.spec.evaluation?.samples ? samples.load() : null]),
 );
 
-/** @type {Record<string, () => unknown>} what a tab needs that is read when it is shown. */
+/** @type {Record<string, () => Promise<unknown>>} what a tab needs, scripts included, that is read when it is shown. */
 const CONTENTS = {
-  media: () => firstReads.then(() => artifacts.open()),
-  spec: () => {
+  async media() {
+    const { JobArtifacts } = await import("./job_artifacts.js");
+    await firstReads;
+    artifacts ??= new JobArtifacts(job.id, () => TERMINAL.has(job.status));
+    artifacts.open();
+  },
+  async spec() {
     showScript();
+    const { showCode } = await import("./job_code.js");
     showCode(job);
   },
-  history: () => showLineage(job),
+  async history() {
+    const { showLineage } = await import("./job_lineage.js");
+    await showLineage(job);
+  },
 };
 
 setInterval(() => {
@@ -279,7 +286,7 @@ tabs.onShow((name) => {
   charts.setHeadline(name === "overview");
   media.layOut();
   logs.shown();
-  CONTENTS[name]?.();
+  CONTENTS[name]?.().catch(toastError);
 });
 charts.showPreview(data.preview);
 afterPaint().then(() => {
