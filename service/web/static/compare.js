@@ -421,6 +421,7 @@ function highlight(id) {
   curves.highlighted = id;
   rows.get(id ?? "")?.classList.add("highlighted");
   parallel?.highlight(id);
+  ranking?.mark(id);
   grid.redraw();
 }
 
