@@ -98,6 +98,32 @@ def test_pointer_links_curves_rows_and_values(visit: Visit, client: Client, swee
     expect(page).to_have_url(re.compile(f"[?&]at={series[0].steps[1]}"))
 
 
+def test_groups_have_their_mean_and_deviation(script_tab: Page) -> None:
+    mean = script_tab.evaluate(
+        "async ([url, curves]) => (await import(url)).meanCurve(curves)",
+        [Assets().url("run_groups.js"), [{"x": [0, 2, 4], "y": [1, 3, 5]}, {"x": [1, 2], "y": [4, 5]}]],
+    )
+    assert mean["x"] == [0, 1, 2, 4]
+    assert mean["y"] == [1, 3, 4, 5]
+    assert mean["band"][0] == pytest.approx([1, 3 - 2**0.5, 4 - 2**0.5, 5])
+    assert mean["band"][1] == pytest.approx([1, 3 + 2**0.5, 4 + 2**0.5, 5])
+
+
+def test_runs_are_grouped_by_a_field_of_the_address(visit: Visit, sweep: SweepDetail) -> None:
+    first, second = ids(sweep)
+    page = visit.go(f"/compare?job={first}&job={second}&key=train/loss")
+    drawn_curves(page, 2)
+    page.get_by_label("group by").select_option("optimizer.lr")
+    for _ in range(2):
+        page.wait_for_function(f"() => {CHART}?.curves.length === 2 && {CHART}.curves.every((one) => one.band)")
+        names = page.evaluate(f"{CHART}.curves.map((one) => one.name)")
+        assert names == ["optimizer.lr 0.001 (1 run)", "optimizer.lr 0.1 (1 run)"]
+        expect(page).to_have_url(re.compile("[?&]group=optimizer.lr"))
+        page.reload()
+    page.get_by_label("group by").select_option("")
+    page.wait_for_function(f"() => {CHART}.curves.every((one) => !one.band)")
+
+
 def test_runs_are_hidden_and_the_address_has_them(visit: Visit, sweep: SweepDetail) -> None:
     first, second = ids(sweep)
     page = visit.go(f"/compare?job={first}&job={second}&key=train/loss")

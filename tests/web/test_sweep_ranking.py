@@ -68,6 +68,8 @@ def test_the_reader_chooses_metric_and_direction(
 
 def test_a_member_is_marked_in_all_views(visit: Visit, page_of_sweep: tuple[Visit, str, list[str]]) -> None:
     page, jobs = visit.page, page_of_sweep[2]
+    page.wait_for_function("() => document.querySelector('#chart-selected .frame').chart.plot")
+    page.wait_for_load_state("networkidle")
     expect(page.locator("#scatter circle")).to_have_count(len(jobs))
     expect(page.locator("#runs tbody tr")).to_have_count(len(jobs))
     marked = [page.locator(f"{one}.highlighted") for one in ("#ranking tr", "#scatter circle", "#runs tr")]

@@ -84,7 +84,7 @@ export class Chart {
     this.view = view;
     this.xRange = view.range ?? positionRange(curves, view.logX) ?? positionRange(curves) ?? [0, 1];
     this.isLogX = Boolean(view.logX) && this.xRange[0] > 0;
-    this.yRange = valueRange(curves, view);
+    this.yRange = valueRange(curves.flatMap(withBand), view);
     const form = `${view.axis} ${this.isLogX}`;
     if (this.form !== form) this.create(form);
     this.plot.batch(() => {
@@ -232,6 +232,12 @@ export class Chart {
     ctx.globalAlpha = curve.opacity ?? 1;
     ctx.strokeStyle = ctx.fillStyle = curve.colour;
     ctx.lineWidth = (curve.width ?? 1.6) * ratio;
+    if (curve.band)
+      paintBand(
+        ctx,
+        x.slice(first, end).map(across),
+        curve.band.map((edge) => edge.slice(first, end).map(down)),
+      );
     ctx.beginPath();
     let isDown = false;
     for (let i = first; i < end; i += 1) {
@@ -404,6 +410,31 @@ export class Chart {
     this.table.style.left = isRight ? "" : `${left + 12}px`;
     this.table.style.right = isRight ? `${this.frame.clientWidth - left + 12}px` : "";
   }
+}
+
+/**
+ * A curve, and the edges of its band.
+ *
+ * @param {Curve} curve
+ */
+const withBand = (curve) => [curve, ...(curve.band ?? []).map((y) => ({ x: curve.x, y }))];
+
+/**
+ * Fill the band between two edges; on a logarithmic axis, a lower edge that is not positive ends at the upper one.
+ *
+ * @param {CanvasRenderingContext2D} ctx
+ * @param {number[]} lefts
+ * @param {number[][]} edges
+ */
+function paintBand(ctx, lefts, [low, high]) {
+  const at = [...lefts.keys()].filter((n) => Number.isFinite(high[n]));
+  const { globalAlpha } = ctx;
+  ctx.globalAlpha = 0.16;
+  ctx.beginPath();
+  for (const n of at) ctx.lineTo(lefts[n], high[n]);
+  for (const n of at.toReversed()) ctx.lineTo(lefts[n], Number.isFinite(low[n]) ? low[n] : high[n]);
+  ctx.fill();
+  ctx.globalAlpha = globalAlpha;
 }
 
 /**

@@ -523,7 +523,7 @@ export class ChartGrid {
  */
 function lines(curve, weight, log, count) {
   if (!weight || curve.dots) return [curve];
-  const smooth = { ...curve, y: smoothed(curve.y, weight, { log }) };
+  const smooth = { ...curve, y: smoothed(curve.y, weight, { log }), band: undefined };
   return count > MAX_LEGEND ? [smooth] : [{ ...curve, opacity: 0.25, hidden: true }, smooth];
 }
 

@@ -22,6 +22,7 @@ import { SweepRanking } from "./sweep_ranking.js";
 const REFRESH_INTERVAL = 5000; // milliseconds between two reads of runs that are not finished
 
 const HIDDEN = "hide"; // in the address: ids of runs
+const GROUP = "group"; // in the address: the field by which runs are grouped
 const AT = "at"; // in the address: the position of the values beside the names
 const DIGEST = /^sha256:[0-9a-f]{64}$/;
 /** @type {string[]} */
@@ -279,6 +280,23 @@ function setHidden(id, isHidden) {
   grid.redraw();
 }
 
+/**
+ * Draw the mean of the runs of each value of a field; "" draws each run.
+ *
+ * @param {string} field
+ */
+function groupBy(field) {
+  const n = fieldNames.indexOf(field);
+  const values = new Map(runs.map((run) => [run.id, `${field} ${specValue(run.values[n])}`]));
+  curves.group = n < 0 ? null : ({ id }) => values.get(id) ?? "";
+  const address = new URLSearchParams(location.search);
+  if (n < 0) address.delete(GROUP);
+  else address.set(GROUP, field);
+  history.replaceState(null, "", `${location.pathname}?${address}`);
+  runs.forEach(showValues);
+  grid.redraw();
+}
+
 /** The position of the values beside the names: of the pointer, or the one that was typed; null: the last values. */
 function position() {
   const text = byId("at", HTMLInputElement).value.replaceAll(/\s/g, "");
@@ -357,7 +375,13 @@ function lastAndEnds(run) {
 function showValues(run, n) {
   const row = rows.get(run.id);
   if (!row) return;
-  within(row, ".swatch").style.background = swatchColour(n, runs.length);
+  const groups = curves.groups();
+  within(row, ".swatch").style.background = groups.length
+    ? swatchColour(
+        groups.findIndex(([, members]) => members.includes(run)),
+        groups.length,
+      )
+    : swatchColour(n, runs.length);
   for (const [name, value] of Object.entries(lastAndEnds(run))) setText(within(row, `.${name}`), number(value));
   setText(within(row, ".at"), number(curves.valueAt(run, view.key, position())));
 }
@@ -514,6 +538,15 @@ function start() {
   if (!curves.axes().includes(view.axis)) changeView({ axis: AXES[0] });
   showAxes = connectChartTools(view, changeView, () => curves.axes());
   connectCombination(view, changeView, () => curves.keys);
+  const group = byId("group", HTMLSelectElement);
+  group.append(...fieldNames.map((text) => make("option", { value: text, text })));
+  group.disabled = fieldNames.length === 0;
+  group.addEventListener("change", () => groupBy(group.value));
+  const wanted = parameters.get(GROUP) ?? "";
+  if (fieldNames.includes(wanted)) {
+    group.value = wanted;
+    groupBy(wanted);
+  }
   const at = byId("at", HTMLInputElement);
   at.value = parameters.get(AT) ?? "";
   at.addEventListener("input", () => {

@@ -6,6 +6,7 @@ import { colour, curveColour } from "./colours.js";
 import { asNumber, number } from "./format.js";
 import { LOADING } from "./chart_grid.js";
 import { RESTING } from "./job_status.js";
+import { meanCurve } from "./run_groups.js";
 
 const RUNS_PER_REQUEST = 20; // the limit of the API
 export const SELECTED = "Selected metric";
@@ -36,6 +37,8 @@ export class RunCurves {
     this.highlighted = null;
     /** @type {Set<string>} the ids of runs that the reader hides. */
     this.hidden = new Set();
+    /** @type {((run: { id: string }) => string) | null} the group of a run, of which the mean is drawn. */
+    this.group = null;
     /** @type {Set<string> | null} the ids of the runs that pass the filters of the page; null: all. */
     this.passing = null;
     this.loadedAxis = AXES[0];
@@ -155,9 +158,40 @@ export class RunCurves {
   curvesOf(chart) {
     for (const key of chart.keys) this.load(key);
     if (chart.keys.some((key) => !this.curves.has(this.name(key)))) return null;
+    if (this.group) return chart.keys.flatMap((key) => this.groupCurves(chart, key));
     return chart.keys.flatMap((key) =>
       this.runs.flatMap((run, n) => (this.isShown(run) ? (this.curve(chart, key, run, n) ?? []) : [])),
     );
+  }
+
+  /** The groups of all runs, in the order of their first runs. */
+  groups() {
+    return this.group ? [...Map.groupBy(this.runs, this.group)] : [];
+  }
+
+  /**
+   * The mean of the shown runs of each group.
+   *
+   * @param {ChartDefinition} chart
+   * @param {string} key
+   * @returns {Curve[]}
+   */
+  groupCurves(chart, key) {
+    const groups = this.groups();
+    return groups.flatMap(([label, runs], n) => {
+      const curves = runs.filter((run) => this.isShown(run)).flatMap((run) => this.curveOf(run, key) ?? []);
+      if (!curves.length) return [];
+      const isFaded = this.highlighted !== null && !runs.some(({ id }) => id === this.highlighted);
+      const name = `${label} (${curves.length} ${curves.length === 1 ? "run" : "runs"})`;
+      return {
+        key,
+        ...meanCurve(curves),
+        name: chart.keys.length > 1 ? `${name} ${key}` : name,
+        dots: curves.every(({ x }) => x.length < 3),
+        colour: isFaded ? colour("line") : curveColour(n, groups.length),
+        width: 1.8,
+      };
+    });
   }
 
   /** @param {{ id: string }} run */

@@ -35,6 +35,8 @@ interface Curve {
   opacity?: number;
   dots?: boolean;
   hidden?: boolean;
+  /** The lower and the upper edge of a band around it. */
+  band?: [number[], number[]];
   /** The id of the run, of which there are several. */
   run?: string;
 }
