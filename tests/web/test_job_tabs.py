@@ -27,6 +27,8 @@ def pages(browser: Browser, world: World) -> Iterator[tuple[Visit, dict[str, str
         worker = world.start(job)
         worker.metrics([("train/loss", step, 1.0 / step) for step in range(1, 20)])
         worker.log("0", 0, b"".join(b"line %d\n" % number for number in range(500)))
+        for step in (5, 10, 15):
+            worker.checkpoint(step)
         worker.end(reason, **({"failure": FAILURE, "step": 19} if reason == "error" else {}))
         world.reconciler.run_once()
         addresses[name] = f"/jobs/{job}"
@@ -139,8 +141,12 @@ def test_summary_and_actions_stay_in_sight(visit: Visit, pages: tuple[Visit, dic
     expect(page.get_by_role("heading", name="Spec resolved")).to_be_in_viewport()
 
 
+@pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("tab", ["overview", "charts", "media", "log", "spec", "history"])
-def test_nothing_moves_while_a_tab_loads(visit: Visit, pages: tuple[Visit, dict[str, str]], tab: str) -> None:
+def test_nothing_moves_while_a_tab_loads(
+    visit: Visit, pages: tuple[Visit, dict[str, str]], tab: str, width: int
+) -> None:
+    visit.page.set_viewport_size({"width": width, "height": 844})
     visit.page.add_init_script(MEASURE_SHIFTS)
     page = visit.go(f"{pages[1]['good']}?tab={tab}")
     page.wait_for_load_state("networkidle")
