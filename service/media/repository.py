@@ -110,6 +110,13 @@ class MediaRepository:
         ]
 
 
+def has_media(database: Database, job_id: str) -> bool:
+    """Return whether a job has media, including those that a later execution replaced."""
+    stored = sa.select(Media.pk).join(Job, Job.pk == Media.job_pk).where(Job.id == job_id)
+    with database.read() as session:
+        return bool(session.scalar(sa.select(sa.exists(stored))))
+
+
 def _visible(job: Job) -> tuple[sa.ColumnElement[bool], ...]:
     """Return the conditions for media that no later execution has replaced, as for points."""
     later = aliased(Media)

@@ -1,4 +1,4 @@
-"""`python -m tests.support.screenshots FOLDER`: screenshots of every page, dark and light, wide and narrow.
+"""`python -m tests.support.screenshots FOLDER`: screenshots of every page, dark and light, in three widths.
 
 It starts a service with jobs that train: one runs, one waits for it, one failed, and one is paused.
 """
@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 
 from playwright.sync_api import Browser, Page
 
+from service.web.pages.jobs import TABS
 from tests.support.browser import open_tab_in_new_profile, start_chromium
 from tests.support.live import wait_for_status, wait_for_step
 from trainyard.client import Client
@@ -20,7 +21,7 @@ from trainyard.contract.local_paths import admin_token_file
 from trainyard.demo import ServiceProcess
 
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
-SIZES = {"wide": (1280, 800), "narrow": (360, 740)}
+SIZES = {"wide": (1440, 900), "middle": (1024, 768), "narrow": (390, 844)}
 _ANIMATION_TIME = 500
 """Milliseconds after which transitions have ended."""
 _READY = """() => {
@@ -147,7 +148,8 @@ def take_screenshots(browser: Browser, url: str, token: str, jobs: Jobs, folder:
         "jobs-table": "/jobs?" + urlencode(TABLE) + "".join(f"&job={job_id}" for job_id in jobs.best),
         "job-running": f"/jobs/{jobs.running}",
         "job-failed": f"/jobs/{jobs.failed}",
-        "job-details": f"/jobs/{one}",
+        **{f"job-{tab}": f"/jobs/{one}?tab={tab}" for tab, _ in TABS},
+        "job-charts-and-log": f"/jobs/{one}?tab=charts&drawer=log",
         "compare": f"/compare?job={one}&job={other}",
         "compare-sweep": f"/compare?sweep={jobs.sweep}",
         "compare-search": f"/compare?sweep={jobs.search}",
@@ -173,10 +175,6 @@ def take_screenshots(browser: Browser, url: str, token: str, jobs: Jobs, folder:
                 visit.sign_in(token)
                 for name, path in pages.items():
                     visit.go(path)
-                    if name == "job-details":
-                        page.evaluate(
-                            "document.querySelectorAll('details.card').forEach((card) => { card.open = true; })"
-                        )
                     problems += [
                         f"{name} {problem}"
                         for problem in take_screenshot(page, folder / f"{name}-{scheme}-{form}.png", size)

@@ -74,7 +74,9 @@ def test_artifacts_are_shown_where_they_are_opened(visit: Visit, job: Any) -> No
     page = visit.go(f"/jobs/{job.id}")
     requests: list[str] = []
     page.on("request", lambda request: requests.append(request.url))
-    page.locator("#artifacts > summary").click()
+    expect(page.locator("#log")).not_to_be_empty()
+    assert not [url for url in requests if "/artifacts" in url], "nothing is read before the tab is shown"
+    page.get_by_role("tab", name="Media").click()
     expect(page.locator("#artifacts-note")).to_contain_text("244 files")
     assert not [url for url in requests if "/artifacts/" in url]
 
@@ -111,8 +113,7 @@ def test_artifacts_are_shown_where_they_are_opened(visit: Visit, job: Any) -> No
 
 
 def test_artifact_is_downloaded_and_never_opened(visit: Visit, job: Any) -> None:
-    page = visit.go(f"/jobs/{job.id}")
-    page.locator("#artifacts > summary").click()
+    page = visit.go(f"/jobs/{job.id}?tab=media")
     notes = opened(page, "notes/")
     notes.locator("summary", has_text="page.html").click()
     with page.expect_download() as download:
@@ -153,8 +154,7 @@ def test_kinds_of_names(files: Callable[..., Any]) -> None:
 
 
 def test_images_are_browsed_with_buttons_and_arrow_keys(visit: Visit, job: Any) -> None:
-    page = visit.go(f"/jobs/{job.id}")
-    page.locator("#artifacts > summary").click()
+    page = visit.go(f"/jobs/{job.id}?tab=media")
     first = opened(page, "images/", "a.png")
     expect(first.get_by_role("button", name="Previous image")).to_be_hidden()
     first.get_by_role("button", name="Next image").click()
@@ -169,8 +169,7 @@ def test_images_are_browsed_with_buttons_and_arrow_keys(visit: Visit, job: Any) 
 
 
 def test_histograms_are_drawn_by_step(visit: Visit, job: Any) -> None:
-    page = visit.go(f"/jobs/{job.id}")
-    page.locator("#artifacts > summary").click()
+    page = visit.go(f"/jobs/{job.id}?tab=media")
     shown = opened(page, "tensorboard/", "histograms/", "weights.jsonl")
     expect(
         shown.get_by_text(re.compile("^Step 2.000: 2001 values from -2000 to 2000, at most 2000 in a bin$"))

@@ -76,7 +76,7 @@ LABELLED = """async ([url, log]) => {
 @pytest.fixture
 def job_page(visit: Visit, running_job: Any) -> Page:
     """Return the page of a running job whose loss is drawn."""
-    page = visit.go(f"/jobs/{running_job.id}")
+    page = visit.go(f"/jobs/{running_job.id}?tab=charts")
     page.wait_for_function(f"() => {LOSS}.curves[0]?.x.length > 10", timeout=60_000)
     # The curves are no longer those of the preview, and the page does not move any more.
     page.wait_for_function("() => document.querySelector('#chart-norm .frame')?.chart.plot")

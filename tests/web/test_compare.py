@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
+from service.web.assets import Assets
 from tests.support.browser import Visit
 from tests.support.live import wait_for_status
 from tests.support.live_service import LiveService
@@ -16,6 +17,7 @@ from trainyard.contract.wire.sweeps import SweepDetail
 
 pytestmark = [pytest.mark.web]
 
+FORMAT = "async ([url, value]) => (await import(url)).number(value)"
 CHART = "document.querySelector('#chart-selected .frame').chart"
 
 
@@ -64,6 +66,80 @@ def test_curves_and_differing_fields_match_the_api(visit: Visit, client: Client,
     assert float(row.locator(".last").inner_text()) == pytest.approx(loss.values[-1], rel=1e-3)
 
 
+def test_pointer_links_curves_rows_and_values(visit: Visit, client: Client, sweep: SweepDetail) -> None:
+    first, second = ids(sweep)
+    page = visit.page
+    page.set_viewport_size({"width": 1440, "height": 900})
+    visit.go(f"/compare?job={first}&job={second}&key=train/loss")
+    drawn_curves(page, 2)
+    rows = [page.locator(f'#runs tr[data-id="{one}"]') for one in (first, second)]
+    series = [client.metrics(one, ["train/loss"]).series[0] for one in (first, second)]
+    for row, curve in zip(rows, series, strict=True):
+        page.mouse.move(2, 2)
+        expect(row.locator(".at")).to_have_text(row.locator(".last").inner_text())
+        box, chart = row.bounding_box(), page.locator("#chart-selected").bounding_box()
+        assert box is not None
+        assert chart is not None
+        assert box["x"] >= chart["x"] + chart["width"], "the table is the legend beside the chart"
+        step, value = curve.steps[len(curve.steps) // 2], curve.values[len(curve.steps) // 2]
+        left, top = page.evaluate(
+            f"([x, y]) => [{CHART}.plot.valToPos(x, 'x'), {CHART}.transform('y')(y) / devicePixelRatio"
+            f" - {CHART}.plot.bbox.top / devicePixelRatio]",
+            [step, value],
+        )
+        page.locator("#chart-selected .u-over").hover(position={"x": left, "y": top})
+        expect(row.locator(".at")).to_have_text(page.evaluate(FORMAT, [Assets().url("format.js"), value]))
+        expect(page.locator("#runs tr.highlighted")).to_have_count(1)
+    page.mouse.move(2, 2)
+    expect(page.locator("#runs tr.highlighted")).to_have_count(0)
+    expect(rows[0].locator(".at")).to_have_text(rows[0].locator(".last").inner_text())
+    page.get_by_label("values at").fill(str(series[0].steps[1]))
+    expect(rows[0].locator(".at")).to_have_text(page.evaluate(FORMAT, [Assets().url("format.js"), series[0].values[1]]))
+    expect(page).to_have_url(re.compile(f"[?&]at={series[0].steps[1]}"))
+
+
+def test_groups_have_their_mean_and_deviation(script_tab: Page) -> None:
+    mean = script_tab.evaluate(
+        "async ([url, curves]) => (await import(url)).meanCurve(curves)",
+        [Assets().url("run_groups.js"), [{"x": [0, 2, 4], "y": [1, 3, 5]}, {"x": [1, 2], "y": [4, 5]}]],
+    )
+    assert mean["x"] == [0, 1, 2, 4]
+    assert mean["y"] == [1, 3, 4, 5]
+    assert mean["band"][0] == pytest.approx([1, 3 - 2**0.5, 4 - 2**0.5, 5])
+    assert mean["band"][1] == pytest.approx([1, 3 + 2**0.5, 4 + 2**0.5, 5])
+
+
+def test_runs_are_grouped_by_a_field_of_the_address(visit: Visit, sweep: SweepDetail) -> None:
+    first, second = ids(sweep)
+    page = visit.go(f"/compare?job={first}&job={second}&key=train/loss")
+    drawn_curves(page, 2)
+    page.get_by_label("group by").select_option("optimizer.lr")
+    for _ in range(2):
+        page.wait_for_function(f"() => {CHART}?.curves.length === 2 && {CHART}.curves.every((one) => one.band)")
+        names = page.evaluate(f"{CHART}.curves.map((one) => one.name)")
+        assert names == ["optimizer.lr 0.001 (1 run)", "optimizer.lr 0.1 (1 run)"]
+        expect(page).to_have_url(re.compile("[?&]group=optimizer.lr"))
+        page.reload()
+    page.get_by_label("group by").select_option("")
+    page.wait_for_function(f"() => {CHART}.curves.every((one) => !one.band)")
+
+
+def test_runs_are_hidden_and_the_address_has_them(visit: Visit, sweep: SweepDetail) -> None:
+    first, second = ids(sweep)
+    page = visit.go(f"/compare?job={first}&job={second}&key=train/loss")
+    drawn_curves(page, 2)
+    row = page.locator(f'#runs tr[data-id="{first}"]')
+    row.get_by_role("checkbox").uncheck()
+    drawn_curves(page, 1)
+    expect(page).to_have_url(re.compile(f"[?&]hide={first}"))
+    page.reload()
+    drawn_curves(page, 1)
+    expect(row.get_by_role("checkbox")).not_to_be_checked()
+    row.get_by_role("checkbox").check()
+    drawn_curves(page, 2)
+    expect(page).not_to_have_url(re.compile("hide="))
+
+
 def test_scale_smoothing_and_axis_are_stored_in_the_address(visit: Visit, sweep: SweepDetail) -> None:
     page = visit.go(f"/compare?job={ids(sweep)[0]}&job={ids(sweep)[1]}&key=train/loss")
     drawn_curves(page, 2)
@@ -106,7 +182,7 @@ def test_run_is_added_by_search_and_removed(visit: Visit, client: Client, sweep:
 def test_sweep_has_parallel_coordinates_that_filter(visit: Visit, sweep: SweepDetail) -> None:
     page = visit.go(f"/jobs/{ids(sweep)[0]}")
     expect(page).to_have_title(re.compile(r"of-a-sweep #0 \(optimizer.lr=0.001\)"))
-    expect(page.locator(".title")).to_contain_text("of-a-sweep #0 optimizer.lr=0.001")
+    expect(page.locator(".bar-row")).to_contain_text("of-a-sweep #0 optimizer.lr=0.001")
     expect(page.locator("#summary")).to_have_text(re.compile(r"steps\. Best eval/loss: [\d.]+ at step 60\.$"))
     page.get_by_role("link", name="its sweep").click()
     expect(page.get_by_role("heading", name="two rates")).to_be_visible()

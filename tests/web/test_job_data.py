@@ -54,7 +54,7 @@ def accounted_job(service: LiveService, client: Client) -> Any:
 
 
 def test_examples_are_shown_with_learned_parts_and_escapes(visit: Visit, client: Client, accounted_job: Any) -> None:
-    page = visit.go(f"/jobs/{accounted_job.id}")
+    page = visit.go(f"/jobs/{accounted_job.id}?tab=spec")
     text = page.locator("#data-accounts pre")
     expect(page.locator("#data-accounts li")).to_have_text(ACCOUNT["summary"])
     expect(page.locator("#data-accounts figcaption")).to_have_text("Example 2 of 2, 30 of 900 tokens learned")
@@ -70,4 +70,5 @@ def test_examples_are_shown_with_learned_parts_and_escapes(visit: Visit, client:
 def test_job_without_an_account_has_no_section(visit: Visit, running_job: Any) -> None:
     page = visit.go(f"/jobs/{running_job.id}")
     expect(page.locator("#log")).not_to_be_empty()
+    page.get_by_role("tab", name="Spec & code").click()
     expect(page.locator("#data-account")).to_be_hidden()

@@ -81,7 +81,7 @@ def test_metrics_of_the_system_share_charts_by_quantity(module: Callable[[str], 
     ]  # fmt: skip
     charts = module("chart_list.js")("chartsOf", {"task": "script"}, keys)
     assert [(chart["title"], chart["section"], len(chart["keys"])) for chart in charts] == [
-        ("Loss", "Overview", 2), ("system/mine", "system", 1), ("GPU memory", "System", 1),
+        ("Loss", "Overview", 2), ("system/mine", "Metrics", 1), ("GPU memory", "System", 1),
         ("CPU of the nodes", "System", 2), ("CPU of the ranks", "System", 1), ("Memory of the nodes", "System", 1),
     ]  # fmt: skip
     assert [chart["title"] for chart in charts if chart["fromZero"]] == ["GPU memory", "Memory of the nodes"]
@@ -130,8 +130,10 @@ def test_status_messages_that_differ_in_numbers_are_one_event(script_tab: Page) 
 def test_job_has_its_lineage_and_no_code(visit: Visit, client: Client) -> None:
     job = client.submit({**SPEC, "name": "alone"})
     page = visit.go(f"/jobs/{job.id}")
+    page.get_by_role("tab", name="Spec & code").click()
+    expect(page.locator("#script-text")).to_be_visible()
     expect(page.locator("#code")).to_be_hidden()
-    page.locator("#lineage > summary").click()
+    page.get_by_role("tab", name="History").click()
     expect(page.locator("#lineage-list")).to_contain_text("this job")
     expect(page.locator("#lineage-list")).to_contain_text("parity")
 
@@ -154,14 +156,24 @@ HEADINGS = """() => [...document.querySelectorAll("main h2")].filter((one) => on
   .map((one) => [one.textContent, Math.round(one.getBoundingClientRect().top + scrollY)])"""
 
 
-def test_no_section_moves_while_the_page_of_a_job_loads(visit: Visit, client: Client) -> None:
+@pytest.mark.parametrize(
+    ("tab", "headings"),
+    [
+        ("overview", {"Log"}),
+        ("spec", {"Spec resolved, with defaults", "Batch script as submitted"}),
+        ("history", {"Attempts", "Checkpoints", "Lineage origin, forks, data and models", "Events"}),
+    ],
+)
+def test_no_section_moves_while_the_page_of_a_job_loads(
+    visit: Visit, client: Client, tab: str, headings: set[str]
+) -> None:
     """A click on a section that moves under the pointer does nothing."""
     job = client.submit({**SPEC, "name": "still"})
     page = visit.page
     with delayed(page, "**/v1/**"):
-        visit.go(f"/jobs/{job.id}")
+        visit.go(f"/jobs/{job.id}?tab={tab}")
         first = page.evaluate(HEADINGS)
-    assert {"Attempts", "Checkpoints", "Events"} < {heading for heading, _ in first}
+    assert headings <= {heading for heading, _ in first}
     expect(page.locator("#attempts")).to_contain_text("Attempt 1")
     expect(page.locator("#events li")).not_to_have_count(0)
     assert page.evaluate(HEADINGS) == first
@@ -170,8 +182,8 @@ def test_no_section_moves_while_the_page_of_a_job_loads(visit: Visit, client: Cl
 @pytest.mark.parametrize(
     ("path", "section", "content"),
     [
-        ("/jobs/{job}", "#lineage", "this job"),
-        ("/jobs/{job}", "#script", "worker.launcher"),
+        ("/jobs/{job}?tab=history", "#lineage", "this job"),
+        ("/jobs/{job}?tab=spec", "#script", "worker.launcher"),
         ("/jobs", "#views", "No saved"),
     ],
 )
@@ -182,7 +194,8 @@ def test_a_section_opened_before_the_scripts_run_is_filled(
     page = visit.page
     with delayed(page, "**/page.js"):
         page.goto(visit.url + path.format(job=job.id), wait_until="commit")
-        page.locator(section).evaluate("(one) => { one.open = true; }")
+        if "tab=" not in path:
+            page.locator(section).evaluate("(one) => { one.open = true; }")
     expect(page.locator(section)).to_contain_text(content)
 
 
@@ -192,12 +205,13 @@ def test_job_goes_on_with_other_resources(visit: Visit, client: Client) -> None:
     wait_for_status(client, job.id, "cancelled")
     page = visit.go(f"/jobs/{job.id}")
     change = page.get_by_role("button", name="Change resources")
+    page.locator("#more > summary").click()
     change.click()
     expect(page.get_by_label("Time limit in minutes")).to_have_value("5")
     expect(page.get_by_label("Partition")).to_be_hidden()  # jobs run on this machine
     page.get_by_label("Time limit in minutes").fill("30")
     page.get_by_role("button", name="Run with these").click()
-    expect(change).to_be_hidden()
+    expect(page.locator("[data-action='resources']")).to_have_attribute("hidden", "")
     assert client.job(job.id).spec["resources"]["time_limit_minutes"] == 30
     client.cancel(job.id)
 
@@ -209,6 +223,7 @@ def test_resources_of_a_cluster_are_proposed_and_sent(visit: Visit, client: Clie
     page = visit.go(f"/jobs/{job.id}")
     partitions = [{"name": "gpu", "state": "down"}, {"name": "long", "state": "up"}]
     page.route("**/v1/cluster", lambda route: route.fulfill(json={"backend": "slurm", "partitions": partitions}))
+    page.locator("#more > summary").click()
     page.get_by_role("button", name="Change resources").click()
     expect(page.locator("#partitions option")).to_have_text(["gpu (down)", "long"])
     page.get_by_label("Partition").fill("long")
@@ -227,6 +242,7 @@ def test_enter_sends_a_dialog_and_an_error_keeps_its_input(visit: Visit, client:
     job = client.submit({**SPEC, "name": "notes"})
     client.cancel(job.id)
     page = visit.go(f"/jobs/{job.id}")
+    page.locator("#more > summary").click()
     page.get_by_role("button", name="Edit name, tags and notes").click()
     page.get_by_label("Notes, in Markdown").fill("long thoughts")
     tags = page.get_by_label("Tags", exact=True)
@@ -250,11 +266,12 @@ def test_a_job_that_waits_links_to_its_prerequisite(visit: Visit, client: Client
     summary = page.locator("#summary")
     expect(summary).to_have_text(f"Waiting for {first.id} to succeed, as after of the spec requests.")
     expect(summary.locator("code")).to_have_text("after")
-    page.locator("#lineage > summary").click()
+    page.get_by_role("tab", name="History").click()
     expect(page.locator("#lineage-list")).to_contain_text("after prepared success")
+    page.get_by_role("tab", name="Overview").click()
     summary.get_by_role("link", name=first.id).click()
     expect(page).to_have_url(re.compile(f"/jobs/{first.id}$"))
-    page.locator("#lineage > summary").click()
+    page.get_by_role("tab", name="History").click()
     expect(page.locator("#lineage-list")).to_contain_text("before evaluated success queued")
     for job in (second, first):
         client.cancel(job.id)

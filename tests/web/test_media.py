@@ -1,5 +1,6 @@
 """What a program logged beside numbers, on the page of its job."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -21,6 +22,7 @@ def page_of_job(browser: Browser, world: World) -> Iterator[tuple[Visit, str]]:
     """A tab, and the address of a job with images at three steps and a histogram."""
     job = world.submit(name="with-media")
     worker = world.start(job)
+    worker.metrics([("train/loss", step, 1.0 / step) for step in (1, 2, 3)])
     folder = world.app_state.run_layout(job).artifacts
     folder.mkdir(parents=True)
     images = [
@@ -43,7 +45,7 @@ def page_of_job(browser: Browser, world: World) -> Iterator[tuple[Visit, str]]:
     worker.end("completed")
     world.reconciler.run_once()
     with served(world) as url, open_signed_in_tab(browser, url, world.token) as tab:
-        yield tab, f"/jobs/{job}"
+        yield tab, f"/jobs/{job}?tab=media"
 
 
 def test_media_are_shown_by_key_and_step(page_of_job: tuple[Visit, str]) -> None:
@@ -60,11 +62,55 @@ def test_media_are_shown_by_key_and_step(page_of_job: tuple[Visit, str]) -> None
         expect(panel.locator("output")).to_have_text("step 20")
         expect(panel.locator("figcaption").first).to_have_text(f"{HOSTILE} 20 0")
         expect(page.get_by_role("region", name="weights").locator("rect")).to_have_count(2)
+        page.get_by_label("at step").fill("149")
+        page.keyboard.press("Enter")
+        expect(panel.locator("output")).to_have_text("step 20")
+        page.get_by_label("at step").fill("150")
+        page.keyboard.press("Enter")
+        expect(panel.locator("output")).to_have_text("step 150")
+        expect(page).to_have_url(re.compile("[?&]step=150"))
         assert_accessible(page, "#media")
         page.set_viewport_size({"width": 360, "height": 700})
         width = panel.bounding_box()
         assert width is not None
         assert width["x"] + width["width"] <= 360
+
+
+def test_the_image_of_a_step_is_three_clicks_from_the_table(page_of_job: tuple[Visit, str]) -> None:
+    """U4: it was six disclosures deep, without a caption."""
+    tab, _ = page_of_job
+    with tab.lent():
+        page = tab.go("/jobs")
+        page.get_by_role("link", name="with-media").click()
+        page.get_by_role("tab", name="Media").click()
+        page.get_by_label("at step").click()
+        page.keyboard.type("150")
+        page.keyboard.press("Enter")
+        panel = page.get_by_role("region", name="größe <b>")
+        expect(panel.locator("output")).to_have_text("step 150")
+        expect(panel.locator("img").first).to_be_in_viewport()
+        expect(panel.locator("figcaption").first).to_have_text(f"{HOSTILE} 150 0")
+
+
+def test_an_address_names_the_step_that_is_shown(page_of_job: tuple[Visit, str]) -> None:
+    tab, address = page_of_job
+    with tab.lent():
+        tab.go(f"{address}&step=20")
+        panel = tab.page.get_by_role("region", name="größe <b>")
+        expect(panel.locator("figcaption").first).to_have_text(f"{HOSTILE} 20 0")
+
+
+def test_media_stand_next_to_the_curves(page_of_job: tuple[Visit, str]) -> None:
+    tab, address = page_of_job
+    with tab.lent():
+        tab.page.set_viewport_size({"width": 1440, "height": 900})
+        tab.go(address.replace("media", "charts"))
+        chart = tab.page.locator(".chart:visible").first.bounding_box()
+        panel = tab.page.get_by_role("region", name="größe <b>").bounding_box()
+        assert chart is not None
+        assert panel is not None
+        assert panel["x"] >= chart["x"] + chart["width"]
+        assert panel["y"] < 400
 
 
 def test_pages_videos_and_objects_are_downloaded_and_never_opened(page_of_job: tuple[Visit, str]) -> None:

@@ -107,7 +107,8 @@ def test_job_summary_has_progress_or_the_reason_to_wait(
 
 def test_job_facts_have_runtime_and_strategy(module: Callable[[str], Call]) -> None:
     def facts(**changes: Any) -> dict[str, str]:
-        return {id: value for id, _, value in module("job_summary.js")("factsOf", {**JOB, **changes})}
+        summary, job = module("job_summary.js"), {**JOB, **changes}
+        return {id: value for id, _, value in summary("headlineOf", job) + summary("factsOf", job)}
 
     times = {"started_at": "2026-01-01T12:00:00Z", "finished_at": "2026-01-01T13:30:00Z"}
     assert facts(**times)["runtime"] == "1 h 30 min"

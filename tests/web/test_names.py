@@ -42,18 +42,21 @@ def visit(jobs: tuple[Visit, list[str]]) -> Iterator[Visit]:
 
 
 def test_charts_are_drawn_pinned_and_combined(visit: Visit, jobs: tuple[Visit, list[str]]) -> None:
-    page = visit.go(f"/jobs/{jobs[1][0]}")
-    expect(page.locator(".chart-section h3")).to_have_count(5)
+    page = visit.go(f"/jobs/{jobs[1][0]}?tab=charts")
+    expect(page.locator(".chart-section h3")).to_have_text(["Overview", "Metrics", "μ"])
     closed = page.locator(".chart-section:not([open]) h3")
     for _ in range(closed.count()):
         closed.first.click()
+    page.get_by_role("button", name="Next charts of Metrics").click()
     expect(page.locator("[id='chart-metric-system/x'] .chart-title")).to_have_text("system/x")
     assert set(NAMES) <= set(page.locator(".chart-title").all_text_contents())
     for name in ("準確率", "a,b"):
+        page.get_by_label("Find a chart").fill(name)
         figure = page.locator(f"[id='chart-metric-{name}']")
         figure.scroll_into_view_if_needed()
         figure.hover()
         figure.get_by_role("button", name="Pin").click()
+    page.get_by_label("Find a chart").fill("")
     page.get_by_role("button", name="Combine metrics").click()
     for name in ("a,b", "50%2C", "μ/"):
         page.locator("#combination-list label").filter(has_text=re.compile(f"^{re.escape(name)}$")).locator(

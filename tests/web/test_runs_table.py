@@ -231,6 +231,7 @@ def test_notes_are_markdown_that_runs_nothing(runs: Visit, experiment: tuple[Wor
     world, _ = experiment
     job = world.client.get("/v1/jobs").json()["data"][0]
     page = runs.go(f"/jobs/{job['id']}")
+    page.locator("#more > summary").click()
     page.get_by_role("button", name="Edit name, tags and notes").click()
     page.get_by_label("Notes, in Markdown").fill(
         "# Why\n**bold** <img src=x onerror=alert(1)> [x](javascript:alert(1))"

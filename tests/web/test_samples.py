@@ -41,7 +41,7 @@ def sampled_job(service: LiveService, client: Client) -> Any:
 
 
 def test_last_texts_are_shown_and_earlier_ones_can_be_chosen(visit: Visit, client: Client, sampled_job: Any) -> None:
-    page = visit.go(f"/jobs/{sampled_job.id}")
+    page = visit.go(f"/jobs/{sampled_job.id}?tab=media")
     texts = page.locator("#samples-list pre")
     expect(texts).to_have_count(2)
     for step in (4, 0):
@@ -54,4 +54,5 @@ def test_last_texts_are_shown_and_earlier_ones_can_be_chosen(visit: Visit, clien
 def test_job_without_samples_has_no_section(visit: Visit, running_job: Any) -> None:
     page = visit.go(f"/jobs/{running_job.id}")
     expect(page.locator("#log")).not_to_be_empty()
+    page.get_by_role("tab", name="Media").click()
     expect(page.locator("#samples")).to_be_hidden()

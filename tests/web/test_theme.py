@@ -66,7 +66,8 @@ def test_sign_in_and_its_question_are_accessible(signed_out: Visit, client: Clie
 
 
 def test_pages_are_accessible(visit: Visit, running_job: Any, saved_job: str) -> None:
-    job_pages = [f"/jobs/{one}" for one in (running_job.id, saved_job)]
+    tabs = ("charts", "media", "log", "spec", "history", "charts&drawer=log")
+    job_pages = [f"/jobs/{running_job.id}", *(f"/jobs/{saved_job}?tab={tab}" for tab in ("overview", *tabs))]
     compared = f"/compare?job={running_job.id}&job={saved_job}"
     admin_pages = ["/admin", "/admin/webhooks", "/admin/audit"]
     problems = []

@@ -14,6 +14,7 @@ from service.core.errors import InvalidRequestError
 from service.db.paging import PageRequest
 from service.jobs.listing import JobFilter, read_job
 from service.jobs.table.listing import MAX_COLUMNS, TableRequest, list_table
+from service.media.repository import has_media
 from service.metrics.queries import CurveQuery, read_curves
 from service.sweeps import service as sweeps
 from service.web.dependencies import PagesDep, VisitorDep
@@ -29,6 +30,15 @@ router = APIRouter(include_in_schema=False, route_class=SlotRoute)
 FIRST_ROWS = 50
 PREVIEW_METRIC = "train/loss"
 PREVIEW_POINTS = 400
+TABS = (
+    ("overview", "Overview"),
+    ("charts", "Charts"),
+    ("media", "Media"),
+    ("log", "Log"),
+    ("spec", "Spec & code"),
+    ("history", "History"),
+)
+"""The tabs of a job's page."""
 MAX_CAUSE = 1000
 """Characters of an error's message that the table has."""
 
@@ -163,6 +173,8 @@ def show_job(app_state: AppStateDep, pages: PagesDep, visitor: VisitorDep, now: 
         job=job,
         project_query=f"project = {quoted(job.project)}" if job.project else None,
         member=member and {"number": member[0], "values": format_values(member[1])},
+        tabs=TABS,
+        has_media=has_media(app_state.database, job.id),
         ranks=range(int(job.spec.get("gpus") or 1)),
         spec=spec_yaml(job.spec),
         may_change=visitor.may_change(job.created_by),

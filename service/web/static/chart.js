@@ -23,6 +23,7 @@ const VALUE_AXIS_WIDTH = 56;
 const VALUE_SPACE = 30; // pixels between two labels of values, at least
 const SIDE = 32; // pixels at the right, for half of the last label of the positions
 const MAX_ROWS = 12; // of the table beside the pointer
+const NEAR = 24; // pixels between the pointer and a curve that it is at
 const DASHES = { checkpoint: [2, 3], resumed: [], interrupted: [6, 4] };
 const MARK_COLOURS = { checkpoint: "soft", resumed: "c2", interrupted: "bad" };
 
@@ -46,7 +47,7 @@ export class Chart {
    * null when it leaves.
    *
    * @param {HTMLElement} frame
-   * @param {{ onZoom: (range: Extent | null) => void, onHover: (position: number | null) => void }} options
+   * @param {{ onZoom: (range: Extent | null) => void, onHover: (position: number | null, run?: string | null) => void }} options
    */
   constructor(frame, { onZoom, onHover }) {
     this.frame = frame;
@@ -83,7 +84,7 @@ export class Chart {
     this.view = view;
     this.xRange = view.range ?? positionRange(curves, view.logX) ?? positionRange(curves) ?? [0, 1];
     this.isLogX = Boolean(view.logX) && this.xRange[0] > 0;
-    this.yRange = valueRange(curves, view);
+    this.yRange = valueRange(curves.flatMap(withBand), view);
     const form = `${view.axis} ${this.isLogX}`;
     if (this.form !== form) this.create(form);
     this.plot.batch(() => {
@@ -231,6 +232,12 @@ export class Chart {
     ctx.globalAlpha = curve.opacity ?? 1;
     ctx.strokeStyle = ctx.fillStyle = curve.colour;
     ctx.lineWidth = (curve.width ?? 1.6) * ratio;
+    if (curve.band)
+      paintBand(
+        ctx,
+        x.slice(first, end).map(across),
+        curve.band.map((edge) => edge.slice(first, end).map(down)),
+      );
     ctx.beginPath();
     let isDown = false;
     for (let i = first; i < end; i += 1) {
@@ -311,7 +318,27 @@ export class Chart {
     this.hovered = position;
     if (position === null) this.table.hidden = true;
     else this.showValues(position);
-    this.onHover(position);
+    this.onHover(position, position === null ? null : this.nearestRun(position));
+  }
+
+  /**
+   * The run whose curve is nearest to the pointer; null if none is near.
+   *
+   * @param {number} position
+   */
+  nearestRun(position) {
+    const down = this.transform("y");
+    const ratio = devicePixelRatio || 1;
+    const top = (this.plot.cursor.top ?? 0) * ratio + this.plot.bbox.top;
+    let least = NEAR * ratio;
+    /** @type {string | null} */
+    let run = null;
+    for (const curve of this.curves) {
+      if (curve.hidden || curve.run === undefined || !curve.x.length) continue;
+      const distance = Math.abs(down(curve.y[nearestPoint(curve.x, position)]) - top);
+      if (distance < least) [least, run] = [distance, curve.run];
+    }
+    return run;
   }
 
   /** @param {KeyboardEvent} event */
@@ -383,6 +410,31 @@ export class Chart {
     this.table.style.left = isRight ? "" : `${left + 12}px`;
     this.table.style.right = isRight ? `${this.frame.clientWidth - left + 12}px` : "";
   }
+}
+
+/**
+ * A curve, and the edges of its band.
+ *
+ * @param {Curve} curve
+ */
+const withBand = (curve) => [curve, ...(curve.band ?? []).map((y) => ({ x: curve.x, y }))];
+
+/**
+ * Fill the band between two edges; on a logarithmic axis, a lower edge that is not positive ends at the upper one.
+ *
+ * @param {CanvasRenderingContext2D} ctx
+ * @param {number[]} lefts
+ * @param {number[][]} edges
+ */
+function paintBand(ctx, lefts, [low, high]) {
+  const at = [...lefts.keys()].filter((n) => Number.isFinite(high[n]));
+  const { globalAlpha } = ctx;
+  ctx.globalAlpha = 0.16;
+  ctx.beginPath();
+  for (const n of at) ctx.lineTo(lefts[n], high[n]);
+  for (const n of at.toReversed()) ctx.lineTo(lefts[n], Number.isFinite(low[n]) ? low[n] : high[n]);
+  ctx.fill();
+  ctx.globalAlpha = globalAlpha;
 }
 
 /**

@@ -9,6 +9,7 @@ import { onThemeChange } from "./colours.js";
 import { smoothed } from "./curves.js";
 import { closeMenu } from "./menus.js";
 import { make, setText } from "./page.js";
+import { onSize } from "./parts.js";
 
 const DRAW_INTERVAL = 150; // milliseconds from the second drawing on, extended after a slow one
 export const PINNED = "Pinned";
@@ -26,19 +27,30 @@ export class ChartGrid {
    * `source` has `charts()`, the definitions in their order (chart_list.js); `curvesOf(chart)`, curves as `Chart` draws them
    * with a `key`, or null if they are not loaded; `absenceOf(chart)`, why there are none; `marks()`; `subject()`, with which the names of
    * exported files begin; and `newestOf(chart, curves)`, a text. `onRange` is called when
-   * the range has changed; `isOpen(name, before)` tells whether a section is open at first, after so many charts of others.
+   * the range has changed; `isOpen(name, before, rows)` tells whether a section of so many rows is open at first, after so many
+   * of others; and `headlinesOf(definitions)` returns the charts that matter most.
    *
    * @param {HTMLElement} root
    * @param {ChartsView} view
    * @param {ChartSource} source
    * @param {ChartGridOptions} options
    */
-  constructor(root, view, source, { onRange = () => {}, isOpen = () => true } = {}) {
+  constructor(
+    root,
+    view,
+    source,
+    { onRange = () => {}, onHover = () => {}, isOpen = () => true, headlinesOf = (all) => all } = {},
+  ) {
     this.root = root;
     this.view = view;
     this.source = source;
     this.onRange = onRange;
+    this.onHover = onHover;
     this.isOpen = isOpen;
+    this.headlinesOf = headlinesOf;
+    this.isHeadline = false;
+    this.headline = make("div", { class: "charts headlines" });
+    this.columns = columnsOf(root.clientWidth);
     /** @type {Map<string, Panel>} */
     this.panels = new Map();
     /** @type {Map<string, Section>} */
@@ -63,7 +75,9 @@ export class ChartGrid {
     /** @type {number | undefined} */
     this.timer = undefined;
     this.none = make("p", { class: "hint", role: "status" });
+    root.append(this.headline);
     root.after(this.none, this.dialog);
+    onSize(root, ([width]) => this.setWidth(width));
     this.dialog.addEventListener("close", () => this.restore());
     onThemeChange(() => {
       for (const { chart } of this.panels.values()) chart.restyle();
@@ -74,29 +88,96 @@ export class ChartGrid {
 
   /** Add the charts of metrics that are new, and put all into the sections of the view. */
   refresh() {
-    /** @type {Map<string, HTMLElement>} */
-    const last = new Map(); // the last panel of each section
     const definitions = this.source.charts();
     const ids = new Set(definitions.map(({ id }) => id));
     for (const id of this.panels.keys()) if (!ids.has(id)) this.remove(id);
     for (const section of this.sections.values()) section.definitions = [];
-    for (const [before, definition] of definitions.entries()) {
+    const groups = Map.groupBy(definitions, ({ id, section }) => (this.view.pins.includes(id) ? PINNED : section));
+    let rows = 0; // of charts in open sections
+    for (const [name, members] of groups) {
+      const own = Math.ceil(Math.min(members.length, this.pageSize) / this.columns);
+      const section = this.section(name, rows, own);
+      section.definitions = members;
+      if (section.element.open && name !== PINNED && name !== COMBINED) rows += own; // which are the reader's choice
+    }
+    this.arrange();
+    this.schedule();
+  }
+
+  /** Put a page of the charts of each open section that match the search into it; hide sections without any. */
+  arrange() {
+    const matches = matcher(this.view.search);
+    let total = 0;
+    for (const section of this.sections.values()) {
+      const { element, size, grid, pager, range } = section;
+      const shown = section.definitions.filter(({ title, keys, prefix }) => matches(title, prefix, ...keys));
+      const pages = Math.ceil(shown.length / this.pageSize);
+      section.page = Math.max(0, Math.min(section.page, pages - 1));
+      const first = section.page * this.pageSize;
+      const part = shown.slice(first, first + this.pageSize);
+      element.hidden = shown.length === 0;
+      setText(size, String(shown.length));
+      pager.hidden = pages < 2;
+      setText(range, `${first + 1} to ${first + part.length} of ${shown.length}`);
+      if (element.open && !this.isHeadline) this.fill(grid, part);
+      total += shown.length;
+    }
+    if (this.isHeadline)
+      this.fill(this.headline, this.headlinesOf([...this.sections.values()].flatMap((one) => one.definitions)));
+    setText(this.none, this.view.search && total === 0 && !this.isHeadline ? "No chart matches." : "");
+  }
+
+  /**
+   * Show these charts in an element, in their order, and no other.
+   *
+   * @param {HTMLElement} grid
+   * @param {ChartDefinition[]} definitions
+   */
+  fill(grid, definitions) {
+    /** @type {Set<Element>} */
+    const shown = new Set();
+    /** @type {Element | null} */
+    let last = null;
+    for (const definition of definitions) {
       const known = this.panels.get(definition.id);
       if (known && String(known.definition.keys) !== String(definition.keys)) this.remove(definition.id); // it was of another metric
-      const name = this.view.pins.includes(definition.id) ? PINNED : definition.section;
-      /** @type {Section} */
-      const section = this.section(name, before);
-      section.definitions.push(definition);
-      if (!section.element.open && !this.panels.has(definition.id)) continue;
       const panel = this.panels.get(definition.id) ?? this.create(definition);
       panel.definition = definition;
-      const next = last.get(name)?.nextElementSibling ?? (last.has(name) ? null : section.grid.firstElementChild);
-      if (next !== panel.figure && panel.figure.parentElement !== this.dialog)
-        section.grid.insertBefore(panel.figure, next);
-      last.set(name, panel.figure);
+      const { figure } = panel;
+      figure.hidden = false;
+      if (figure.parentElement === this.dialog) continue;
+      /** @type {Element | null} */
+      const next = last ? last.nextElementSibling : grid.firstElementChild;
+      if (next !== figure) grid.insertBefore(figure, next);
+      shown.add(figure);
+      last = figure;
     }
-    this.filter();
-    this.schedule();
+    for (const one of grid.querySelectorAll("figure")) if (!shown.has(one)) one.hidden = true;
+  }
+
+  /**
+   * Show only the charts that matter most, without sections; or all again.
+   *
+   * @param {boolean} isHeadline
+   */
+  setHeadline(isHeadline) {
+    if (isHeadline === this.isHeadline) return;
+    this.isHeadline = isHeadline;
+    this.root.classList.toggle("brief", isHeadline);
+    this.refresh();
+  }
+
+  /** The charts of a section that are shown at a time: on a narrow page, one below the other. */
+  get pageSize() {
+    return this.columns === 1 ? 3 : 2 * this.columns;
+  }
+
+  /** @param {number} width */
+  setWidth(width) {
+    const columns = columnsOf(width);
+    if (columns === this.columns) return;
+    this.columns = columns;
+    this.refresh();
   }
 
   /**
@@ -136,27 +217,45 @@ export class ChartGrid {
   // -- sections and panels ---------------------------------------------------------------------------------------------
 
   /**
-   * The section of a name; a new one has `before` charts of others before it.
+   * The section of a name; a new one has `before` rows of charts of others before it, and so many `rows`.
    *
    * @param {string} name
    * @param {number} before
+   * @param {number} rows
    * @returns {Section}
    */
-  section(name, before) {
+  section(name, before, rows) {
     const known = this.sections.get(name);
     if (known) return known;
     const grid = make("div", { class: "charts" });
     const size = make("small");
-    const isOpen = this.isOpen(name, before);
+    const isOpen = this.isOpen(name, before, rows);
     const element = make(
       "details",
       { class: "chart-section" },
       make("summary", {}, make("h3", { text: name }), " ", size),
       grid,
     );
-    const section = { element, grid, size, isOpen, definitions: [] };
+    const turn = (/** @type {number} */ by, /** @type {string} */ label, /** @type {string} */ text) =>
+      make("button", {
+        type: "button",
+        class: "quiet tool",
+        "aria-label": `${label} charts of ${name}`,
+        title: label,
+        text,
+        onclick: () => {
+          section.page += by;
+          this.arrange();
+          this.schedule();
+        },
+      });
+    const range = make("span", { role: "status" });
+    const pager = make("div", { class: "pager" }, turn(-1, "Previous", "‹"), range, turn(1, "Next", "›"));
+    element.append(pager);
+    const section = { element, grid, size, isOpen, definitions: [], pager, range, page: 0 };
     element.addEventListener("toggle", () => {
-      if (element.open && section.definitions.some(({ id }) => !this.panels.has(id))) this.refresh();
+      if (element.open) this.arrange();
+      this.schedule();
       if (this.view.search) return; // which opens all
       const others = this.view.toggled.filter((one) => one !== name);
       const toggled = element.open === isOpen ? others : [...others, name];
@@ -211,7 +310,10 @@ export class ChartGrid {
     );
     const chart = new Chart(frame, {
       onZoom: (range) => this.zoom(range),
-      onHover: (position) => this.hover(chart, position),
+      onHover: (position, run = null) => {
+        this.hover(chart, position);
+        this.onHover(position, run);
+      },
     });
     const panel = { definition, figure, frame, output, scale, legend, chart };
     this.panels.set(id, panel);
@@ -332,21 +434,6 @@ export class ChartGrid {
     this.refresh();
   }
 
-  /** Hide the charts that do not match the search, and sections without any. */
-  filter() {
-    const matches = matcher(this.view.search);
-    const isShown = (/** @type {ChartDefinition} */ { title, keys, prefix }) => matches(title, prefix, ...keys);
-    for (const { definition, figure } of this.panels.values()) figure.hidden = !isShown(definition);
-    let total = 0;
-    for (const { element, size, definitions } of this.sections.values()) {
-      const shown = definitions.filter(isShown).length;
-      element.hidden = shown === 0;
-      setText(size, String(shown));
-      total += shown;
-    }
-    setText(this.none, this.view.search && total === 0 ? "No chart matches." : "");
-  }
-
   // -- drawing ---------------------------------------------------------------------------------------------------------
 
   /** @param {IntersectionObserverEntry} entry */
@@ -436,9 +523,16 @@ export class ChartGrid {
  */
 function lines(curve, weight, log, count) {
   if (!weight || curve.dots) return [curve];
-  const smooth = { ...curve, y: smoothed(curve.y, weight, { log }) };
+  const smooth = { ...curve, y: smoothed(curve.y, weight, { log }), band: undefined };
   return count > MAX_LEGEND ? [smooth] : [{ ...curve, opacity: 0.25, hidden: true }, smooth];
 }
+
+/**
+ * The columns of charts in so many pixels, as in charts.css; 0 is a page that is not shown yet.
+ *
+ * @param {number} width
+ */
+const columnsOf = (width) => (width === 0 || width > 1050 ? 3 : width > 660 ? 2 : 1);
 
 /** Let pending events run between two drawings. */
 const nextTask = () => new Promise((resolve) => setTimeout(resolve));

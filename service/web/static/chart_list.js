@@ -18,6 +18,8 @@ const NOT_CHARTED = new Set([
 export const STEPLESS = ["script", "comm_check"];
 
 const OVERVIEW = "Overview";
+const OTHERS = "Metrics"; // without a prefix, or the only one with its prefix
+const NATURAL = new Intl.Collator(undefined, { numeric: true });
 
 /**
  * A chart of some metrics, or of those whose names begin with `prefix`; a value times `scale` is in `unit`; the axis may start `fromZero`.
@@ -40,7 +42,26 @@ const chart = (
  *
  * @param {string} key
  */
-const sectionOf = (key) => (key.includes("/") ? key.slice(0, key.indexOf("/")) : "Metrics");
+const sectionOf = (key) => (key.includes("/") ? key.slice(0, key.indexOf("/")) : OTHERS);
+
+/** @param {string} section */
+const stemOf = (section) => section.replaceAll(/\d+/g, "*");
+
+/**
+ * Charts with few sections: names that differ only in numbers are one section, `layer*`, and sections of one chart are one.
+ *
+ * @param {ChartDefinition[]} charts
+ */
+function inSections(charts) {
+  const names = Map.groupBy(new Set(charts.map(({ section }) => section)), stemOf);
+  const nameOf = (/** @type {string} */ section) =>
+    (names.get(stemOf(section))?.length ?? 0) > 1 ? stemOf(section) : section;
+  const sizes = Map.groupBy(charts, ({ section }) => nameOf(section));
+  return charts.map((one) => {
+    const name = nameOf(one.section);
+    return { ...one, section: sizes.get(name)?.length === 1 ? OTHERS : name };
+  });
+}
 
 const LOSS = chart("loss", "Loss", LOSSES);
 const MEMORY_KEYS = ["device_peak_bytes", "device_reserved_bytes", "host_rss_bytes", "host_peak_bytes"].map(
@@ -67,7 +88,7 @@ export function chartsOf(spec, keys) {
     (key) =>
       !isSystem(key) && !hidden.has(key) && !key.startsWith(RANK_SECONDS) && !charts.some((one) => includes(one, key)),
   );
-  return [...charts, ...others.sort().map(chartOf), ...systemCharts(keys, chart)];
+  return [...charts, ...inSections(others.sort(NATURAL.compare).map(chartOf)), ...systemCharts(keys, chart)];
 }
 
 /**

@@ -13,15 +13,23 @@ import { atSteps, isSystem, SYSTEM, systemName } from "./system_charts.js";
 
 const TOKENS = "train/tokens";
 const MANY = 6; // curves of a chart, beyond which only the slowest has a colour
-const MAX_OPEN = 12; // charts, after which sections are closed at first: below them are the log and the rest of the page
+const HEADLINES = 3;
 /** @type {Axis[]} */
 export const AXES = ["step", "epoch", "tokens", "relative", "time"];
+
+/** The rows of charts that fit in two screens, beside the bar, the tools, closed sections, and media below them. */
+function maxRows() {
+  const hasMediaBelow = innerWidth < 1100 && byId("workspace").matches(".with-media");
+  return Math.floor((2 * innerHeight - 500 - (hasMediaBelow ? 350 : 0)) / 300);
+}
 
 /**
  * @param {string} name
  * @param {number} before
+ * @param {number} rows
  */
-const isOpenAtFirst = (name, before) => [PINNED, COMBINED].includes(name) || (name !== SYSTEM && before < MAX_OPEN);
+const isOpenAtFirst = (name, before, rows) =>
+  [PINNED, COMBINED].includes(name) || before === 0 || (name !== SYSTEM && before + rows <= maxRows());
 
 export class Charts {
   /**
@@ -41,6 +49,7 @@ export class Charts {
     this.grid = new ChartGrid(byId("charts"), this.view, this, {
       onRange: () => this.showRange(),
       isOpen: isOpenAtFirst,
+      headlinesOf: (definitions) => this.headlinesOf(definitions),
     });
     if (this.view.range) this.showRange();
   }
@@ -57,6 +66,15 @@ export class Charts {
   /** Add charts for the metrics of the store that no chart shows yet. */
   addMissing() {
     this.grid.refresh();
+  }
+
+  /**
+   * Show only the charts that matter most, or all.
+   *
+   * @param {boolean} isHeadline
+   */
+  setHeadline(isHeadline) {
+    this.grid.setHeadline(isHeadline);
   }
 
   /** @param {string[] | null} keys */
@@ -137,6 +155,21 @@ export class Charts {
   charts() {
     const keys = new Set([...Object.keys(this.job.metrics), ...this.store.series.keys()]);
     return [...combinedCharts(this.view.combined), ...chartsOf(this.job.spec, [...keys])];
+  }
+
+  /**
+   * The charts of an overview: pinned ones, then those of the loss and of the evaluations, then the others in their order.
+   *
+   * @param {ChartDefinition[]} definitions
+   */
+  headlinesOf(definitions) {
+    const wanted = ["train/loss", this.job.loss_metric, this.job.evaluation_metric].filter((key) => key !== null);
+    const rank = (/** @type {ChartDefinition} */ one) => {
+      if (this.view.pins.includes(one.id)) return -1;
+      const at = wanted.findIndex((key) => includes(one, key));
+      return at < 0 ? wanted.length : at;
+    };
+    return definitions.toSorted((one, other) => rank(one) - rank(other)).slice(0, HEADLINES);
   }
 
   /**

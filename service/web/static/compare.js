@@ -21,6 +21,9 @@ import { SweepRanking } from "./sweep_ranking.js";
 
 const REFRESH_INTERVAL = 5000; // milliseconds between two reads of runs that are not finished
 
+const HIDDEN = "hide"; // in the address: ids of runs
+const GROUP = "group"; // in the address: the field by which runs are grouped
+const AT = "at"; // in the address: the position of the values beside the names
 const DIGEST = /^sha256:[0-9a-f]{64}$/;
 /** @type {string[]} */
 const fieldNames = data.fields;
@@ -38,6 +41,9 @@ let showAxes;
 const parameters = new URLSearchParams(location.search);
 const view = { ...readView(parameters, AXES), key: data.key, outcome: parameters.get("outcome") ?? data.outcome };
 const curves = new RunCurves(runs, view, { loaded: show, failed: restoreAxis });
+for (const id of parameters.getAll(HIDDEN)) if (runOf.has(id)) curves.hidden.add(id);
+/** @type {number | null} where the pointer is in a chart. */
+let pointed = null;
 
 // -- reading -----------------------------------------------------------------------------------------------------------
 
@@ -138,8 +144,6 @@ withDistinctNames(runs).forEach(({ name }, n) => {
 /** @type {Map<string, HTMLElement>} */
 const rows = new Map(); // of the table, by run; made in parts
 const order = new RowOrder(orderRows);
-/** @type {Set<string> | null} */
-let passing = null; // the ids of the runs that pass the filters of the coordinates; null: all
 
 /**
  * A value of a spec; of a digest the beginning, which is enough to tell two apart.
@@ -161,8 +165,20 @@ function tableRow(run) {
     make(
       "td",
       { class: "name" },
-      make("i", { class: "swatch", "aria-hidden": "true" }),
-      make("a", { href: urlOf(`/jobs/${run.id}`), text: run.name }),
+      make(
+        "div",
+        {},
+        make("input", {
+          type: "checkbox",
+          checked: !curves.hidden.has(run.id),
+          "aria-label": `Show ${run.name}`,
+          title: "Show the curves",
+          onchange: ({ target }) => setHidden(run.id, !target.checked),
+        }),
+        make("i", { class: "swatch", "aria-hidden": "true" }),
+        make("a", { href: urlOf(`/jobs/${run.id}`), text: run.name }),
+        make("b", { class: "at" }),
+      ),
     ),
     make("td", {}, make("span", { class: "chip" })),
     ...run.values.map(valueCell),
@@ -240,7 +256,7 @@ function addRow(run, n) {
   const row = tableRow(run);
   rows.set(run.id, row);
   row.classList.toggle("highlighted", run.id === curves.highlighted);
-  row.classList.toggle("off", passing !== null && !passing.has(run.id));
+  row.classList.toggle("off", curves.passing !== null && !curves.passing.has(run.id));
   row.addEventListener("pointerenter", () => highlight(run.id));
   row.addEventListener("pointerleave", () => highlight(null));
   showStatus(run);
@@ -248,10 +264,77 @@ function addRow(run, n) {
   byId("runs", HTMLTableElement).tBodies[0].append(row);
 }
 
+/**
+ * Show or hide the curves of a run; the address has those that are hidden.
+ *
+ * @param {string} id
+ * @param {boolean} isHidden
+ */
+function setHidden(id, isHidden) {
+  if (isHidden) curves.hidden.add(id);
+  else curves.hidden.delete(id);
+  const address = new URLSearchParams(location.search);
+  address.delete(HIDDEN);
+  for (const one of curves.hidden) address.append(HIDDEN, one);
+  history.replaceState(null, "", `${location.pathname}?${address}`);
+  grid.redraw();
+}
+
+/**
+ * Draw the mean of the runs of each value of a field; "" draws each run.
+ *
+ * @param {string} field
+ */
+function groupBy(field) {
+  const n = fieldNames.indexOf(field);
+  const values = new Map(runs.map((run) => [run.id, `${field} ${specValue(run.values[n])}`]));
+  curves.group = n < 0 ? null : ({ id }) => values.get(id) ?? "";
+  const address = new URLSearchParams(location.search);
+  if (n < 0) address.delete(GROUP);
+  else address.set(GROUP, field);
+  history.replaceState(null, "", `${location.pathname}?${address}`);
+  runs.forEach(showValues);
+  grid.redraw();
+}
+
+/** The position of the values beside the names: of the pointer, or the one that was typed; null: the last values. */
+function position() {
+  const text = byId("at", HTMLInputElement).value.replaceAll(/\s/g, "");
+  return pointed ?? (text !== "" && Number.isFinite(Number(text)) ? Number(text) : null);
+}
+
+/** Show the value of each run at the position. */
+function showValuesAt() {
+  const at = position();
+  for (const run of runs) {
+    const cell = rows.get(run.id)?.querySelector(".at");
+    if (cell) setText(cell, number(curves.valueAt(run, view.key, at)));
+  }
+}
+
+/** @type {number | undefined} */
+let frame;
+
+/**
+ * Show the values at the pointer, and highlight the run whose curve it is at.
+ *
+ * @param {number | null} at
+ * @param {string | null} run
+ */
+function onHover(at, run) {
+  pointed = at;
+  highlight(run);
+  frame ??= requestAnimationFrame(() => {
+    frame = undefined;
+    showValuesAt();
+  });
+}
+
 function showTableValues() {
   for (const element of byId("runs", HTMLTableElement).createTHead().querySelectorAll(".metric"))
     setText(element, view.key);
   runs.forEach(showValues);
+  showValuesAt();
   if (order.column !== null) orderRows();
 }
 
@@ -292,8 +375,15 @@ function lastAndEnds(run) {
 function showValues(run, n) {
   const row = rows.get(run.id);
   if (!row) return;
-  within(row, ".swatch").style.background = swatchColour(n, runs.length);
+  const groups = curves.groups();
+  within(row, ".swatch").style.background = groups.length
+    ? swatchColour(
+        groups.findIndex(([, members]) => members.includes(run)),
+        groups.length,
+      )
+    : swatchColour(n, runs.length);
   for (const [name, value] of Object.entries(lastAndEnds(run))) setText(within(row, `.${name}`), number(value));
+  setText(within(row, ".at"), number(curves.valueAt(run, view.key, position())));
 }
 
 /**
@@ -355,6 +445,7 @@ function highlight(id) {
   curves.highlighted = id;
   rows.get(id ?? "")?.classList.add("highlighted");
   parallel?.highlight(id);
+  ranking?.mark(id);
   grid.redraw();
 }
 
@@ -424,8 +515,9 @@ const parallel = coordinatesBox
   ? new ParallelCoordinates(coordinatesBox, {
       highlight,
       filtered: (ids) => {
-        passing = ids;
+        curves.passing = ids.size === runs.length ? null : ids;
         for (const [id, row] of rows) row.classList.toggle("off", !ids.has(id));
+        grid?.redraw();
       },
     })
   : null;
@@ -440,11 +532,30 @@ function start() {
     onRange: (range) => {
       byId("reset-zoom").hidden = range === null;
     },
+    onHover,
     isOpen: (name) => [SELECTED, PINNED, COMBINED].includes(name), // below them are the coordinates and the table
   });
   if (!curves.axes().includes(view.axis)) changeView({ axis: AXES[0] });
   showAxes = connectChartTools(view, changeView, () => curves.axes());
   connectCombination(view, changeView, () => curves.keys);
+  const group = byId("group", HTMLSelectElement);
+  group.append(...fieldNames.map((text) => make("option", { value: text, text })));
+  group.disabled = fieldNames.length === 0;
+  group.addEventListener("change", () => groupBy(group.value));
+  const wanted = parameters.get(GROUP) ?? "";
+  if (fieldNames.includes(wanted)) {
+    group.value = wanted;
+    groupBy(wanted);
+  }
+  const at = byId("at", HTMLInputElement);
+  at.value = parameters.get(AT) ?? "";
+  at.addEventListener("input", () => {
+    const address = new URLSearchParams(location.search);
+    if (at.value) address.set(AT, at.value);
+    else address.delete(AT);
+    history.replaceState(null, "", `${location.pathname}?${address}`);
+    showValuesAt();
+  });
   showCancelButton();
   maybeById("cancel")?.addEventListener("click", cancelSweep);
   showTable();

@@ -8,18 +8,16 @@ import "./copy_buttons.js";
 import { CurveStore } from "./curves.js";
 import { connectAbout } from "./job_about.js";
 import { connectActions, showActions } from "./job_actions.js";
-import { connectArtifacts } from "./job_artifacts.js";
-import { connectCode } from "./job_code.js";
 import { JobData } from "./job_data.js";
 import { JobHistory, showAttempts, showCheckpoints } from "./job_history.js";
-import { connectLineage } from "./job_lineage.js";
 import { JobMedia } from "./job_media.js";
 import { JobSamples } from "./job_samples.js";
 import { TERMINAL } from "./job_status.js";
 import { showJob } from "./job_summary.js";
+import { JobTabs } from "./job_tabs.js";
 import { LogView } from "./log_view.js";
-import { isExported, showUses } from "./model_use.js";
-import { afterPaint, byId, data, onOpen, showConnection, toastError } from "./page.js";
+import { showUses } from "./model_use.js";
+import { afterPaint, byId, data, showConnection, toastError } from "./page.js";
 import { follow } from "./stream.js";
 import { isSystem } from "./system_charts.js";
 
@@ -29,12 +27,15 @@ const REFRESH_INTERVAL = 5000; // milliseconds; refreshes clocks, and a finished
 /** @type {Job} */
 let job = data.job;
 const root = `/v1/jobs/${job.id}`;
+const tabs = new JobTabs(job);
 const store = new CurveStore(job.id, job.attempt?.execution ?? null, job.attempt?.resumed_from_step);
 const charts = new Charts(job, store);
 const history = new JobHistory(job.id, showMarks);
 const samples = new JobSamples(job.id);
 const accounts = new JobData(job.id);
 const media = new JobMedia(job.id);
+/** @type {import("./job_artifacts.js").JobArtifacts | undefined} */
+let artifacts;
 const logs = new LogView(job, () => listen());
 /** @type {{ close: () => void, last: () => string | null } | undefined} */
 let stream;
@@ -55,10 +56,10 @@ function update(change) {
 /** @type {number | null} */
 let attemptOfScript = null;
 
-/** Show the batch script of the current attempt where its section is open. */
+/** Show the batch script of the current attempt on its tab. */
 async function showScript() {
   const { number, submitted_at: submittedAt } = job.attempt ?? {};
-  if (!byId("script", HTMLDetailsElement).open || !submittedAt || number === attemptOfScript) return;
+  if (tabs.current !== "spec" || !submittedAt || number === attemptOfScript) return;
   attemptOfScript = number ?? null;
   const response = await call(`${root}/script`).catch(toastError);
   if (response) byId("script-text").textContent = response.script;
@@ -110,7 +111,6 @@ const readCheckpoints = throttled(async () => {
   const checkpoints = await callAll(`${root}/checkpoints`);
   showCheckpoints(job.id, checkpoints, TERMINAL.has(job.status));
   charts.setMarks({ checkpoint: checkpoints.map((one) => ({ step: one.step, time: one.created_at })) });
-  byId("export").hidden = !isExported(job);
 });
 
 const readSamples = throttled(async () => {
@@ -138,8 +138,11 @@ const readCurves = throttled(async () => {
 /** Hide the charts of a job that ended before its first step, so that its log comes first. Say what a program can report. */
 function showCurvesSection() {
   const keys = [...store.series.keys(), ...Object.keys(job.metrics)];
-  byId("curves").hidden = TERMINAL.has(job.status) && keys.length === 0;
   const reported = keys.some((key) => !isSystem(key));
+  byId("curves").classList.toggle(
+    "empty",
+    keys.length === 0 && (TERMINAL.has(job.status) || job.spec.task === "script"),
+  );
   byId("no-metrics").hidden = reported || job.spec.task !== "script" || !["running", "succeeded"].includes(job.status);
 }
 
@@ -230,10 +233,29 @@ connectActions(
   },
 );
 
-onOpen(byId("script", HTMLDetailsElement), showScript);
-connectArtifacts(job.id, () => TERMINAL.has(job.status));
-connectLineage(job);
-connectCode(job);
+/** What stands above the artifacts, which must not move. */
+const firstReads = afterPaint().then(() =>
+  Promise.allSettled([media.load(), job.spec.evaluation?.samples ? samples.load() : null]),
+);
+
+/** @type {Record<string, () => Promise<unknown>>} what a tab needs, scripts included, that is read when it is shown. */
+const CONTENTS = {
+  async media() {
+    const { JobArtifacts } = await import("./job_artifacts.js");
+    await firstReads;
+    artifacts ??= new JobArtifacts(job.id, () => TERMINAL.has(job.status));
+    artifacts.open();
+  },
+  async spec() {
+    showScript();
+    const { showCode } = await import("./job_code.js");
+    showCode(job);
+  },
+  async history() {
+    const { showLineage } = await import("./job_lineage.js");
+    await showLineage(job);
+  },
+};
 
 setInterval(() => {
   if (document.hidden) return;
@@ -260,14 +282,18 @@ connectCombination(
   (values) => charts.change(values),
   () => [...store.series.keys()].sort(),
 );
+tabs.onShow((name) => {
+  charts.setHeadline(name === "overview");
+  media.layOut();
+  logs.shown();
+  CONTENTS[name]?.().catch(toastError);
+});
 charts.showPreview(data.preview);
 afterPaint().then(() => {
   readCurves();
   readAttempts();
   readCheckpoints();
-  readSamples();
   readData();
-  readMedia();
   history.loadOlder().catch(() => {});
   logs.load();
   listen();

@@ -21,6 +21,7 @@ export function showAbout(job) {
   if (state === shown) return; // an update must not end a selection of text
   shown = state;
   setText(within(document, "h1"), job.name);
+  within(document, "h1").title = job.name;
   const labels = Object.entries(job.metadata ?? {}).map(([name, value]) => label(name, value));
   const tags = Object.entries(job.tags ?? {}).map(([name, value]) =>
     make("span", { class: "tag", text: value ? `${name}=${value}` : name }),

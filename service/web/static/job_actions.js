@@ -48,6 +48,10 @@ export function showActions(job) {
  * @param {(job: Job, name: string, body: any) => void} changed
  */
 export function connectActions(current, changed) {
+  const menu = maybeById("more", HTMLDetailsElement);
+  menu?.addEventListener("click", (event) => {
+    if (around(event, "button")) menu.open = false;
+  });
   maybeById("actions")?.addEventListener("click", async (event) => {
     const button = around(event, "button[data-action]");
     const action = button?.dataset.action;

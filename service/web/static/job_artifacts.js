@@ -1,48 +1,56 @@
-// The artifacts of a job on its page: a tree of files, each shown where it is opened. Nothing is read before the section
-// is opened, and a folder's rows are made when it is.
+// The artifacts of a job on its page: a tree of files, each shown where it is opened. Nothing is read before the tab is shown,
+// and a folder's rows are made when it is opened.
 
 import { urlOf } from "./address.js";
 import { callAll } from "./api.js";
 import { kindOf, treeOf } from "./artifact_files.js";
 import { viewOf } from "./artifact_view.js";
 import { bytes, count } from "./format.js";
-import { byId, make, onOpen, setText, toastError, within } from "./page.js";
+import { byId, make, setText, toastError, within } from "./page.js";
 
 /** @type {Record<string, Direction>} */
 const BY_KEY = { ArrowLeft: "previousElementSibling", ArrowRight: "nextElementSibling" };
 const ROWS = 100; // rows of a folder that are added at a time
 
-/**
- * Connect the section of a job's artifacts. `hasEnded()`: whether no more will be written.
- *
- * @param {string} jobId
- * @param {() => boolean} hasEnded
- */
-export function connectArtifacts(jobId, hasEnded) {
-  const section = byId("artifacts", HTMLDetailsElement);
-  const root = `/v1/jobs/${jobId}/artifacts`;
-  const load = async () => {
-    setText(byId("artifacts-note"), "Reading…");
-    const files = await callAll(root);
-    const tree = treeOf(files);
-    setText(
-      byId("artifacts-note"),
-      files.length
-        ? `${count(tree.count)} file${tree.count === 1 ? "" : "s"}, ${bytes(tree.size)}`
-        : hasEnded()
-          ? "None were written."
-          : "None yet.",
-    );
-    fillFolder(byId("artifacts-list"), tree, root);
-  };
-  const read = () =>
-    load().catch((error) => {
-      setText(byId("artifacts-note"), "");
+export class JobArtifacts {
+  /**
+   * `hasEnded()`: whether no more will be written.
+   *
+   * @param {string} jobId
+   * @param {() => boolean} hasEnded
+   */
+  constructor(jobId, hasEnded) {
+    this.root = `/v1/jobs/${jobId}/artifacts`;
+    this.hasEnded = hasEnded;
+    this.wasRead = false;
+    byId("artifacts-reload").addEventListener("click", () => this.read());
+  }
+
+  /** Read them when the tab is shown first. */
+  open() {
+    byId("artifacts").hidden = false;
+    if (!this.wasRead) this.read();
+    this.wasRead = true;
+  }
+
+  async read() {
+    const note = byId("artifacts-note");
+    setText(note, "Reading…");
+    try {
+      const files = await callAll(this.root);
+      const tree = treeOf(files);
+      const none = this.hasEnded() ? "None were written." : "None yet.";
+      setText(note, files.length ? summaryOf(tree) : none);
+      fillFolder(byId("artifacts-list"), tree, this.root);
+    } catch (error) {
+      setText(note, "");
       toastError(error);
-    });
-  onOpen(section, read);
-  byId("artifacts-reload").addEventListener("click", read);
+    }
+  }
 }
+
+/** @param {{ count: number, size: number }} folder */
+const summaryOf = ({ count: files, size }) => `${count(files)} file${files === 1 ? "" : "s"}, ${bytes(size)}`;
 
 /**
  * @param {HTMLElement} list
@@ -104,15 +112,11 @@ function row(name, detail, open) {
  * @param {string} root
  */
 function folderRow(folder, root) {
-  return row(
-    `${folder.name}/`,
-    `${count(folder.count)} file${folder.count === 1 ? "" : "s"}, ${bytes(folder.size)}`,
-    (content) => {
-      const list = make("ul", { class: "artifacts" });
-      content.append(list);
-      fillFolder(list, folder, root);
-    },
-  );
+  return row(`${folder.name}/`, summaryOf(folder), (content) => {
+    const list = make("ul", { class: "artifacts" });
+    content.append(list);
+    fillFolder(list, folder, root);
+  });
 }
 
 /**

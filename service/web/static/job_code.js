@@ -1,4 +1,4 @@
-// The code of a job on its page: commit, branch and uncommitted changes, which are read when the section is opened.
+// The code of a job on its page: commit, branch and uncommitted changes, which are read when the tab is shown first.
 
 import { urlOf } from "./address.js";
 import { DIFF_FILE, readArchive } from "./code_archive.js";
@@ -7,12 +7,13 @@ import { count } from "./format.js";
 import { byId, make, setText } from "./page.js";
 
 /**
- * Connect the section of a job's code; it is hidden if the job has none.
+ * Show the code of a job once; the section is hidden if the job has none.
  *
  * @param {Job} job
  */
-export function connectCode(job) {
-  const section = byId("code", HTMLDetailsElement);
+export function showCode(job) {
+  const section = byId("code");
+  if (byId("code-facts").childElementCount) return;
   const digest = job.spec.code;
   const { git_commit: commit, git_branch: branch, git_dirty: dirty } = job.metadata;
   section.hidden = !digest && !commit;
@@ -32,7 +33,7 @@ export function connectCode(job) {
       make("dd", { class: "mono" }, name === "Archive" ? archiveLink(value) : value),
     ]),
   );
-  if (digest) section.addEventListener("toggle", () => showChanges(digest), { once: true });
+  if (digest) showChanges(digest);
 }
 
 /** @param {string} digest */

@@ -1,24 +1,21 @@
-// Where a job comes from, and what was made of it: a tree on its page, which is read when it is opened.
+// Where a job comes from, and what was made of it: a tree on its page, which is read when its tab is shown.
 
 import { urlOf } from "./address.js";
 import { call } from "./api.js";
 import { count } from "./format.js";
 import { tone } from "./job_status.js";
-import { byId, make, onOpen, toastError } from "./page.js";
+import { byId, make, toastError } from "./page.js";
 
 /**
- * Connect the section of a job's lineage.
+ * Read and show the lineage of a job.
  *
  * @param {Job} job
  */
-export function connectLineage(job) {
-  onOpen(byId("lineage", HTMLDetailsElement), () => {
-    call(`/v1/jobs/${job.id}/lineage`).then(
-      (lineage) => byId("lineage-list").replaceChildren(treeOf(job, lineage)),
-      toastError,
-    );
-  });
-}
+export const showLineage = (job) =>
+  call(`/v1/jobs/${job.id}/lineage`).then(
+    (lineage) => byId("lineage-list").replaceChildren(treeOf(job, lineage)),
+    toastError,
+  );
 
 /**
  * The tree: the oldest ancestor is its root, and the job is below the youngest one.

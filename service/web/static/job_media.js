@@ -5,11 +5,13 @@ import { urlOf } from "./address.js";
 import { call, callAll } from "./api.js";
 import { artifactUrl, viewOf } from "./artifact_view.js";
 import { histogramView } from "./artifact_histograms.js";
+import { matcher } from "./chart_view.js";
 import { count } from "./format.js";
 import { byId, make, setText } from "./page.js";
 
-const PANELS = 24; // that are added at a time
+const PANELS = matchMedia("(max-width: 720px)").matches ? 3 : 6; // that are added at a time
 const SHOWN = 16; // items of one step
+const STEP = "step"; // in the address
 
 /** The panels of a job's media; the section is hidden until there are some. */
 export class JobMedia {
@@ -33,29 +35,69 @@ export class JobMedia {
       this.limit += PANELS;
       this.add();
     });
+    const search = byId("media-search", HTMLInputElement);
+    search.addEventListener("input", () => this.add());
+    byId("media-goto").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.goTo(byId("media-step", HTMLInputElement));
+    });
+    byId("media-step").addEventListener("change", ({ target }) => {
+      if (target instanceof HTMLInputElement) this.goTo(target);
+    });
+    /** @type {Api.MediaKeyResource[]} */
+    this.keys = [];
+    this.wanted = stepOf(new URLSearchParams(location.search).get(STEP) ?? "");
+    byId("media-step", HTMLInputElement).value = this.wanted === null ? "" : String(this.wanted);
+  }
+
+  /**
+   * Show the items of the step in a field, or those before it; the newest without one. The step is in the address.
+   *
+   * @param {HTMLInputElement} field
+   */
+  goTo(field) {
+    this.wanted = stepOf(field.value);
+    field.setAttribute("aria-invalid", String(this.wanted === null && field.value.trim() !== ""));
+    const parameters = new URLSearchParams(location.search);
+    if (this.wanted === null) parameters.delete(STEP);
+    else parameters.set(STEP, String(this.wanted));
+    history.replaceState(null, "", `${location.pathname}${parameters.size ? `?${parameters}` : ""}`);
+    for (const panel of this.panels.values()) panel.goTo(this.wanted);
+  }
+
+  /** Put the panels beside the curves if there are some. Not while the page is read: the curves would move. */
+  layOut() {
+    if (this.keys.length) byId("workspace").classList.add("with-media");
   }
 
   /** Read which keys there are, and the items of those that have more. */
   async load() {
-    /** @type {Api.MediaKeyResource[]} */
     this.keys = (await call(`${this.root}/media/keys`)).data;
     byId("media").hidden = !this.keys.length;
+    byId("media-search").hidden = this.keys.length <= PANELS;
     this.add();
   }
 
+  /** Show the first panels of the keys that match the search. */
   add() {
-    for (const one of this.keys.slice(0, this.limit)) {
-      const known = this.panels.get(one.key);
-      if (known) {
-        known.update(one);
-        continue;
-      }
-      const panel = new Panel(this.root, one);
-      this.panels.set(one.key, panel);
-      byId("media-panels").append(panel.element);
-      this.seen.observe(panel.element);
-    }
-    byId("media-more").hidden = this.keys.length <= this.limit;
+    const matches = matcher(byId("media-search", HTMLInputElement).value);
+    const keys = this.keys.filter(({ key }) => matches(key));
+    const shown = keys.slice(0, this.limit).map((one) => this.panel(one));
+    for (const { element } of this.panels.values()) element.hidden = true;
+    for (const { element } of shown) element.hidden = false;
+    byId("media-more").hidden = keys.length <= this.limit;
+  }
+
+  /** @param {Api.MediaKeyResource} one */
+  panel(one) {
+    const known = this.panels.get(one.key);
+    known?.update(one);
+    if (known) return known;
+    const panel = new Panel(this.root, one, this.wanted);
+    this.panels.set(one.key, panel);
+    byId("media-panels").append(panel.element);
+    this.seen.observe(panel.element);
+    return panel;
   }
 }
 
@@ -63,8 +105,10 @@ class Panel {
   /**
    * @param {string} root
    * @param {Api.MediaKeyResource} known
+   * @param {number | null} wanted is the step that is shown; null is the newest.
    */
-  constructor(root, known) {
+  constructor(root, known, wanted) {
+    this.wanted = wanted;
     this.root = root;
     this.known = known;
     /** @type {[number, Api.MediaResource[]][]} */
@@ -89,6 +133,7 @@ class Panel {
     );
     this.element.dataset.key = known.key;
     this.range.addEventListener("input", () => {
+      this.wanted = null;
       this.label();
       clearTimeout(this.timer);
       /** @type {number | undefined} */
@@ -118,8 +163,32 @@ class Panel {
     this.range.max = String(this.steps.length - 1);
     if (follows) this.range.value = this.range.max;
     this.range.hidden = this.steps.length === 1;
+    if (this.wanted !== null) this.select(this.wanted);
     this.label();
-    if (follows) await this.show();
+    if (follows || this.wanted !== null) await this.show();
+  }
+
+  /**
+   * Show the items of a step, or the last ones before it.
+   *
+   * @param {number | null} step
+   */
+  goTo(step) {
+    this.wanted = step;
+    if (!this.steps.length) return;
+    this.select(step ?? Infinity);
+    this.label();
+    this.show();
+  }
+
+  /** @param {number} step */
+  select(step) {
+    this.range.value = String(
+      Math.max(
+        0,
+        this.steps.findLastIndex(([one]) => one <= step),
+      ),
+    );
   }
 
   label() {
@@ -158,6 +227,13 @@ class Panel {
     return make("figure", {}, ...parts, ...caption, file);
   }
 }
+
+/**
+ * A step as a user writes it; null if it is none.
+ *
+ * @param {string} text
+ */
+const stepOf = (text) => (/^\d{1,15}$/.test(text.replaceAll(/\s/g, "")) ? Number(text.replaceAll(/\s/g, "")) : null);
 
 /** @param {Api.MediaResource[]} items */
 function grouped(items) {

@@ -2,7 +2,7 @@
 
 import { showAbout } from "./job_about.js";
 import { STEPLESS } from "./chart_list.js";
-import { bytes, count, duration, NOTHING, number, stepText, strategyLabel } from "./format.js";
+import { bytes, count, duration, failureText, NOTHING, number, stepText, strategyLabel } from "./format.js";
 import { etaOf, fractionDone, lossOf, runtimeOf, TRAIN_LOSS } from "./job_rows.js";
 import { tone } from "./job_status.js";
 import { showFailure } from "./job_failure.js";
@@ -88,7 +88,9 @@ export function showJob(job, series) {
   byId("progress").hidden = Boolean(job.progress && !job.progress.total_steps);
   within(byId("progress"), "*").style.width = `${percent.toFixed(1)}%`;
   byId("progress").setAttribute("aria-valuenow", String(Math.round(percent)));
-  showFacts(job);
+  showFacts("headline", headlineOf(job));
+  showFacts("facts", factsOf(job));
+  showCause(job);
   showAbout(job);
   showParameters(job);
   showFailure(job);
@@ -133,31 +135,56 @@ function showParameters(job) {
   );
 }
 
-/** @param {Job} job */
-function showFacts(job) {
-  const facts = factsOf(job);
-  if (!byId("facts").childElementCount) {
-    byId("facts").append(
-      ...facts.map(([id, label]) => make("div", {}, make("dt", { text: label }), make("dd", { id: `fact-${id}` }))),
-    );
-  }
-  for (const [id, , value] of facts) setText(byId(`fact-${id}`), value);
+/**
+ * Show why a job failed in one line, on all tabs.
+ *
+ * @param {Job} job
+ */
+function showCause({ status, error }) {
+  const cause = byId("cause");
+  cause.hidden = status !== "failed" || !error;
+  if (error) setText(cause, failureText(error).split("\n", 1)[0]);
 }
 
 /**
- * The facts about a job: id, label and value of each.
+ * @param {string} listId
+ * @param {[string, string, string][]} facts
+ */
+function showFacts(listId, facts) {
+  const list = byId(listId);
+  if (!list.childElementCount) {
+    list.append(
+      ...facts.map(([id, label]) => make("div", {}, make("dt", { text: label }), make("dd", { id: `fact-${id}` }))),
+    );
+  }
+  for (const [id, , value] of facts) {
+    setText(byId(`fact-${id}`), value);
+    if (id === "eta") within(list, `:has(> #fact-${id})`).hidden = value === NOTHING; // of a job that has ended
+  }
+}
+
+/**
+ * The facts about a job that stay in sight: id, label and value of each.
+ *
+ * @param {Job} job
+ * @returns {[string, string, string][]}
+ */
+export const headlineOf = (job) => [
+  ["step", "Step", job.progress ? stepText(job.progress) : NOTHING],
+  ["eta", "ETA", duration(etaOf(job.progress))],
+  ["loss", TRAIN_LOSS, number(lossOf(job))],
+];
+
+/**
+ * The other facts about a job.
  *
  * @param {Job} job
  * @returns {[string, string, string][]}
  */
 export function factsOf(job) {
-  const progress = job.progress;
   return [
-    ["step", "Step", progress ? stepText(progress) : NOTHING],
     ["phase", "Phase", phaseFact(job)],
-    ["eta", "ETA", duration(etaOf(progress))],
     ["runtime", "Runtime", duration(runtimeOf(job))],
-    ["loss", TRAIN_LOSS, number(lossOf(job))],
     [
       "checkpoint",
       "Checkpoint",

@@ -338,6 +338,12 @@ export class LogView {
     }
   }
 
+  /** The log is in view again, or has another size. */
+  shown() {
+    if (this.window.marked !== null) this.window.mark(this.window.marked);
+    else if (this.following.checked && !this.search) this.scrollToEnd();
+  }
+
   follow() {
     this.pattern.value = "";
     this.level.value = "";

@@ -120,6 +120,7 @@ tokenizer = AutoTokenizer.from_pretrained("./export")`,
  * @param {Job} job
  */
 export function showUses(job) {
+  byId("export").hidden = !isExported(job);
   const uses = usesOf(job);
   byId("use-model").hidden = uses.length === 0;
   const shown = JSON.stringify(uses);

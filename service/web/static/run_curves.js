@@ -6,6 +6,7 @@ import { colour, curveColour } from "./colours.js";
 import { asNumber, number } from "./format.js";
 import { LOADING } from "./chart_grid.js";
 import { RESTING } from "./job_status.js";
+import { meanCurve } from "./run_groups.js";
 
 const RUNS_PER_REQUEST = 20; // the limit of the API
 export const SELECTED = "Selected metric";
@@ -34,6 +35,12 @@ export class RunCurves {
     this.keys = [];
     /** @type {string | null} */
     this.highlighted = null;
+    /** @type {Set<string>} the ids of runs that the reader hides. */
+    this.hidden = new Set();
+    /** @type {((run: { id: string }) => string) | null} the group of a run, of which the mean is drawn. */
+    this.group = null;
+    /** @type {Set<string> | null} the ids of the runs that pass the filters of the page; null: all. */
+    this.passing = null;
     this.loadedAxis = AXES[0];
     /** @type {Map<string, Map<string, { x: number[], y: number[] }>>} */
     this.curves = new Map();
@@ -151,11 +158,62 @@ export class RunCurves {
   curvesOf(chart) {
     for (const key of chart.keys) this.load(key);
     if (chart.keys.some((key) => !this.curves.has(this.name(key)))) return null;
-    return chart.keys.flatMap((key) => this.runs.flatMap((run, n) => this.curve(chart, key, run, n) ?? []));
+    if (this.group) return chart.keys.flatMap((key) => this.groupCurves(chart, key));
+    return chart.keys.flatMap((key) =>
+      this.runs.flatMap((run, n) => (this.isShown(run) ? (this.curve(chart, key, run, n) ?? []) : [])),
+    );
+  }
+
+  /** The groups of all runs, in the order of their first runs. */
+  groups() {
+    return this.group ? [...Map.groupBy(this.runs, this.group)] : [];
+  }
+
+  /**
+   * The mean of the shown runs of each group.
+   *
+   * @param {ChartDefinition} chart
+   * @param {string} key
+   * @returns {Curve[]}
+   */
+  groupCurves(chart, key) {
+    const groups = this.groups();
+    return groups.flatMap(([label, runs], n) => {
+      const curves = runs.filter((run) => this.isShown(run)).flatMap((run) => this.curveOf(run, key) ?? []);
+      if (!curves.length) return [];
+      const isFaded = this.highlighted !== null && !runs.some(({ id }) => id === this.highlighted);
+      const name = `${label} (${curves.length} ${curves.length === 1 ? "run" : "runs"})`;
+      return {
+        key,
+        ...meanCurve(curves),
+        name: chart.keys.length > 1 ? `${name} ${key}` : name,
+        dots: curves.every(({ x }) => x.length < 3),
+        colour: isFaded ? colour("line") : curveColour(n, groups.length),
+        width: 1.8,
+      };
+    });
+  }
+
+  /** @param {{ id: string }} run */
+  isShown({ id }) {
+    return !this.hidden.has(id) && (this.passing === null || this.passing.has(id));
+  }
+
+  /**
+   * The value of a run's curve at a position, or the last one before it; the last one of all without a position.
+   *
+   * @param {{ id: string }} run
+   * @param {string} key
+   * @param {number | null} position
+   */
+  valueAt(run, key, position) {
+    const { x, y } = this.curveOf(run, key) ?? { x: [], y: [] };
+    return position === null ? y.at(-1) : y[x.findLastIndex((one) => one <= position)];
   }
 
   /** @param {Pick<ChartDefinition, "keys">} chart */
   absenceOf({ keys }) {
+    if (this.runs.length && !this.runs.some((run) => this.isShown(run))) return "All runs are hidden";
     const names = keys.map((key) => this.name(key));
     if (names.some((name) => this.refused.has(name))) return "The points could not be read";
     if (names.some((name) => !this.curves.has(name))) return LOADING;
@@ -175,6 +233,7 @@ export class RunCurves {
     const isFaded = this.highlighted !== null && this.highlighted !== run.id;
     return {
       key,
+      run: run.id,
       x: curve.x,
       y: curve.y,
       name: chart.keys.length > 1 ? `${run.name} ${key}` : run.name,

@@ -23,6 +23,7 @@ const LIST = [
   ["g c", "Go to the comparison of runs"],
   ["g h", "Go to the help"],
   ["n", "New job"],
+  ["l", "Show or close the log on the page of a job"],
   ["j", "Next row of the table of jobs"],
   ["k", "Previous row"],
   ["Enter", "Open the job of the row"],
@@ -66,9 +67,16 @@ function act(key) {
   else if (key === "/") return focusSearch();
   else if (key === "g") prefixed = performance.now();
   else if (key === "n") location.assign(urlOf("/submit"));
+  else if (key === "l") return toggleLog();
   else if (key === "j" || key === "k") return moveRow(key === "j" ? 1 : -1);
   else return key === "Enter" && openRow();
   return true;
+}
+
+function toggleLog() {
+  const toggle = maybeById("drawer-toggle");
+  toggle?.click();
+  return toggle !== null;
 }
 
 function focusSearch() {

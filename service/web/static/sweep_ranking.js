@@ -12,6 +12,28 @@ import { inParts, onSize } from "./parts.js";
 import { place, RowOrder } from "./row_order.js";
 
 const SIDE = 56;
+const BY = "rank_by"; // in the address, with the direction
+const MODE = "rank_mode";
+
+/**
+ * The ranks and values of a sweep's members by a metric; those of the service by its own.
+ *
+ * @param {Api.SweepDetail} sweep
+ * @param {string} metric
+ * @param {string} mode
+ * @returns {Map<number, { rank: number | null, value: MetricValue }>}
+ */
+export function ranksOf(sweep, metric, mode) {
+  if (metric === sweep.metric && mode === sweep.mode)
+    return new Map(sweep.members.map(({ number: n, rank, value }) => [n, { rank, value }]));
+  const values = sweep.members.map(({ number: n, metrics }) => ({ n, value: metrics[metric] ?? null }));
+  const sign = mode === "max" ? -1 : 1;
+  const ordered = values
+    .filter(({ value }) => value !== null && !Number.isNaN(asNumber(value)))
+    .sort((one, other) => sign * (asNumber(one.value) - asNumber(other.value)) || one.n - other.n)
+    .map(({ n }) => n);
+  return new Map(values.map(({ n, value }) => [n, { rank: ordered.indexOf(n) + 1 || null, value }]));
+}
 
 export class SweepRanking {
   /**
@@ -32,6 +54,13 @@ export class SweepRanking {
     /** @type {string[]} */
     this.fields = [];
     this.order = new RowOrder(() => this.showRows(), "rank");
+    const parameters = new URLSearchParams(location.search);
+    this.metric = parameters.get(BY) ?? sweep.metric;
+    this.mode = ["min", "max"].find((one) => one === parameters.get(MODE)) ?? sweep.mode;
+    this.ranks = ranksOf(sweep, this.metric, this.mode);
+    const [by, mode] = [byId("rank-by", HTMLSelectElement), byId("rank-mode", HTMLSelectElement)];
+    mode.value = this.mode;
+    for (const select of [by, mode]) select.addEventListener("change", () => this.rankBy(by.value, mode.value));
     for (const id of ["scatter-x", "scatter-y"]) byId(id).addEventListener("change", () => this.drawScatter());
     onSize(byId("scatter"), (size) => {
       this.size = size;
@@ -43,17 +72,66 @@ export class SweepRanking {
   /** @param {Api.SweepDetail} sweep */
   show(sweep) {
     this.sweep = sweep;
+    this.ranks = ranksOf(sweep, this.metric, this.mode);
+    this.fillMetrics();
     setText(byId("sweep-state"), this.summary());
     this.showHead();
     this.showRows();
     byId("ranking-empty").hidden = sweep.members.length > 0;
     const longer = maybeById("longer", HTMLAnchorElement);
     if (longer) {
-      longer.hidden = !sweep.best;
-      longer.href = urlOf(`/submit${query({ from: sweep.best, longer: true })}`);
+      const best = sweep.members.find((member) => this.rankOf(member) === 1)?.job_id ?? sweep.best;
+      longer.hidden = !best;
+      longer.href = urlOf(`/submit${query({ from: best, longer: true })}`);
     }
     this.showImportance();
     this.fillScatter();
+  }
+
+  /** @param {Api.SweepMember} member */
+  rankOf(member) {
+    return this.ranks.get(member.number)?.rank ?? null;
+  }
+
+  /**
+   * Rank the members by another metric or in the other direction; the address has both.
+   *
+   * @param {string} metric
+   * @param {string} mode
+   */
+  rankBy(metric, mode) {
+    Object.assign(this, { metric, mode });
+    const address = new URLSearchParams(location.search);
+    address.set(BY, metric);
+    address.set(MODE, mode);
+    history.replaceState(null, "", `${location.pathname}?${address}`);
+    this.show(this.sweep);
+  }
+
+  /** Offer the metrics of the members, and the one that ranks them. */
+  fillMetrics() {
+    const select = byId("rank-by", HTMLSelectElement);
+    const names = [...this.metricNames(), ...(this.metricNames().includes(this.metric) ? [] : [this.metric])];
+    if (String(names) !== String(Array.from(select.options, (option) => option.value)))
+      select.replaceChildren(
+        ...names.map((text) => make("option", { value: text, text: shownName(text, this.sweep.members) })),
+      );
+    select.value = this.metric;
+  }
+
+  metricNames() {
+    const { metric, members } = this.sweep;
+    return [...new Set([metric, ...members.flatMap((member) => Object.keys(member.metrics)).sort()])];
+  }
+
+  /**
+   * Mark a run in the table and in the scatter; null: none.
+   *
+   * @param {string | null} id
+   */
+  mark(id) {
+    for (const one of document.querySelectorAll("#ranking tr, #scatter circle"))
+      one.classList.toggle("highlighted", id !== null && one.getAttribute("data-run") === id);
   }
 
   showHead() {
@@ -95,9 +173,9 @@ export class SweepRanking {
   keyOf(member, column) {
     if (column.startsWith("field ")) return member.values[column.slice(6)];
     return {
-      rank: member.rank,
+      rank: this.rankOf(member),
       number: member.number,
-      value: member.value,
+      value: this.ranks.get(member.number)?.value,
       state: chipOf(member).text,
       step: member.progress?.step,
     }[column];
@@ -111,7 +189,7 @@ export class SweepRanking {
     const { signal } = this.showing;
     const body = byId("ranking", HTMLTableElement).tBodies[0];
     const ordered = [...this.sweep.members].sort(
-      (one, other) => (one.rank ?? Infinity) - (other.rank ?? Infinity) || one.number - other.number,
+      (one, other) => (this.rankOf(one) ?? Infinity) - (this.rankOf(other) ?? Infinity) || one.number - other.number,
     );
     const done = await inParts(
       this.order.sorted(ordered, (member, column) => this.keyOf(member, column)),
@@ -121,8 +199,13 @@ export class SweepRanking {
     while (done && body.children.length > ordered.length) body.lastElementChild?.remove();
   }
 
-  metricName() {
+  /** The name of the metric of the sweep, by which the service ranks. */
+  ownName() {
     return shownName(this.sweep.metric, this.sweep.members);
+  }
+
+  metricName() {
+    return shownName(this.metric, this.sweep.members);
   }
 
   summary() {
@@ -137,9 +220,10 @@ export class SweepRanking {
       if (count(state)) parts.push(`${count(state)} ${MEMBER_STATES[state] ?? state}`);
     if (sweep.gpu_seconds)
       parts.push(`${duration(sweep.gpu_seconds)} of ${data.accelerator === "cpu" ? "process" : "GPU"} time`);
-    const rungs = sweep.rung_steps.length ? "those that have passed more rungs first, then " : "";
+    const isOwn = this.metric === sweep.metric && this.mode === sweep.mode;
+    const rungs = sweep.rung_steps.length && isOwn ? "those that have passed more rungs first, then " : "";
     const ranked = sweep.best
-      ? ` Ranked by the last value of ${this.metricName()}: ${rungs}${sweep.mode === "max" ? "the largest" : "the smallest"} first; of equal values, the earlier run.`
+      ? ` Ranked by the last value of ${this.metricName()}: ${rungs}${this.mode === "max" ? "the largest" : "the smallest"} first; of equal values, the earlier run.`
       : "";
     return `${parts.join(", ")}. ${sweep.message}${ranked}`;
   }
@@ -162,7 +246,7 @@ export class SweepRanking {
   newRow(member) {
     const row = make(
       "tr",
-      {},
+      { "data-run": member.job_id },
       make("td", { class: "right" }),
       make("td"),
       make("td", { class: "right" }),
@@ -181,9 +265,9 @@ export class SweepRanking {
    */
   fillRow(row, member) {
     const [rank, name, value, last, ...others] = row.children;
-    const isBest = member.rank === 1;
-    row.className = isBest ? "best" : "";
-    if (!isBest) setText(rank, String(member.rank ?? NOTHING));
+    const isBest = this.rankOf(member) === 1;
+    row.classList.toggle("best", isBest);
+    if (!isBest) setText(rank, String(this.rankOf(member) ?? NOTHING));
     else if (!rank.firstElementChild) rank.replaceChildren(make("span", { class: "chip good", text: "best" }));
     if (member.status && !name.firstElementChild)
       name.replaceChildren(make("a", { href: urlOf(`/jobs/${member.job_id}`) }));
@@ -193,7 +277,7 @@ export class SweepRanking {
     chip.className = `chip ${tone}`;
     setText(chip, state);
     chip.title = member.status_message ?? "";
-    setText(value, number(member.value));
+    setText(value, number(this.ranks.get(member.number)?.value));
     const texts = [
       ...this.fields.map((field) => specValue(member.values[field] ?? null)),
       member.progress ? stepText(member.progress, "/") : NOTHING,
@@ -231,7 +315,7 @@ export class SweepRanking {
       if (String(names) === String(Array.from(select.options, (option) => option.value))) return;
       const before = select.value;
       select.replaceChildren(
-        ...names.map((text) => make("option", { value: text, text: text === metric ? this.metricName() : text })),
+        ...names.map((text) => make("option", { value: text, text: text === metric ? this.ownName() : text })),
       );
       select.value = names.includes(before) ? before : chosen;
     });
@@ -248,9 +332,9 @@ export class SweepRanking {
       .filter(({ at }) => at.every((one) => one !== null && !Number.isNaN(one)));
     const drawn = JSON.stringify([
       names,
-      this.metricName(),
+      this.ownName(),
       this.size,
-      points.map(({ member, at }) => [member.number, member.rank, member.state, at]),
+      points.map(({ member, at }) => [member.number, this.rankOf(member), member.state, at]),
     ]);
     if (!this.size || drawn === this.drawn) return;
     this.drawn = drawn;
@@ -267,7 +351,7 @@ export class SweepRanking {
     );
     const titles = [x, y].map(
       ({ isLogarithmic }, n) =>
-        `${names[n] === this.sweep.metric ? this.metricName() : names[n]}${isLogarithmic ? " (log)" : ""}`,
+        `${names[n] === this.sweep.metric ? this.ownName() : names[n]}${isLogarithmic ? " (log)" : ""}`,
     );
     const left = (/** @type {number} */ position) => SIDE + position * (width - SIDE - 24);
     const top = (/** @type {number} */ position) => 24 + (1 - position) * (height - 68);
@@ -282,8 +366,9 @@ export class SweepRanking {
         {
           cx: left(x.position(at[0])),
           cy: top(y.position(at[1])),
-          r: member.rank === 1 ? 6 : 4,
-          class: member.rank === 1 ? "dot best" : member.state === "stopped_early" ? "dot early" : "dot",
+          r: this.rankOf(member) === 1 ? 6 : 4,
+          "data-run": member.job_id ?? "",
+          class: this.rankOf(member) === 1 ? "dot best" : member.state === "stopped_early" ? "dot early" : "dot",
         },
         makeSvg(
           "title",
@@ -292,6 +377,10 @@ export class SweepRanking {
         ),
       ),
     );
+    for (const dot of dots) {
+      dot.addEventListener("pointerenter", () => this.highlight(dot.getAttribute("data-run")));
+      dot.addEventListener("pointerleave", () => this.highlight(null));
+    }
     root.replaceChildren(
       makeSvg(
         "svg",

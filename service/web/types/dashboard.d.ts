@@ -35,6 +35,10 @@ interface Curve {
   opacity?: number;
   dots?: boolean;
   hidden?: boolean;
+  /** The lower and the upper edge of a band around it. */
+  band?: [number[], number[]];
+  /** The id of the run, of which there are several. */
+  run?: string;
 }
 
 type MarkKind = "checkpoint" | "resumed" | "interrupted";
@@ -198,6 +202,10 @@ interface Section {
   size: HTMLElement;
   isOpen: boolean;
   definitions: ChartDefinition[];
+  pager: HTMLElement;
+  range: HTMLElement;
+  /** The number of the page of charts that is shown. */
+  page: number;
 }
 
 /** The active jobs of a user, and their GPUs. */
@@ -355,8 +363,12 @@ type ChartMaker = (id: string, title: string, keys: string[], options: Partial<C
 interface ChartGridOptions {
   /** Called when the range has changed. */
   onRange?: (range: Extent | null) => void;
-  /** Whether a section is open at first, after so many charts of others. */
-  isOpen?: (name: string, before: number) => boolean;
+  /** Called with the position of the pointer and the run whose curve it is at. */
+  onHover?: (position: number | null, run: string | null) => void;
+  /** Whether a section is open at first, of which an open one begins after so many rows of charts and has so many. */
+  isOpen?: (name: string, before: number, rows: number) => boolean;
+  /** The charts of a job that matter most. */
+  headlinesOf?: (definitions: ChartDefinition[]) => ChartDefinition[];
 }
 type SweepRanking = import("../static/sweep_ranking.js").SweepRanking;
 

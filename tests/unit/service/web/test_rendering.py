@@ -68,3 +68,14 @@ def test_a_module_is_preloaded_if_its_import_spans_lines(tmp_path: Path) -> None
 def test_no_script_parses_text_as_html() -> None:
     for path in STATIC.glob("*.js"):
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write", path.read_text()), path.name
+
+
+@pytest.mark.parametrize("script", ["job.js", "jobs.js", "compare.js"])
+def test_scripts_of_a_page_with_charts_stay_small(script: str) -> None:
+    """Those that a page reads at first; a tab reads its own when it is shown."""
+    assets = Assets()
+    names = {"theme.js", *(name for one in (script, "shortcuts.js") for name in (one, *assets.imports(one)))}
+    library = (STATIC / "vendor" / "uplot" / "uPlot.iife.min.js").stat().st_size
+    sizes = [len(asset.body) for asset in (assets.get("", name) for name in names) if asset is not None]
+    assert len(sizes) == len(names)
+    assert sum(sizes) + library < 300_000
