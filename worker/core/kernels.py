@@ -1,44 +1,111 @@
 """Operations of our own with one kernel each, registered with torch so that it counts, traces and fakes them.
 
 Each has an implementation in plain torch, its reference, which runs where there is no kernel. A kernel in Triton is
-imported when it is first used on CUDA.
+imported when it is first used on CUDA. Before that it runs on a part of the values, and is used only if its results are
+those of the reference: a compiler or a device that nobody has tried must not change a training.
 """
 
 import importlib
 import importlib.util
+import logging
 import os
 import shutil
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
+log = logging.getLogger(__name__)
+
+_RELATIVE = {torch.bfloat16: 2**-7, torch.float16: 2**-9, torch.float32: 1e-4}
+"""The difference of a result relative to the largest value, by its dtype. Integers are equal."""
+
 # torch does not declare the types of this class.
 _LIBRARY: Any = torch.library.Library("trainyard", "DEF")  # type: ignore[no-untyped-call]
 
 
-def define_kernel(schema: str, reference: Callable[..., None], *, module: str | None = None) -> Callable[..., None]:
+def define_kernel(
+    schema: str,
+    reference: Callable[..., None],
+    *,
+    module: str | None = None,
+    part: Callable[..., Sequence[Any]] = lambda *args: args,
+) -> Callable[..., None]:
     """Return an operation that changes tensors in place and returns nothing.
 
     Args:
         schema: Its signature, such as `scale_(Tensor(a!) values, float factor) -> ()`.
         module: The module whose function `launch` runs the kernel on CUDA, with the arguments of `reference`.
+        part: Returns arguments for a small part of the values, on which the kernel is compared with the reference.
     """
     name = schema.split("(")[0]
     _LIBRARY.define(schema)
-
-    def on_cuda(*args: Any) -> None:
-        launch = _launcher(module) if module else None
-        (launch or reference)(*args)
-
+    kernel = CheckedKernel(name, reference, module, part)
     _LIBRARY.impl(name, reference, "CPU")
-    _LIBRARY.impl(name, on_cuda, "CUDA")
+    _LIBRARY.impl(name, kernel if module else reference, "CUDA")
     _LIBRARY.impl(name, lambda *args: None, "Meta")
     operation: Callable[..., None] = getattr(torch.ops.trainyard, name).default
     return operation
+
+
+class CheckedKernel:
+    """A kernel that is compared with its reference at the first call for each combination of dtypes and options."""
+
+    def __init__(
+        self,
+        name: str,
+        reference: Callable[..., None],
+        module: str | None,
+        part: Callable[..., Sequence[Any]],
+    ) -> None:
+        self._name = name
+        self._reference = reference
+        self._module = module
+        self._part = part
+        self._chosen: dict[tuple[Any, ...], Callable[..., None]] = {}
+
+    def __call__(self, *args: Any) -> None:
+        key = tuple((arg.dtype, arg.device) if isinstance(arg, torch.Tensor) else _option(arg) for arg in args)
+        if key not in self._chosen:
+            self._chosen[key] = self._choose(self._part(*args))
+        self._chosen[key](*args)
+
+    def _choose(self, args: Sequence[Any]) -> Callable[..., None]:
+        """Return the kernel if it agrees with the reference for these arguments, which stay unchanged."""
+        launch = _launcher(self._module) if self._module else None
+        if launch is None:
+            return self._reference
+        try:
+            expected, actual = _results(self._reference, args), _results(launch, args)
+            if all(map(_agree, expected, actual)):
+                return launch
+            reason = "its results differ from those of plain torch"
+        except Exception as error:  # whatever a compiler raises
+            reason = f"{type(error).__name__}: {error}"
+        log.warning("the kernel of %s is not used, so that steps take longer: %s", self._name, reason)
+        return self._reference
+
+
+def _option(value: Any) -> Any:
+    """Return what distinguishes compiled variants of a kernel: whether there is a value, and flags."""
+    return value if value is None or isinstance(value, bool) else type(value)
+
+
+def _results(function: Callable[..., None], args: Sequence[Any]) -> list[torch.Tensor]:
+    copies = [arg.clone() if isinstance(arg, torch.Tensor) else arg for arg in args]
+    function(*copies)
+    return [copy for copy in copies if isinstance(copy, torch.Tensor)]
+
+
+def _agree(expected: torch.Tensor, actual: torch.Tensor) -> bool:
+    if not expected.is_floating_point():
+        return torch.equal(expected, actual)
+    largest = float(expected.float().nan_to_num(0.0, 0.0, 0.0).abs().max()) if expected.numel() else 0.0
+    allowed = _RELATIVE[expected.dtype]
+    return torch.allclose(actual.float(), expected.float(), rtol=allowed, atol=allowed * largest, equal_nan=True)
 
 
 @cache

@@ -5,6 +5,7 @@ Each chunk's product is added to one gradient of the weight, in fp32.
 """
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +23,8 @@ _MULTIPLE = 128
 """Matrix products are fastest at multiples of this."""
 _FP32_VALUES = 2**22
 """Values that the references convert to fp32 at once."""
+_COMPARED = 8
+"""Rows on which the kernel is compared with its reference."""
 
 
 class LinearHead(NamedTuple):
@@ -208,7 +211,7 @@ def _cross_entropy(
 
 
 def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor, add: bool) -> None:
-    if total.is_cuda and torch.version.hip is None:
+    if total.is_cuda and _adds_in_fp32(left.dtype, total.device):
         if add:
             torch.addmm(total, left.t(), right, out_dtype=torch.float32, out=total)
         else:
@@ -218,6 +221,19 @@ def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor, a
     wide = right.float()
     for part in _parts(left.shape[1], left.shape[0]):
         torch.addmm(total[part], left[:, part].float().t(), wide, beta=float(add), out=total[part])
+
+
+@cache
+def _adds_in_fp32(dtype: torch.dtype, device: torch.device) -> bool:
+    """Return whether torch adds products of 16 bits to fp32 on a device: not before 2.8, and not for all devices."""
+    ones = torch.ones(_MULTIPLE, _MULTIPLE, dtype=dtype, device=device)
+    total = torch.empty_like(ones, dtype=torch.float32)
+    try:
+        torch.mm(ones.t(), ones, out_dtype=torch.float32, out=total)
+        torch.addmm(total, ones.t(), ones, out_dtype=torch.float32, out=total)
+    except (RuntimeError, TypeError):
+        return False
+    return bool((total == 2 * _MULTIPLE).all())
 
 
 def _parts(count: int, size: int) -> Iterator[slice]:
@@ -231,7 +247,10 @@ cross_entropy_ = define_kernel(
     "float z_loss, bool gradient) -> ()",
     _cross_entropy,
     module="worker.tasks.cross_entropy_triton",
-)
+    part=lambda logits, labels, losses, hits, *others: (
+        logits[:_COMPARED], labels[:_COMPARED], losses[:_COMPARED], hits[:_COMPARED], *others
+    ),
+)  # fmt: skip
 """Write the loss of each row of `logits` (targets, classes) and whether its largest logit is that of its label, as in
 `summed_terms`: fp32, (targets,). With `gradient` the logits become the gradient of the summed loss."""
 

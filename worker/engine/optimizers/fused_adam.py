@@ -14,6 +14,8 @@ from worker.engine.optimizers.encodings import signed
 
 _VALUES = 2**20
 """Values that the reference converts to fp32 at once."""
+_COMPARED = 2**14
+"""Values on which the kernel is compared with its reference."""
 _NAN = 0x7FC00000
 _EXPONENT = 0x7F800000
 
@@ -149,6 +151,10 @@ adam_ = define_kernel(
     "float[] numbers, int[] key, bool compiled) -> ()",
     _reference,
     module="worker.engine.optimizers.fused_adam_triton",
+    part=lambda weights, low, gradient, first, second, *others: (
+        *(None if tensor is None else tensor[:_COMPARED] for tensor in (weights, low, gradient, first, second)),
+        *others,
+    ),
 )
 """Update values that are next to each other in memory; all tensors but `factor` have shape (n,).
 

@@ -60,3 +60,51 @@ def test_triton_is_not_imported_with_the_worker():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def _double(values: torch.Tensor, low: torch.Tensor | None) -> None:
+    values.mul_(2)
+
+
+def _triple(values: torch.Tensor, low: torch.Tensor | None) -> None:
+    values.mul_(3)
+
+
+def _fail(values: torch.Tensor, low: torch.Tensor | None) -> None:
+    raise RuntimeError("no compiler")
+
+
+@pytest.mark.parametrize(
+    ("launch", "calls", "message"),
+    [
+        (_double, 3, ""),
+        (_triple, 1, "its results differ from those of plain torch"),
+        (_fail, 1, "RuntimeError: no compiler"),
+        (None, 0, ""),
+    ],
+)
+def test_kernel_is_used_only_if_it_agrees(monkeypatch, caplog, launch, calls, message):
+    used = []
+
+    def counted(values: torch.Tensor, low: torch.Tensor | None) -> None:
+        used.append(len(values))
+        launch(values, low)
+
+    monkeypatch.setattr(kernels, "_launcher", lambda module: launch and counted)
+    kernel = kernels.CheckedKernel("double_", _double, "a.module", lambda values, low: (values[:2], low))
+    values = torch.ones(5)
+    kernel(values, None)
+    kernel(values, None)
+    assert values.tolist() == [4.0] * 5
+    assert used == [2, 5, 5][:calls]
+    assert message in caplog.text
+
+
+def test_each_combination_of_types_is_compared(monkeypatch):
+    compared = []
+    monkeypatch.setattr(kernels, "_launcher", lambda module: _double)
+    kernel = kernels.CheckedKernel("double_", _double, "a.module", lambda *args: compared.append(args) or args)
+    for values, low in ((torch.ones(2), None), (torch.ones(3), None), (torch.ones(2).bfloat16(), None)):
+        kernel(values, low)
+    kernel(torch.ones(2), torch.ones(2))
+    assert len(compared) == 3
