@@ -46,7 +46,6 @@ from service.planner.batch_acceptance import BatchAcceptance
 from service.planner.data_plans import DataPlanner
 from service.planner.process_pool import ProcessPool
 from service.planner.service import Planner
-from service.registry.service import ModelRegistry
 from service.run_files.files import RunFiles, make_run_files
 from service.secrets.service import SecretService
 from service.specs.acceptance import SpecAcceptance
@@ -120,11 +119,6 @@ class AppState:
     def data_planner(self) -> DataPlanner:
         """Reads the data of specs before they are submitted."""
         return DataPlanner(self.settings, self.run_files)
-
-    @cached_property
-    def registry(self) -> ModelRegistry:
-        """The registered models."""
-        return ModelRegistry(self.database, self.files_of, self.run_layout)
 
     @property
     def cookie(self) -> Cookie:

@@ -26,8 +26,8 @@ ErrorRenderer = Callable[[ServiceError], tuple[int, Mapping[str, Any]]]
 
 
 @dataclass(frozen=True)
-class AdminTab:
-    """A page in the section of administrators."""
+class PageLink:
+    """A page, with the text of the link to it."""
 
     path: str
     label: str
@@ -62,14 +62,17 @@ class Plugin:
     plugin is switched off."""
     pages: Sequence[APIRouter] = ()
     """The routes of its pages."""
-    admin_tabs: Sequence[AdminTab] = ()
+    navigation: Sequence[PageLink] = ()
+    """The pages of `pages` to which the navigation links."""
+    admin_tabs: Sequence[PageLink] = ()
     """The pages of `pages` that administrators see as tabs."""
     templates: str | None = None
-    """The package that has the templates of its pages in a folder `templates`."""
+    """The package that has the templates of its pages in a folder `templates`. Their scripts and styles are in the
+    folder `static` beside it, which the dashboard serves together with its own."""
 
     def has_path(self, path: str) -> bool:
         """Return whether a path belongs to its API or its pages."""
-        paths = (self.prefix, *(tab.path for tab in self.admin_tabs))
+        paths = (self.prefix, *(link.path for link in (*self.navigation, *self.admin_tabs)))
         return any(path == one or path.startswith(f"{one.rstrip('/')}/") for one in paths)
 
 

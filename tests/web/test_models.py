@@ -1,10 +1,11 @@
 """The pages of registered models, and the box on a job's page that says how its model is used."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.support.accessibility import assert_accessible
 from tests.support.browser import Visit
@@ -108,6 +109,16 @@ def test_lines_of_a_finished_job_are_copied(visit: Visit, trained: Any) -> None:
     box.get_by_role("button", name="Copy the lines for Python").click()
     expect(box.get_by_role("button").first).to_have_text("Copied")
     assert f'trainyard.load("{trained.id}")' in box.locator("pre").first.inner_text()
+
+
+def test_without_the_registry_no_job_can_be_registered(new_tab: Visit, trained: Any) -> None:
+    def remove_plugins(route: Route) -> None:
+        response = route.fetch()
+        route.fulfill(response=response, body=re.sub(r'"plugins":\[.*?\]', '"plugins":[]', response.text()))
+
+    new_tab.page.route(f"**/jobs/{trained.id}", remove_plugins)
+    box = new_tab.go(f"/jobs/{trained.id}").locator("#use-model")
+    expect(box.locator("h3")).to_have_text(["Python"])
 
 
 def test_registered_models_lead_to_their_versions_and_jobs(visit: Visit, trained: Any) -> None:

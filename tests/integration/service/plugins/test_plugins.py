@@ -1,6 +1,8 @@
 """Plugins can be switched off, and the rest of the service then works without them."""
 
 import itertools
+import json
+import re
 from typing import Any
 
 import httpx
@@ -23,7 +25,12 @@ from trainyard.cli.errors import NOT_FOUND
 from trainyard.client import Client
 from trainyard.contract.http import API_HEADER, API_VERSION
 
-ADDRESSES = {"mlflow": "/mlflow/version", "openai": "/openai/v1/models", "webhooks": "/v1/webhooks"}
+ADDRESSES = {
+    "mlflow": "/mlflow/version",
+    "openai": "/openai/v1/models",
+    "registry": "/v1/models",
+    "webhooks": "/v1/webhooks",
+}
 
 
 def client_of(world: World, *disabled: str) -> TestClient:
@@ -43,6 +50,12 @@ def browser_of(client: TestClient, world: World) -> TestClient:
     answer = client.post("/sign-in", data={"token": world.token}, headers=origin, follow_redirects=False)
     assert answer.status_code == 303, answer.text
     return client
+
+
+def plugins_of(page: httpx.Response) -> list[str]:
+    """Return the plugins that the scripts of a page know."""
+    (embedded,) = re.findall(r'<script type="application/json" id="page-data">(.*?)</script>', page.text)
+    return list(json.loads(embedded)["plugins"])
 
 
 def stderr_of(client: TestClient, *command: str) -> str:
@@ -165,21 +178,47 @@ def test_rows_of_a_disabled_plugin_end_with_their_retention(world: World, monkey
         assert len(deliveries(world)) == left
 
 
-def test_pages_of_a_disabled_plugin_are_hidden(world: World) -> None:
+@pytest.mark.parametrize(("name", "path"), [("registry", "/models"), ("webhooks", "/admin/webhooks")])
+def test_pages_of_a_disabled_plugin_are_hidden(world: World, name: str, path: str) -> None:
     page = browser_of(client_of(world), world).get("/admin")
-    assert page.text.count('href="/admin/webhooks"') == 1
-    browser = browser_of(client_of(world, "webhooks"), world)
+    assert page.text.count(f'href="{path}"') == 1
+    assert plugins_of(page) == [plugin.name for plugin in PLUGINS]
+    browser = browser_of(client_of(world, name), world)
     page = browser.get("/admin")
     assert page.status_code == 200
-    assert "webhooks" not in page.text
+    assert f'href="{path}"' not in page.text
+    assert name not in plugins_of(page)
     assert 'href="/admin/audit"' in page.text
-    gone = browser.get("/admin/webhooks")
+    gone = browser.get(path)
     assert gone.status_code == 404
     assert "TRAINYARD_DISABLED_PLUGINS" in gone.text
 
 
+def test_the_pages_of_the_core_work_without_plugins(world: World) -> None:
+    job = world.submit()
+    browser = browser_of(client_of(world, *ADDRESSES), world)
+    of_job = (f"/jobs/{job}", f"/compare?job={job}", f"/submit?fork={job}")
+    for path in ("/jobs", "/compare", "/submit", "/files", "/cluster", "/help", *of_job):
+        page = browser.get(path)
+        assert (page.status_code, plugins_of(page)) == (200, []), path
+
+
+def test_registered_models_protect_their_files_without_the_registry(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    worker.checkpoint(5)
+    worker.end("completed")
+    world.tick()
+    body = {"job_id": job, "checkpoint": 5}
+    assert world.client.post("/v1/models/m/versions", json=body).status_code == 201
+    client = client_of(world, "registry")
+    assert client.get(f"/v1/jobs/{job}/lineage").json()["versions"] == [{"model": "m", "version": 1, "step": 5}]
+    assert client.delete(f"/v1/jobs/{job}").json()["error"]["code"] == "job_registered"
+    assert client_of(world).get("/v1/models/m").json()["latest_version"] == 1
+
+
 def test_an_unknown_name_of_a_plugin_is_refused() -> None:
-    with pytest.raises(InvalidRequestError, match="'mlfow' is not one of mlflow, openai, webhooks"):
+    with pytest.raises(InvalidRequestError, match="'mlfow' is not one of mlflow, openai, registry, webhooks"):
         select_plugins(["mlfow"])
 
 

@@ -1,7 +1,7 @@
 """The requests of users about registered models: list, register a version, move aliases, delete."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -17,8 +17,7 @@ from service.db.visibility import visible_owner
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import shown_metrics
 from service.jobs.service import require_change
-from service.registry.repository import RegistryRepository
-from service.registry.schemas import lineage_of, model_detail, model_resource, version_resource
+from service.plugins.registry.repository import RegistryRepository
 from trainyard.contract.kinds.tasks import LOOP_TASKS
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.wire.export import needs_classes
@@ -70,14 +69,14 @@ class ModelRegistry:
             registry = RegistryRepository(session)
             rows, has_more = registry.list_page(page)
             newest = registry.newest_versions([row.name for row in rows])
-        return [model_resource(row, newest.get(row.name)) for row in rows], has_more
+        return [_model_resource(row, newest.get(row.name)) for row in rows], has_more
 
     def read(self, name: str) -> ModelDetail:
         """Return a model with its versions. Raises NotFoundError."""
         with self.database.read() as session:
             registry = RegistryRepository(session)
             row = registry.get(name)
-            return model_detail(row, registry.list_versions(name))
+            return _model_detail(row, registry.list_versions(name))
 
     def register(
         self, principal: Principal, name: str, request: ModelVersionRequest, now: datetime
@@ -109,7 +108,7 @@ class ModelRegistry:
             row.aliases = _with_aliases(row, request.aliases, version.number)
             row.description = row.description if request.description is None else request.description
             row.updated_at = now
-            return version_resource(row, version)
+            return _version_resource(row, version)
 
     def set_alias(self, principal: Principal, name: str, alias: str, number: int, now: datetime) -> ModelDetail:
         """Let an alias name a version, and no other version.
@@ -125,7 +124,7 @@ class ModelRegistry:
             row = _locked(registry, principal, name)
             registry.get_version(name, number)
             row.aliases, row.updated_at = _with_aliases(row, [alias], number), now
-            return model_detail(row, registry.list_versions(name))
+            return _model_detail(row, registry.list_versions(name))
 
     def delete_alias(self, principal: Principal, name: str, alias: str, now: datetime) -> None:
         """Raises NotFoundError, PermissionDeniedError."""
@@ -256,7 +255,7 @@ def _next_version(
         step=target.step,
         digest=target.digest,
         metrics=target.metrics,
-        lineage=lineage_of(job),
+        lineage=_lineage_of(job),
         created_by=principal.name,
         created_at=now,
     )
@@ -296,3 +295,58 @@ def _require_ended(job: Job) -> None:
             f"job {job.id} has status {job.status} and may still replace its checkpoints; register one after its end",
             code="job_not_finished",
         )
+
+
+def _model_resource(row: RegisteredModel, latest_version: int | None) -> ModelResource:
+    return ModelResource(**_fields(row), latest_version=latest_version)
+
+
+def _model_detail(row: RegisteredModel, versions: Sequence[ModelVersion]) -> ModelDetail:
+    """Return a model with its versions, newest first."""
+    newest = versions[0].number if versions else None
+    resources = [_version_resource(row, version) for version in versions]
+    return ModelDetail(**_fields(row), latest_version=newest, versions=resources)
+
+
+def _version_resource(row: RegisteredModel, version: ModelVersion) -> ModelVersionResource:
+    aliases = sorted(alias for alias, number in row.aliases.items() if number == version.number)
+    return ModelVersionResource(
+        model=row.name,
+        version=version.number,
+        aliases=aliases,
+        job_id=version.job_id,
+        checkpoint_id=version.checkpoint_id,
+        step=version.step,
+        digest=version.digest,
+        metrics=version.metrics,
+        created_by=version.created_by,
+        created_at=version.created_at,
+        **version.lineage,
+    )
+
+
+def _lineage_of(job: Job) -> dict[str, Any]:
+    """Return the origin of a job's model, as `ModelVersion.lineage` stores it: job, base model, data and parent."""
+    spec = job.spec
+    model = spec.get("model") or {}
+    origin = job.origin
+    merges = (spec.get("lora") or {}).get("merge", False)
+    return {
+        "job_name": job.name,
+        "task": spec["task"],
+        "base": model.get("path"),
+        "is_adapter": spec.get("lora_rank") is not None and not merges,
+        "data": spec.get("data"),
+        "parent": {"job_id": origin["job_id"], "step": origin["step"]} if origin else None,
+    }
+
+
+def _fields(row: RegisteredModel) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "description": row.description,
+        "created_by": row.created_by,
+        "created_at": row.created_at,
+        "updated_at": row.updated_at,
+        "aliases": row.aliases,
+    }

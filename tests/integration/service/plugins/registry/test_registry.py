@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.registry import service as registry
+from service.plugins.registry import service as registry
 from tests.support.world import World
 from trainyard.contract.wire.manifest import Manifest
 

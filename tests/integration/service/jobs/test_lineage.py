@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from service.registry import lineage
-from service.registry.lineage import used_data
+from service.jobs import lineage
+from service.jobs.lineage import used_data
 from tests.support.world import SPEC, World
 
 pytestmark = pytest.mark.databases("sqlite", "postgres")
