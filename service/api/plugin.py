@@ -1,7 +1,8 @@
-"""Plugins: parts of the service that can be switched off. The core refers to none of them.
+"""Plugins: parts of the service that can be switched off. The core imports none of them.
 
 A `Plugin` states what a part adds: routes, pages, background tasks, listeners, checks. `service.plugins.installed`
-lists the plugins of a release, and the composition root passes them to what adds their parts.
+lists the plugins of a release, and the composition root passes them to what adds their parts. The pages of the core
+leave out links to pages of a plugin that is switched off; for that, their templates and scripts know its name.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import HTMLResponse
 from starlette.types import Scope
 
 from service.api.dependencies import AppState
@@ -31,6 +33,39 @@ class PageLink:
 
     path: str
     label: str
+
+
+@dataclass(frozen=True)
+class PagePart:
+    """A part of a page of the core."""
+
+    template: str
+    """Its elements, which the page includes."""
+    script: str
+    """The module that makes them work; it imports from the page's own script."""
+
+
+@dataclass(frozen=True)
+class RunGroup:
+    """A group of runs in a list of links."""
+
+    id: str
+    name: str
+    description: str
+    created_at: datetime
+
+
+@dataclass(frozen=True)
+class RunGroups:
+    """Groups of runs that can be compared, such as sweeps: `/compare?<parameter>=<id>` is the page of one."""
+
+    parameter: str
+    title: str
+    """The heading of a list of groups."""
+    compare: Callable[[Any, str], HTMLResponse]
+    """Renders the requested `ComparisonPage` with the runs of the group that has an id."""
+    list_recent: Callable[[AppState, int], Sequence[RunGroup]]
+    """Returns so many groups, newest first."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +101,10 @@ class Plugin:
     """The pages of `pages` to which the navigation links."""
     admin_tabs: Sequence[PageLink] = ()
     """The pages of `pages` that administrators see as tabs."""
+    page_parts: Mapping[str, Sequence[PagePart]] = field(default_factory=dict)
+    """Parts that it adds to pages of the core, by the template of the page."""
+    run_groups: Sequence[RunGroups] = ()
+    """The groups of runs that the page `/compare` shows."""
     templates: str | None = None
     """The package that has the templates of its pages in a folder `templates`. Their scripts and styles are in the
     folder `static` beside it, which the dashboard serves together with its own."""
@@ -101,10 +140,27 @@ def disabled_error(scope: Scope) -> ServiceError | None:
     """Return the error about the path of a request; None if it is not a path of a plugin that is switched off."""
     disabled: tuple[Plugin, ...] = scope["app"].state.disabled_plugins
     name = next((plugin.name for plugin in disabled if plugin.has_path(scope["path"])), None)
-    if name is None:
-        return None
+    return None if name is None else _disabled(name)
+
+
+def _disabled(name: str) -> ServiceError:
     message = f"the plugin `{name}` is switched off on this service, by its setting TRAINYARD_DISABLED_PLUGINS"
     return NotFoundError(message, code="plugin_disabled")
+
+
+def named_group(request: Request) -> tuple[RunGroups, str] | None:
+    """Return the group of runs that the query of a request names.
+
+    Raises:
+        ServiceError: it belongs to a plugin that is switched off.
+    """
+    for plugin in (*installed(request.scope), *request.app.state.disabled_plugins):
+        for groups in plugin.run_groups:
+            if group_id := request.query_params.get(groups.parameter):
+                if plugin in request.app.state.disabled_plugins:
+                    raise _disabled(plugin.name)
+                return groups, group_id
+    return None
 
 
 def plugin_of(scope: Scope) -> Plugin | None:

@@ -93,15 +93,21 @@ class Pages:
         self._read_maintenance = read_maintenance
         self.assets = _assets()
         self._templates = _templates(("service.web", *(plugin.templates for plugin in plugins if plugin.templates)))
-        self._plugins = [plugin.name for plugin in plugins]
+        self._plugins = plugins
         self._results = (*_RESULTS, *(link for plugin in plugins for link in plugin.navigation))
         more = [tab for plugin in plugins for tab in plugin.admin_tabs]
         self.admin_tabs = (PageLink("/admin", "Tokens"), *more, PageLink("/admin/audit", "Audit"))
 
     def render(self, template: str, visitor: Visitor | None, *, status: int = 200, **context: Any) -> HTMLResponse:
         """Return a page; `visitor` is None if nobody is signed in. `data` in the context is for the page's script."""
-        shared: dict[str, Any] = {"visitor": visitor, "section": "", "data": {}, "plugins": self._plugins}
+        shared: dict[str, Any] = {
+            "visitor": visitor,
+            "section": "",
+            "data": {},
+            "plugins": [plugin.name for plugin in self._plugins],
+        }
         shared |= {"base": self._base, "navigation": self._navigation(visitor), "admin_tabs": self.admin_tabs}
+        shared["page_parts"] = [part for plugin in self._plugins for part in plugin.page_parts.get(template, ())]
         shared["maintenance"] = self._read_maintenance() if visitor else None
         body = self._templates.get_template(template).render({**shared, **context})
         if self._base:

@@ -1,14 +1,13 @@
 """The pages of registered models, and the box on a job's page that says how its model is used."""
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from playwright.sync_api import Route, expect
+from playwright.sync_api import expect
 
 from tests.support.accessibility import assert_accessible
-from tests.support.browser import Visit
+from tests.support.browser import Visit, remove_plugins
 from tests.support.live import wait_for_status
 from tests.support.live_service import LiveService
 from tests.web.specs import SPEC
@@ -112,11 +111,7 @@ def test_lines_of_a_finished_job_are_copied(visit: Visit, trained: Any) -> None:
 
 
 def test_without_the_registry_no_job_can_be_registered(new_tab: Visit, trained: Any) -> None:
-    def remove_plugins(route: Route) -> None:
-        response = route.fetch()
-        route.fulfill(response=response, body=re.sub(r'"plugins":\[.*?\]', '"plugins":[]', response.text()))
-
-    new_tab.page.route(f"**/jobs/{trained.id}", remove_plugins)
+    remove_plugins(new_tab.page, f"**/jobs/{trained.id}")
     box = new_tab.go(f"/jobs/{trained.id}").locator("#use-model")
     expect(box.locator("h3")).to_have_text(["Python"])
 

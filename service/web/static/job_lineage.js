@@ -38,7 +38,12 @@ function treeOf(job, lineage) {
     ? [
         item(
           "sweep",
-          make("a", { href: urlOf(`/compare?sweep=${encodeURIComponent(lineage.sweep_id)}`), text: lineage.sweep_id }),
+          hasPlugin("sweeps")
+            ? make("a", {
+                href: urlOf(`/compare?sweep=${encodeURIComponent(lineage.sweep_id)}`),
+                text: lineage.sweep_id,
+              })
+            : make("span", { text: lineage.sweep_id }),
         ),
       ]
     : [];

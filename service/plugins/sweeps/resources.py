@@ -8,9 +8,9 @@ from typing import Any, Literal
 from service.checkpoints.ranking import best_criterion
 from service.db.models import Job, Sweep, SweepTrial
 from service.jobs.schemas import progress_resource, shown_metrics
-from service.sweeps.repository import SweepRepository
-from service.sweeps.search.plan import SearchPlan
-from service.sweeps.search.trials import finite, trial_of
+from service.plugins.sweeps.repository import SweepRepository
+from service.plugins.sweeps.search.plan import SearchPlan
+from service.plugins.sweeps.search.trials import finite, trial_of
 from trainyard.contract.loss_metric import choose_loss
 from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.contract.wire.sweeps import MemberState, SweepDetail, SweepMember, SweepResource

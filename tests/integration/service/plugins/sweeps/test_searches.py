@@ -9,7 +9,7 @@ from sqlalchemy.exc import IntegrityError
 from service.core.errors import InvalidRequestError
 from service.core.failpoints import no_failpoint
 from service.db.models import SweepTrial
-from tests.integration.service.sweeps.conftest import SEARCH_SPEC, SearchLab
+from tests.integration.service.plugins.sweeps.conftest import SEARCH_SPEC, SearchLab
 from tests.support.world import SPEC, World
 
 # On Postgres, the searches of a killed service run all SQL of random and halving searches.

@@ -8,8 +8,8 @@ from service.auth.principals import Principal
 from service.core.errors import InvalidSpecError, PermissionDeniedError, ServiceError
 from service.core.ids import new_id
 from service.db.models import Sweep
+from service.plugins.sweeps.search.plan import plan_search
 from service.specs.acceptance import AcceptedSpec, RejectedSpec
-from service.sweeps.search.plan import plan_search
 from trainyard.contract.problems import Problem, SpecError
 from trainyard.contract.wire.search import Search, corner_points
 from trainyard.contract.wire.sweeps import DEFAULT_PARALLEL, SweepRequest, format_values, member_spec

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -45,14 +44,6 @@ class SweepRepository:
         """Return the trials of a search, in the order of their proposal."""
         query = sa.select(SweepTrial).where(SweepTrial.sweep_id == sweep_id).order_by(SweepTrial.number)
         return list(self._session.scalars(query))
-
-    def find_member(self, sweep_id: str, job_id: str) -> tuple[int, dict[str, Any]] | None:
-        """Return the number of a member and the values that it changes."""
-        trial = self._session.scalar(sa.select(SweepTrial).where(SweepTrial.job_id == job_id))
-        if trial is not None:
-            return trial.number, trial.values
-        listed = enumerate(self.get(sweep_id).members)
-        return next(((number, one["values"]) for number, one in listed if one["job_id"] == job_id), None)
 
     def count_trials(self, sweep_ids: Sequence[str]) -> dict[str, int]:
         """Return the number of trials of each search that has any."""

@@ -9,9 +9,9 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from service.db.models import Job, Sweep, SweepTrial
-from service.sweeps.repository import SweepRepository
-from service.sweeps.search.decide import Trial
-from service.sweeps.search.plan import SearchPlan
+from service.plugins.sweeps.repository import SweepRepository
+from service.plugins.sweeps.search.decide import Trial
+from service.plugins.sweeps.search.plan import SearchPlan
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from service.sweeps.search.decide import Trial
-from service.sweeps.search.plan import SearchPlan
+from service.plugins.sweeps.search.decide import Trial
+from service.plugins.sweeps.search.plan import SearchPlan
 from trainyard.contract.wire.search import Choice, IntRange, grid_points, is_active
 
 if TYPE_CHECKING:

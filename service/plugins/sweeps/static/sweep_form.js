@@ -3,25 +3,14 @@
 import { urlOf } from "./address.js";
 import { call } from "./api.js";
 import { byId, make, maybeById, onOpen, setMessage, setText } from "./page.js";
+import { plannedSpec, specText } from "./submit.js";
 import { fieldsOf } from "./yaml_fields.js";
 
-/**
- * `text()` is the spec in YAML, `spec()` the planned spec as data, or nothing while the text has problems.
- *
- * @param {() => string} text
- * @param {() => Record<string, any> | null | undefined} spec
- */
-export function connectSweepForm(text, spec) {
-  const section = maybeById("sweep", HTMLDetailsElement);
-  if (section) connectSection(section, text, spec);
-}
+const form = maybeById("sweep", HTMLDetailsElement);
+if (form) connect(form);
 
-/**
- * @param {HTMLDetailsElement} section
- * @param {() => string} text
- * @param {() => Record<string, any> | null | undefined} spec
- */
-function connectSection(section, text, spec) {
+/** @param {HTMLDetailsElement} section */
+function connect(section) {
   const button = byId("sweep-start", HTMLButtonElement);
   const ranges = byId("sweep-ranges");
 
@@ -69,8 +58,8 @@ function connectSection(section, text, spec) {
    * @param {string} path
    */
   function suggestion(path) {
-    const field = fieldsOf(text()).get(path);
-    const value = field ? text().slice(field.from, field.to).trim() : "";
+    const field = fieldsOf(specText()).get(path);
+    const value = field ? specText().slice(field.from, field.to).trim() : "";
     const current = Number(value);
     if (value === "" || !Number.isFinite(current)) return "";
     if (/^\d+$/.test(value)) return current > 0 ? `int:${Math.max(1, Math.floor(current / 2))}:${current * 2}` : "";
@@ -78,7 +67,7 @@ function connectSection(section, text, spec) {
   }
 
   function fillFields() {
-    byId("sweep-fields").replaceChildren(...[...fieldsOf(text()).keys()].map((value) => make("option", { value })));
+    byId("sweep-fields").replaceChildren(...[...fieldsOf(specText()).keys()].map((value) => make("option", { value })));
   }
 
   /** @param {string} message */
@@ -88,7 +77,7 @@ function connectSection(section, text, spec) {
   }
 
   async function start() {
-    const document_ = spec();
+    const document_ = plannedSpec();
     if (!document_) {
       explain("The spec has problems, which are listed above, or is still being planned.");
       return;

@@ -32,12 +32,12 @@ from service.db.models import Job, SweepTrial
 from service.jobs.quota import UserQuotas
 from service.jobs.repository import JobRepository
 from service.jobs.submission import check_user_quotas, new_job, record_override, record_warnings
+from service.plugins.sweeps.repository import SweepRepository
+from service.plugins.sweeps.search.decide import NextMoves, next_moves
+from service.plugins.sweeps.search.sampling import importance, propose
+from service.plugins.sweeps.search.submission import submitter_of
+from service.plugins.sweeps.search.trials import SearchState, load_search
 from service.specs.acceptance import AcceptedSpec, RejectedSpec
-from service.sweeps.repository import SweepRepository
-from service.sweeps.search.decide import NextMoves, next_moves
-from service.sweeps.search.sampling import importance, propose
-from service.sweeps.search.submission import submitter_of
-from service.sweeps.search.trials import SearchState, load_search
 from trainyard.contract.wire.sweeps import member_spec
 
 log = structlog.get_logger("sweeps")

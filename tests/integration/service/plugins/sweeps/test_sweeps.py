@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.planner.batch_acceptance import BatchAcceptance
+from service.plugins.sweeps.acceptance import BatchAcceptance
 from service.specs.acceptance import RejectedSpec
 from tests.support.statements import statements_of_request
 from tests.support.world import SPEC, World

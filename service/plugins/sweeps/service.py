@@ -28,10 +28,10 @@ from service.jobs.submission import (
     record_warnings,
     request_digest,
 )
+from service.plugins.sweeps.repository import SweepRepository
+from service.plugins.sweeps.resources import sweep_detail, sweep_resources
+from service.plugins.sweeps.search.submission import new_search, refusals
 from service.specs.acceptance import AcceptedSpec, RejectedSpec
-from service.sweeps.repository import SweepRepository
-from service.sweeps.resources import sweep_detail, sweep_resources
-from service.sweeps.search.submission import new_search, refusals
 from trainyard.contract.problems import MAX_PROBLEMS, Problem, SpecError
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
 from trainyard.contract.wire.jobs import TERMINAL
@@ -216,16 +216,6 @@ def read(database: Database, sweep_id: str, now: datetime) -> SweepDetail:
     with database.read() as session:
         repository = SweepRepository(session)
         return sweep_detail(repository, repository.get(sweep_id), now)
-
-
-def read_member(database: Database, sweep_id: str, job_id: str) -> tuple[int, Values] | None:
-    """Return the number of a sweep's member and the values that it changes; None if the sweep does not list the job.
-
-    Raises:
-        NotFoundError: There is no such sweep.
-    """
-    with database.read() as session:
-        return SweepRepository(session).find_member(sweep_id, job_id)
 
 
 def list_page(database: Database, page: PageRequest) -> tuple[list[SweepResource], bool]:

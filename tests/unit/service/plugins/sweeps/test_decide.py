@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from service.sweeps.search.decide import MAX_REJECTED, Trial, next_moves
-from service.sweeps.search.plan import SearchPlan, rung_steps
+from service.plugins.sweeps.search.decide import MAX_REJECTED, Trial, next_moves
+from service.plugins.sweeps.search.plan import SearchPlan, rung_steps
 from trainyard.contract.wire.search import Search
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from service.sweeps.search.decide import Trial
-from service.sweeps.search.plan import SearchPlan
-from service.sweeps.search.sampling import importance, propose
+from service.plugins.sweeps.search.decide import Trial
+from service.plugins.sweeps.search.plan import SearchPlan
+from service.plugins.sweeps.search.sampling import importance, propose
 from trainyard.contract.wire.search import Search
 
 SPACE = {

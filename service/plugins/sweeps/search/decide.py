@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from service.jobs.states import ACTIVE
-from service.sweeps.search.plan import SearchPlan
+from service.plugins.sweeps.search.plan import SearchPlan
 
 MAX_REJECTED = 10
 """Proposals without any job after which a search fails."""
