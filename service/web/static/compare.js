@@ -1,5 +1,392 @@
-// The page that compares selected runs.
+// The comparison of runs: a chart for each metric with the curves of all, and the fields in which their specs differ.
+// A plugin may add to it what it knows of the runs as a group.
 
-import { showComparison } from "./comparison.js";
+import { urlOf } from "./address.js";
+import { ApiError, call, query } from "./api.js";
+import { ChartGrid, PINNED } from "./chart_grid.js";
+import { COMBINED } from "./chart_list.js";
+import { connectChartTools, connectCombination } from "./chart_tools.js";
+import { readView } from "./chart_view.js";
+import { swatchColour } from "./colours.js";
+import { connectCodes } from "./compare_code.js";
+import { number, specValue } from "./format.js";
+import { withDistinctNames } from "./job_rows.js";
+import { chipOf, TERMINAL } from "./job_status.js";
+import { afterPaint, byId, data, make, setText, toastError, within } from "./page.js";
+import { inParts } from "./parts.js";
+import { AXES, RunCurves, SELECTED, TOKENS } from "./run_curves.js";
+import { place, RowOrder } from "./row_order.js";
+import { connectPicker } from "./run_picker.js";
 
-showComparison();
+export const REFRESH_INTERVAL = 5000; // milliseconds between two reads of runs that are not finished
+
+const DIGEST = /^sha256:[0-9a-f]{64}$/;
+/** @type {string[]} */
+const fieldNames = data.fields;
+const { runs } = /** @type {{ runs: Run[] }} */ (data);
+/** @type {RunGroup | null} */
+let group = null;
+/** @type {ChartGrid} */
+let grid;
+/** @type {() => void} */
+let showAxes;
+
+const parameters = new URLSearchParams(location.search);
+const view = { ...readView(parameters, AXES), key: data.key };
+const curves = new RunCurves(runs, view, { loaded: show, failed: restoreAxis });
+
+// -- reading -----------------------------------------------------------------------------------------------------------
+
+/** @type {Promise<void> | null} */
+let refreshing = null; // one at a time: reading many runs may take longer than the interval
+
+function refresh() {
+  refreshing ??= readChanges().finally(() => {
+    refreshing = null;
+  });
+  return refreshing;
+}
+
+async function readChanges() {
+  const active = runs.filter(({ status }) => !TERMINAL.has(status));
+  if (group && (active.length || group.isRunning)) await group.read();
+  if (!active.length) return;
+  for (const run of active) {
+    const { status, metrics } = group?.stateOf(run.id) ?? (await call(`/v1/jobs/${run.id}`));
+    if (status) run.status = status;
+    run.tokens ||= TOKENS in metrics;
+    showStatus(run);
+    addMetrics(Object.keys(metrics));
+  }
+  group?.show();
+  if (await curves.reload()) grid.redraw();
+}
+
+/**
+ * Add metrics to the lists and the charts; the first ones that the runs have are selected.
+ *
+ * @param {string[]} keys
+ */
+function addMetrics(keys) {
+  if (!view.key && keys.length) {
+    view.key = [group?.metric, "train/loss"].find((key) => key && keys.includes(key)) ?? keys[0];
+  }
+  addOptions(byId("key", HTMLSelectElement), keys, view.key, "none yet");
+  group?.addMetrics(keys);
+  const added = keys.filter((key) => !curves.keys.includes(key));
+  curves.keys.push(...added);
+  if (added.length) grid?.refresh();
+}
+
+/**
+ * Add metrics to a list.
+ *
+ * @param {HTMLSelectElement} select
+ * @param {string[]} keys
+ * @param {string} selected
+ * @param {string} none is shown while there is no metric.
+ */
+export function addOptions(select, keys, selected, none) {
+  const known = Array.from(select.options, (option) => option.value);
+  select.append(...keys.filter((key) => !known.includes(key)).map((key) => make("option", { value: key, text: key })));
+  if (selected) select.querySelector('option[value=""]')?.remove();
+  else if (!select.options.length) select.append(make("option", { value: "", text: none }));
+  select.value = selected;
+}
+
+// -- showing -----------------------------------------------------------------------------------------------------------
+
+/** @type {Map<string, HTMLElement>} */
+const rows = new Map(); // of the table, by run; made in parts
+const order = new RowOrder(orderRows);
+/** @type {Set<string> | null} */
+let passing = null; // the ids of the runs that pass the filters of the coordinates; null: all
+
+/**
+ * A value of a spec; of a digest the beginning, which is enough to tell two apart.
+ *
+ * @param {any} value
+ */
+function valueCell(value) {
+  return DIGEST.test(value)
+    ? make("td", { class: "mono", text: `${value.slice(0, 19)}…`, title: value })
+    : make("td", { text: specValue(value) });
+}
+
+/** @param {Run} run */
+function tableRow(run) {
+  const others = runs.filter((other) => other !== run).map((other) => other.id);
+  return make(
+    "tr",
+    { "data-id": run.id },
+    make(
+      "td",
+      { class: "name" },
+      make("i", { class: "swatch", "aria-hidden": "true" }),
+      make("a", { href: urlOf(`/jobs/${run.id}`), text: run.name }),
+    ),
+    make("td", {}, make("span", { class: "chip" })),
+    ...run.values.map(valueCell),
+    ...["last", "min", "max"].map((name) => make("td", { class: `right ${name}` })),
+    make(
+      "td",
+      { class: "right" },
+      group
+        ? null
+        : make("a", {
+            class: "quiet",
+            href: urlOf(`/compare${query({ job: others })}`),
+            "aria-label": `Remove ${run.name}`,
+            text: "×",
+          }),
+    ),
+  );
+}
+
+function showTable() {
+  byId("runs", HTMLTableElement)
+    .createTHead()
+    .append(
+      make(
+        "tr",
+        {},
+        order.head("name", {}, "Run"),
+        order.head("status", {}, "Status"),
+        ...fieldNames.map((text, n) => order.head(n, { class: "mono" }, text)),
+        ...["Last", "Min", "Max"].map((text) =>
+          order.head(text.toLowerCase(), { class: "right" }, `${text} `, make("span", { class: "mono metric" })),
+        ),
+        make("th", {}, make("span", { class: "visually-hidden", text: "Remove" })),
+      ),
+    );
+  if (runs.length > 1)
+    setText(
+      within(byId("runs-title"), "small"),
+      data.fields.length ? "and the fields in which their specs differ" : "their specs are the same",
+    );
+  showTableValues();
+  afterPaint()
+    .then(() => inParts(runs, addRow))
+    .then(orderRows); // it is below the charts
+}
+
+/**
+ * What a column sorts a run by.
+ *
+ * @param {Run} run
+ * @param {string | number} column
+ * @returns {any}
+ */
+function keyOf(run, column) {
+  if (typeof column === "number") return run.values[column];
+  return { name: run.name, status: statusOf(run).text, ...lastAndEnds(run) }[column];
+}
+
+/** Put the rows in the chosen order. */
+function orderRows() {
+  if (rows.size === runs.length)
+    order.sorted(runs, keyOf).forEach((run, n) => {
+      const row = rows.get(run.id);
+      if (row) place(byId("runs", HTMLTableElement).tBodies[0], row, n);
+    });
+}
+
+/**
+ * Add a run to the table as it is now.
+ *
+ * @param {Run} run
+ * @param {number} n
+ */
+function addRow(run, n) {
+  const row = tableRow(run);
+  rows.set(run.id, row);
+  row.classList.toggle("highlighted", run.id === curves.highlighted);
+  row.classList.toggle("off", passing !== null && !passing.has(run.id));
+  row.addEventListener("pointerenter", () => highlight(run.id));
+  row.addEventListener("pointerleave", () => highlight(null));
+  showStatus(run);
+  showValues(run, n);
+  byId("runs", HTMLTableElement).tBodies[0].append(row);
+}
+
+function showTableValues() {
+  for (const element of byId("runs", HTMLTableElement).createTHead().querySelectorAll(".metric"))
+    setText(element, view.key);
+  runs.forEach(showValues);
+  if (order.column !== null) orderRows();
+}
+
+/**
+ * The status of a run, or what its group has decided.
+ *
+ * @param {Run} run
+ */
+const statusOf = (run) => chipOf({ state: group?.stateOf(run.id)?.state, status: run.status });
+
+/** @param {Run} run */
+function showStatus(run) {
+  const chip = rows.get(run.id)?.querySelector(".chip");
+  if (!chip) return;
+  const { text, tone } = statusOf(run);
+  setText(chip, text);
+  chip.className = `chip ${tone}`;
+}
+
+/**
+ * The last, smallest and largest value of a run's selected curve; null without one.
+ *
+ * @param {Run} run
+ */
+function lastAndEnds(run) {
+  const values = curves.curveOf(run, view.key)?.y ?? [];
+  const finite = values.filter(Number.isFinite);
+  const [low, high] = finite.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, -Infinity]);
+  return { last: values.at(-1), min: finite.length ? low : null, max: finite.length ? high : null };
+}
+
+/**
+ * Show the colour of a run and the last, smallest and largest value of its selected curve.
+ *
+ * @param {Run} run
+ * @param {number} n
+ */
+function showValues(run, n) {
+  const row = rows.get(run.id);
+  if (!row) return;
+  within(row, ".swatch").style.background = swatchColour(n, runs.length);
+  for (const [name, value] of Object.entries(lastAndEnds(run))) setText(within(row, `.${name}`), number(value));
+}
+
+/**
+ * Show curves that were loaded.
+ *
+ * @param {string[]} keys
+ */
+function show(keys) {
+  grid.redraw(keys);
+  if (!keys.includes(view.key)) return;
+  showTableValues();
+  const sizes = runs.map((run) => curves.curveOf(run, view.key)?.x?.length ?? 0);
+  const missing = sizes.filter((size) => !size).length;
+  setText(
+    byId("chart-note"),
+    missing === runs.length
+      ? curves.absenceOf({ keys: [view.key] })
+      : missing
+        ? `${missing} of ${runs.length} runs ${missing === 1 ? "has" : "have"} not logged this metric`
+        : Math.max(...sizes) === 1
+          ? "Each run has one point of this metric."
+          : "",
+  );
+  group?.show();
+}
+
+// -- actions of the user -----------------------------------------------------------------------------------------------
+
+/**
+ * Highlight one run in the curves, the coordinates and the table; null: none.
+ *
+ * @param {string | null} id
+ */
+function highlight(id) {
+  if (curves.highlighted === id) return;
+  rows.get(curves.highlighted ?? "")?.classList.remove("highlighted");
+  curves.highlighted = id;
+  rows.get(id ?? "")?.classList.add("highlighted");
+  group?.highlight(id);
+  grid.redraw();
+}
+
+/**
+ * Show which runs a filter of the group leaves.
+ *
+ * @param {Set<string>} ids
+ */
+function filter(ids) {
+  passing = ids;
+  for (const [id, row] of rows) row.classList.toggle("off", !ids.has(id));
+}
+
+/** Read the runs again after a change. */
+async function refreshAfterChange() {
+  await refreshing?.catch(() => {}); // it may have been before
+  await refresh().catch(() => {});
+}
+
+/**
+ * Return to the axis of the loaded curves if the service refuses the chosen one.
+ *
+ * @param {Error} error
+ */
+function restoreAxis(error) {
+  toastError(error);
+  if (!(error instanceof ApiError) || view.axis === curves.loadedAxis) return;
+  grid.change({ axis: curves.loadedAxis });
+  showAxes();
+}
+
+/**
+ * Change the view of the charts.
+ *
+ * @param {Partial<ChartsView>} values
+ */
+function changeView(values) {
+  grid.change("axis" in values ? { ...values, range: null } : values);
+  byId("reset-zoom").hidden = view.range === null;
+}
+
+/**
+ * Select a metric for the table and the large chart.
+ *
+ * @param {string} key
+ */
+function select(key) {
+  view.key = key;
+  const address = new URLSearchParams(location.search);
+  address.set("key", key);
+  history.replaceState(null, "", `${location.pathname}?${address}`);
+  grid.refresh();
+  grid.redraw();
+  show([view.key]);
+}
+
+function start() {
+  addMetrics(data.keys);
+  const key = byId("key", HTMLSelectElement);
+  key.addEventListener("change", () => select(key.value));
+  grid = new ChartGrid(byId("charts"), view, curves, {
+    onRange: (range) => {
+      byId("reset-zoom").hidden = range === null;
+    },
+    isOpen: (name) => [SELECTED, PINNED, COMBINED].includes(name), // below them are the coordinates and the table
+  });
+  if (!curves.axes().includes(view.axis)) changeView({ axis: AXES[0] });
+  showAxes = connectChartTools(view, changeView, () => curves.axes());
+  connectCombination(view, changeView, () => curves.keys);
+  group?.show();
+  showTable();
+  setInterval(() => {
+    if (!document.hidden) refresh().catch(() => {});
+  }, REFRESH_INTERVAL);
+}
+
+/**
+ * Show the comparison of the page.
+ *
+ * @param {(comparison: Comparison) => RunGroup | null} makeGroup
+ */
+export function showComparison(makeGroup = () => null) {
+  group = makeGroup({ runs, view, highlight, filter, refresh: refreshAfterChange });
+  withDistinctNames(runs).forEach(({ name }, n) => {
+    runs[n].name = name;
+  });
+  if (runs.length) {
+    start();
+    connectCodes(runs);
+  }
+  connectPicker(
+    byId("search", HTMLInputElement),
+    byId("search-results"),
+    runs.map((run) => run.id),
+  );
+}

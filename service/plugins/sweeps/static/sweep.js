@@ -1,7 +1,7 @@
 // The page of a sweep: the comparison of its members, with their ranking, and with their coordinates.
 
 import { call } from "./api.js";
-import { addOptions, REFRESH_INTERVAL, showComparison } from "./comparison.js";
+import { addOptions, REFRESH_INTERVAL, showComparison } from "./compare.js";
 import { asNumber } from "./format.js";
 import { memberChanges } from "./job_rows.js";
 import { TERMINAL } from "./job_status.js";
