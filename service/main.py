@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from sqlalchemy.exc import SQLAlchemyError
 from service.api.connection_limits import limited_protocol
 from service.api.dependencies import AppState
 from service.api.plugin import Plugin
-from service.api.routes.sweeps import accept_trial
 from service.as_owner.calls import start_problem
 from service.as_owner.runs_folder import closed_parents, prepare_runs_folder
 from service.auth.principals import ensure_admin_token, register_admin_token
@@ -38,7 +37,6 @@ from service.maintenance import task as maintenance
 from service.metrics import summaries
 from service.metrics.retention import cutoff, trim
 from service.metrics.summaries import BackFill, Summarizer
-from service.planner.process_pool import ProcessPool
 from service.plugins.installed import enabled_plugins, select_plugins
 from service.reconciler.poll_loop import ChangeWatcher, ReconcileLoop
 from service.reconciler.reconciler import Reconciler
@@ -61,7 +59,6 @@ from service.server import (
     tune_interpreter,
     usable_connections,
 )
-from service.sweeps.search import searcher
 from service.web.app import create_app
 from trainyard.contract.local_paths import admin_token_file
 from trainyard.contract.spec.environment import ineffective_patterns
@@ -69,8 +66,6 @@ from trainyard.contract.validation_messages import describe_error
 
 _CONCURRENT_SUBMISSIONS = 4
 """Each mostly waits for sbatch; more of them would compete with the requests, and load slurmctld."""
-_PROPOSAL_SECONDS = 60.0
-"""Time limit of a proposal of a search."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -274,37 +269,15 @@ def background_services(
     )
     cleanup = PeriodicTask("maintenance", maintenance_task.run_once, maintenance.SECONDS)
     app_state.notify_cleanup = cleanup.notify
-    searching = PeriodicTask("sweeps", make_searcher(app_state, loop.lease, loop.hint).run_once, searcher.SECONDS)
-
-    def notify() -> None:
-        loop.hint()
-        searching.notify()
-
-    app_state.notify_reconciler = notify
+    app_state.notify_reconciler = loop.hint
     filling = BackFill(app_state.database, time.monotonic)
     values = PeriodicTask("values", filling.run_once, summaries.SECONDS)
     tasks = [task for plugin in plugins for task in plugin.make_tasks(app_state, loop.lease)]
-    background: list[BackgroundService] = [loop, cleanup, *tasks, searching, values]
+    background: list[BackgroundService] = [loop, cleanup, *tasks, values]
     if app_state.database.dialect == "postgresql":
         watcher = ChangeWatcher(app_state.database, loop.hint)
         background.append(PeriodicTask("change-watcher", watcher.run_once, ChangeWatcher.SECONDS))
     return background
-
-
-def make_searcher(app_state: AppState, lease: LeaderLease, on_change: Callable[[], None]) -> searcher.SweepSearcher:
-    """Build the task that proposes, continues and stops the trials of searches."""
-    return searcher.SweepSearcher(
-        database=app_state.database,
-        lease=lease,
-        clock=app_state.clock,
-        accept=partial(accept_trial, app_state),
-        # No request waits for a proposal. The pool's process ends with this process, whose end closes its pipe.
-        run_in_process=ProcessPool(size=1, seconds=_PROPOSAL_SECONDS).run,
-        quotas=app_state.quotas,
-        run_as=app_state.settings.run_as,
-        failpoint=lambda label: app_state.failpoint(label),
-        on_change=on_change,
-    )
 
 
 def make_scheduler(app_state: AppState) -> Scheduler:

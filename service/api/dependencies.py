@@ -42,11 +42,9 @@ from service.metrics.downsampling.downsampler import Downsampler
 from service.metrics.ingest.batch_queue import IngestQueue
 from service.metrics.ingest.worker_tokens import WorkerTokenCache
 from service.metrics.ingest.writer import PointWriter
-from service.planner.batch_acceptance import BatchAcceptance
 from service.planner.data_plans import DataPlanner
 from service.planner.process_pool import ProcessPool
 from service.planner.service import Planner
-from service.registry.service import ModelRegistry
 from service.run_files.files import RunFiles, make_run_files
 from service.secrets.service import SecretService
 from service.specs.acceptance import SpecAcceptance
@@ -67,7 +65,7 @@ class AppState:
         self.database = database
         self.clock = clock
         self.notify_reconciler: Callable[[], None] = _do_nothing
-        """Wakes the reconciler and the searches; a lost notification only costs time."""
+        """Wakes the reconciler, and tasks of plugins that wait for jobs; a lost notification only costs time."""
         self.notify_cleanup: Callable[[], None] = _do_nothing
         """Wakes the maintenance task to delete files."""
         self.file_listings = FileListings()
@@ -80,10 +78,8 @@ class AppState:
         self.worker_slots = ThreadSlots(each=4, total=12, is_repeated=True)
         self.sign_in_slots = ThreadSlots(each=2, total=4)
         self.curve_slots = ThreadSlots(each=2, total=3)
-        self.sweep_slots = ThreadSlots(each=1, total=3)
         self.planner = Planner(settings, pool=self.process_pool)
         self.acceptance = SpecAcceptance(database, settings, self.planner)
-        self.batch_acceptance = BatchAcceptance(database, self.acceptance, self.process_pool)
         self.secrets = SecretService(database, settings)
         self.files = FileService(database, settings, lambda label: self.failpoint(label))
         self.downsampler = Downsampler(database)
@@ -120,11 +116,6 @@ class AppState:
     def data_planner(self) -> DataPlanner:
         """Reads the data of specs before they are submitted."""
         return DataPlanner(self.settings, self.run_files)
-
-    @cached_property
-    def registry(self) -> ModelRegistry:
-        """The registered models."""
-        return ModelRegistry(self.database, self.files_of, self.run_layout)
 
     @property
     def cookie(self) -> Cookie:
@@ -352,7 +343,6 @@ CheckpointWindowDep = Annotated[PageRequest, Depends(window_of(r"^ckpt_[0-9a-z]{
 EventWindowDep = Annotated[PageRequest, Depends(window_of(r"^evt_[0-9]{1,18}$"))]
 TokenWindowDep = Annotated[PageRequest, Depends(window_of(r"^[0-9a-f]{8,16}$"))]
 AuditWindowDep = Annotated[PageRequest, Depends(window_of(r"^aud_[0-9]{1,18}$"))]
-SweepWindowDep = Annotated[PageRequest, Depends(window_of(r"^swp_[0-9a-z]{26}$"))]
 
 _TIME_ZONE_AFTER_SPACE = re.compile(r"(:[0-9.]+) ([0-9]{2}:?[0-9]{2})$")
 

@@ -153,8 +153,9 @@ def _add_bodies(document: dict[str, Any]) -> None:
         schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
         schemas.update(schema.pop("$defs"))
         schemas[model.__name__] = schema
-    spec = schemas["SweepRequest"]["properties"]["spec"]
-    schemas["SweepRequest"]["properties"]["spec"] = {"description": spec["description"], **SPEC}
+    # The request of a plugin, which may be switched off.
+    if (sweep := schemas.get("SweepRequest", {}).get("properties")) is not None:
+        sweep["spec"] = {"description": sweep["spec"]["description"], **SPEC}
 
 
 def _summary(description: str) -> str:

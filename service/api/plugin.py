@@ -1,7 +1,8 @@
-"""Plugins: parts of the service that can be switched off. The core refers to none of them.
+"""Plugins: parts of the service that can be switched off. The core imports none of them.
 
 A `Plugin` states what a part adds: routes, pages, background tasks, listeners, checks. `service.plugins.installed`
-lists the plugins of a release, and the composition root passes them to what adds their parts.
+lists the plugins of a release, and the composition root passes them to what adds their parts. The pages of the core
+leave out links to pages of a plugin that is switched off; for that, their templates and scripts know its name.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import HTMLResponse
 from starlette.types import Scope
 
 from service.api.dependencies import AppState
@@ -26,11 +28,44 @@ ErrorRenderer = Callable[[ServiceError], tuple[int, Mapping[str, Any]]]
 
 
 @dataclass(frozen=True)
-class AdminTab:
-    """A page in the section of administrators."""
+class PageLink:
+    """A page, with the text of the link to it."""
 
     path: str
     label: str
+
+
+@dataclass(frozen=True)
+class PagePart:
+    """A part of a page of the core."""
+
+    template: str
+    """Its elements, which the page includes."""
+    script: str
+    """The module that makes them work; it imports from the page's own script."""
+
+
+@dataclass(frozen=True)
+class RunGroup:
+    """A group of runs in a list of links."""
+
+    id: str
+    name: str
+    description: str
+    created_at: datetime
+
+
+@dataclass(frozen=True)
+class RunGroups:
+    """Groups of runs that can be compared, such as sweeps: `/compare?<parameter>=<id>` is the page of one."""
+
+    parameter: str
+    title: str
+    """The heading of a list of groups."""
+    compare: Callable[[Any, str], HTMLResponse]
+    """Renders the requested `ComparisonPage` with the runs of the group that has an id."""
+    list_recent: Callable[[AppState, int], Sequence[RunGroup]]
+    """Returns so many groups, newest first."""
 
 
 @dataclass(frozen=True)
@@ -62,14 +97,21 @@ class Plugin:
     plugin is switched off."""
     pages: Sequence[APIRouter] = ()
     """The routes of its pages."""
-    admin_tabs: Sequence[AdminTab] = ()
+    navigation: Sequence[PageLink] = ()
+    """The pages of `pages` to which the navigation links."""
+    admin_tabs: Sequence[PageLink] = ()
     """The pages of `pages` that administrators see as tabs."""
+    page_parts: Mapping[str, Sequence[PagePart]] = field(default_factory=dict)
+    """Parts that it adds to pages of the core, by the template of the page."""
+    run_groups: Sequence[RunGroups] = ()
+    """The groups of runs that the page `/compare` shows."""
     templates: str | None = None
-    """The package that has the templates of its pages in a folder `templates`."""
+    """The package that has the templates of its pages in a folder `templates`. Their scripts and styles are in the
+    folder `static` beside it, which the dashboard serves together with its own."""
 
     def has_path(self, path: str) -> bool:
         """Return whether a path belongs to its API or its pages."""
-        paths = (self.prefix, *(tab.path for tab in self.admin_tabs))
+        paths = (self.prefix, *(link.path for link in (*self.navigation, *self.admin_tabs)))
         return any(path == one or path.startswith(f"{one.rstrip('/')}/") for one in paths)
 
 
@@ -98,10 +140,27 @@ def disabled_error(scope: Scope) -> ServiceError | None:
     """Return the error about the path of a request; None if it is not a path of a plugin that is switched off."""
     disabled: tuple[Plugin, ...] = scope["app"].state.disabled_plugins
     name = next((plugin.name for plugin in disabled if plugin.has_path(scope["path"])), None)
-    if name is None:
-        return None
+    return None if name is None else _disabled(name)
+
+
+def _disabled(name: str) -> ServiceError:
     message = f"the plugin `{name}` is switched off on this service, by its setting TRAINYARD_DISABLED_PLUGINS"
     return NotFoundError(message, code="plugin_disabled")
+
+
+def named_group(request: Request) -> tuple[RunGroups, str] | None:
+    """Return the group of runs that the query of a request names.
+
+    Raises:
+        ServiceError: it belongs to a plugin that is switched off.
+    """
+    for plugin in (*installed(request.scope), *request.app.state.disabled_plugins):
+        for groups in plugin.run_groups:
+            if group_id := request.query_params.get(groups.parameter):
+                if plugin in request.app.state.disabled_plugins:
+                    raise _disabled(plugin.name)
+                return groups, group_id
+    return None
 
 
 def plugin_of(scope: Scope) -> Plugin | None:

@@ -61,6 +61,12 @@ def read_job(database: Database, job_id: str, runs: Path, now: datetime) -> JobR
     return job_resource(job, attempt, RunLayout(runs / job.id), now)
 
 
+def read_member(database: Database, sweep_id: str, job_id: str, now: datetime) -> tuple[int, dict[str, Any]] | None:
+    """Return the number of a sweep's member and the values that it changes; None if the sweep does not list the job."""
+    with database.read() as session:
+        return JobRepository(session, now).member(sweep_id, job_id)
+
+
 def free_name(database: Database, name: str, now: datetime) -> str:
     """Return a name for a copy of a job, which no job has: `run-2` of `run`, and `run-3` of `run-2` if `run` exists."""
     with database.read() as session:

@@ -12,7 +12,17 @@ from service.core.errors import AttemptEndedError, NotFoundError
 from service.core.sentences import begin_with_capital
 from service.db.json_values import UNDECODABLE
 from service.db.listeners import listeners_of
-from service.db.models import Attempt, Checkpoint, Event, Execution, Job, JobLabel, ModelVersion
+from service.db.models import (
+    Attempt,
+    Checkpoint,
+    Event,
+    Execution,
+    Job,
+    JobLabel,
+    ModelVersion,
+    Sweep,
+    SweepTrial,
+)
 from service.db.paging import PageRequest, fetch_page
 from service.jobs.conditions import Condition, columns, condition_resource, needs_user
 from service.jobs.dependencies import DependencyRepository
@@ -280,6 +290,15 @@ class JobRepository:
         """Return the versions of registered models that are of the job."""
         query = sa.select(ModelVersion).where(ModelVersion.job_id == job.id)
         return list(self._session.scalars(query.order_by(ModelVersion.model, ModelVersion.number)))
+
+    def member(self, sweep_id: str, job_id: str) -> tuple[int, dict[str, Any]] | None:
+        """Return the number of a sweep's member and the values that it changes; None if the sweep does not list it."""
+        trial = self._session.scalar(sa.select(SweepTrial).where(SweepTrial.job_id == job_id))
+        if trial is not None:
+            return trial.number, trial.values
+        sweep = self._session.get(Sweep, sweep_id)
+        listed = enumerate(sweep.members if sweep is not None else ())
+        return next(((number, one["values"]) for number, one in listed if one["job_id"] == job_id), None)
 
     def next_sequence(self, job: Job) -> int:
         """Return the next sequence number of the job. Other writers of the job wait until this transaction ends."""

@@ -13,13 +13,11 @@ from service.api.plugin import Plugin
 from service.api.routes.cluster import read_maintenance
 from service.web.pages import (
     admin,
-    api_docs,
     cluster,
     compare,
     files,
     help,
     jobs,
-    models,
     sign_in,
     sign_in_code,
     submit,
@@ -37,7 +35,7 @@ def create_app(app_state: AppState, plugins: Sequence[Plugin] = (), *, disabled:
     pages = Pages(partial(read_maintenance, app_state), base, plugins)
     app = create_api(app_state, plugins, partial(_error_page, pages), disabled=disabled)
     app.state.pages = pages
-    modules = (sign_in, sign_in_code, jobs, admin, api_docs, cluster, compare, files, help, models, submit)
+    modules = (sign_in, sign_in_code, jobs, admin, cluster, compare, files, help, submit)
     routers = [*(module.router for module in modules), *(router for plugin in plugins for router in plugin.pages)]
     for router in routers:
         app.include_router(router)

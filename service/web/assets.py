@@ -2,6 +2,7 @@
 
 import gzip
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -9,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 _STATIC = Path(__file__).parent / "static"
+_STATIC_OF_PLUGINS = sorted(Path(__file__).parents[1].glob("plugins/*/static"))
 _MEDIA_TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
 _IMPORT = re.compile(rb'^import (?:[^";]* from )?"\./([a-z_]+\.js)";$', re.MULTILINE)
 LIBRARIES = MappingProxyType({"uplot": "1.6.32"})
@@ -32,10 +34,11 @@ def _asset(path: Path) -> Asset:
 
 
 class Assets:
-    """The files of `static/`, and the libraries below it."""
+    """The files of `static/` and of the plugins' folders of that name, and the libraries below `static/`."""
 
-    def __init__(self, folder: Path = _STATIC):
-        self._files = {path.name: _asset(path) for path in sorted(folder.iterdir()) if path.suffix in _MEDIA_TYPES}
+    def __init__(self, folders: Sequence[Path] = (_STATIC, *_STATIC_OF_PLUGINS)):
+        paths = sorted(path for folder in folders for path in folder.iterdir() if path.suffix in _MEDIA_TYPES)
+        self._files = {path.name: _asset(path) for path in paths}
         digest = sha256(b"".join(name.encode() + asset.body for name, asset in self._files.items()))
         self.version = digest.hexdigest()[:12]
 

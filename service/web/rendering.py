@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
-from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
@@ -13,7 +12,7 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-from service.api.plugin import AdminTab, Plugin, is_api
+from service.api.plugin import PageLink, Plugin, is_api
 from service.auth.principals import Principal
 from service.auth.sessions import csrf_of
 from service.core.errors import NotFoundError
@@ -22,21 +21,8 @@ from service.web.security import PAGE_HEADERS
 from trainyard import __version__
 from trainyard.contract.wire.cluster import MaintenanceResource
 
-_NAVIGATION = (
-    ("/jobs", "Jobs"),
-    ("/compare", "Compare"),
-    ("/models", "Models"),
-    ("/submit", "New job"),
-    ("/files", "Files"),
-    ("/cluster", "Cluster"),
-    ("/help", "Help"),
-)
-_NAVIGATION_BY_ROLE: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
-    {
-        "admin": (*_NAVIGATION, ("/admin", "Admin")),
-        "viewer": tuple((path, "Plan" if path == "/submit" else label) for path, label in _NAVIGATION),
-    }
-)
+_RESULTS = (PageLink("/jobs", "Jobs"), PageLink("/compare", "Compare"))
+_OTHERS = (PageLink("/files", "Files"), PageLink("/cluster", "Cluster"), PageLink("/help", "Help"))
 
 _ADDRESS = re.compile(r"""(\s(?:href|src|action|formaction)=")/""")
 """An address of the service in a page. Only attributes of elements match: in texts and JSON, quotes are escaped."""
@@ -107,19 +93,31 @@ class Pages:
         self._read_maintenance = read_maintenance
         self.assets = _assets()
         self._templates = _templates(("service.web", *(plugin.templates for plugin in plugins if plugin.templates)))
+        self._plugins = plugins
+        self._results = (*_RESULTS, *(link for plugin in plugins for link in plugin.navigation))
         more = [tab for plugin in plugins for tab in plugin.admin_tabs]
-        self.admin_tabs = (AdminTab("/admin", "Tokens"), *more, AdminTab("/admin/audit", "Audit"))
+        self.admin_tabs = (PageLink("/admin", "Tokens"), *more, PageLink("/admin/audit", "Audit"))
 
     def render(self, template: str, visitor: Visitor | None, *, status: int = 200, **context: Any) -> HTMLResponse:
         """Return a page; `visitor` is None if nobody is signed in. `data` in the context is for the page's script."""
-        navigation = _NAVIGATION_BY_ROLE.get(visitor.user.role or "", _NAVIGATION) if visitor else ()
-        shared: dict[str, Any] = {"visitor": visitor, "navigation": navigation, "section": "", "data": {}}
-        shared |= {"base": self._base, "admin_tabs": self.admin_tabs}
+        shared: dict[str, Any] = {
+            "visitor": visitor,
+            "section": "",
+            "data": {},
+            "plugins": [plugin.name for plugin in self._plugins],
+        }
+        shared |= {"base": self._base, "navigation": self._navigation(visitor), "admin_tabs": self.admin_tabs}
+        shared["page_parts"] = [part for plugin in self._plugins for part in plugin.page_parts.get(template, ())]
         shared["maintenance"] = self._read_maintenance() if visitor else None
         body = self._templates.get_template(template).render({**shared, **context})
         if self._base:
             body = _ADDRESS.sub(rf"\1{self._base}/", body)
         return HTMLResponse(body, status_code=status, headers=PAGE_HEADERS)
+
+    def _navigation(self, visitor: Visitor | None) -> Sequence[PageLink]:
+        role = visitor.user.role if visitor else None
+        admin = (PageLink("/admin", "Admin"),) if role == "admin" else ()
+        return (*self._results, PageLink("/submit", "Plan" if role == "viewer" else "New job"), *_OTHERS, *admin)
 
     def static_file(self, group: str, name: str, *, gzipped: bool) -> Response:
         """Return a script or a style.

@@ -13,7 +13,7 @@ import pytest
 
 from service.plugins.webhooks.sender import SendResult
 from tests.faults.drive import ServiceStage
-from tests.integration.service.sweeps.test_searches import FAILPOINTS as SEARCH_FAILPOINTS
+from tests.integration.service.plugins.sweeps.test_searches import FAILPOINTS as SEARCH_FAILPOINTS
 from tests.support.forks import in_a_fork
 from tests.support.seeds import LINES, LINES_DIGEST
 from trainyard.contract.wire.jobs import TERMINAL

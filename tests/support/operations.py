@@ -72,7 +72,7 @@ PATH_VALUES = {"group": ["any"], "page": ["me/project/runs/1"]}
 """Values of path parameters that name no resource; those of all others are seeds."""
 
 
-_LAST = ("sign_out", "sign_in_with_code")
+_LAST = ("link_unix_user", "sign_out", "sign_in_with_code")
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def page_routes(app: FastAPI) -> Iterator[Operation]:
 
 
 def all_operations(world: World) -> list[Operation]:
-    """The operations by what they remove: those that end the sessions of the identities are the last."""
+    """The operations by what they remove: those that change accounts and sessions of the identities are the last."""
     document = world.client.get("/openapi.json").json()
     documented = [
         Operation(operation["operationId"], verb.upper(), path)

@@ -21,6 +21,7 @@ _DIGEST = BUILD / "api.digest"
 _INSTALLED = BUILD / "node_modules" / ".package-lock.json"
 """npm writes it last."""
 _FOLDERS = ("service", "trainyard", "tests/support")
+_SCRIPTS = ["service/web/static", *map(str, sorted(ROOT.glob("service/plugins/*/static")))]
 _SECONDS = 300
 
 
@@ -102,7 +103,7 @@ def main(arguments: list[str]) -> int:
     modules = BUILD / "node_modules"
     write = ["--write"] if "--format" in arguments else []
     biome = [*node, str(modules / "@biomejs" / "biome" / "bin" / "biome"), "format", f"--config-path={SOURCE}"]
-    formatted = subprocess.run([*biome, *write, "service/web/static"], cwd=ROOT, check=False)
+    formatted = subprocess.run([*biome, *write, *_SCRIPTS], cwd=ROOT, check=False)
     if write:
         return formatted.returncode
     _write_types()

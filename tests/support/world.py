@@ -15,9 +15,10 @@ from service.auth.tokens import Role, new_user_token, parse_token
 from service.core.failpoints import no_failpoint
 from service.db.leader_lease import LeaderLease
 from service.db.models import Token
-from service.main import make_searcher
 from service.maintenance.task import MaintenanceTask
 from service.plugins.installed import PLUGINS
+from service.plugins.sweeps.plugin import make_searcher
+from service.plugins.sweeps.search.searcher import SweepSearcher
 from service.plugins.webhooks.dispatcher import WebhookDispatcher
 from service.plugins.webhooks.part import part_of
 from service.plugins.webhooks.sender import Sender
@@ -34,7 +35,6 @@ from service.scheduler.base import (
     SubmitOutcome,
     SubmittedJob,
 )
-from service.sweeps.search.searcher import SweepSearcher
 from tests.support.shared_parts import (
     SettingsWithoutEnvironment,
     SharedLoopClient,

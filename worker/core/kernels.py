@@ -2,7 +2,7 @@
 
 Each has an implementation in plain torch, its reference, which runs where there is no kernel. A kernel in Triton is
 imported when it is first used on CUDA. Before that it runs on a part of the values, and is used only if its results are
-those of the reference: a compiler or a device that nobody has tried must not change a training.
+the results of the reference: a compiler or a device that nobody has tried must not change a training.
 """
 
 import importlib
@@ -82,7 +82,7 @@ class CheckedKernel:
             expected, actual = _results(self._reference, args), _results(launch, args)
             if all(map(_agree, expected, actual)):
                 return launch
-            reason = "its results differ from those of plain torch"
+            reason = "plain torch has other results"
         except Exception as error:  # whatever a compiler raises
             reason = f"{type(error).__name__}: {error}"
         log.warning("the kernel of %s is not used, so that steps take longer: %s", self._name, reason)

@@ -251,7 +251,7 @@ cross_entropy_ = define_kernel(
         logits[:_COMPARED], labels[:_COMPARED], losses[:_COMPARED], hits[:_COMPARED], *others
     ),
 )  # fmt: skip
-"""Write the loss of each row of `logits` (targets, classes) and whether its largest logit is that of its label, as in
+"""Write the loss of each row of `logits` (targets, classes) and whether its largest logit belongs to its label, as in
 `summed_terms`: fp32, (targets,). With `gradient` the logits become the gradient of the summed loss."""
 
 add_product_ = define_kernel("add_product_(Tensor(a!) total, Tensor left, Tensor right, bool add) -> ()", _add_product)

@@ -26,7 +26,7 @@ class Sweep(Base):
     spec: Mapped[dict[str, Any] | None] = mapped_column(Json)
     """The document that the trials of a search change."""
     search: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    """The plan of a search, `service.sweeps.search.plan.SearchPlan`."""
+    """The plan of a search, `service.plugins.sweeps.search.plan.SearchPlan`."""
     state: Mapped[str | None] = mapped_column(String(16))
     """The state of a search: `running`, `finished`, `cancelled` or `failed`."""
     message: Mapped[str] = mapped_column(Text, default="", server_default="")

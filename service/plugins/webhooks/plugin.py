@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from service.api.dependencies import AppState
-from service.api.plugin import AdminTab, Plugin
+from service.api.plugin import PageLink, Plugin
 from service.core.periodic_task import PeriodicTask
 from service.core.settings import Settings
 from service.db.engine import Database
@@ -57,6 +57,6 @@ WEBHOOKS = Plugin(
     make_tasks=_make_tasks,
     delete_old=_delete_old,
     pages=(pages,),
-    admin_tabs=(AdminTab(PATH, "Webhooks"),),
+    admin_tabs=(PageLink(PATH, "Webhooks"),),
     templates="service.plugins.webhooks",
 )

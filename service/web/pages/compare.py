@@ -1,88 +1,102 @@
-"""The page that compares runs: selected runs, or the members of a sweep."""
+"""The page that compares runs: selected runs, or the runs of a group that a plugin has."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
-from urllib.parse import urlencode
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from service.api.dependencies import AppState, AppStateDep, NowDep
 from service.api.json_body import SlotRoute
+from service.api.plugin import installed, named_group
 from service.checkpoints.ranking import best_criterion
 from service.core.errors import NotFoundError
-from service.db.paging import PageRequest
-from service.jobs.listing import JobFilter, read_job, read_page
-from service.jobs.table.value_types import spec_fields
+from service.jobs.listing import read_job
 from service.metrics.x_axis import TOKENS
-from service.sweeps import service as sweeps
 from service.web.dependencies import PagesDep, VisitorDep
-from trainyard.contract.job_query import Key
+from service.web.rendering import Pages, Visitor
 from trainyard.contract.spec.spec_diff import comparable, differing_paths
 from trainyard.contract.stored_name import MAX_STORED_NAME
 from trainyard.contract.wire.jobs import JobResource
-from trainyard.contract.wire.sweeps import SweepDetail
 
 router = APIRouter(include_in_schema=False, route_class=SlotRoute)
 
 MAX_NAMED_RUNS = 50
-MAX_MEMBERS = 200
 DEFAULT_METRICS = ("eval/loss", "train/loss")
 _MACHINE_METRICS = ("perf/", "memory/", "comm/")
-_RECENT_SWEEPS = 8
-_MAX_FIELDS = 20
+_RECENT_GROUPS = 8
+
+
+@dataclass(frozen=True)
+class ComparisonPage:
+    """A requested comparison. Plugins render it with the runs of a group."""
+
+    app_state: AppState
+    pages: Pages
+    visitor: Visitor
+    now: datetime
+    runs: Sequence[JobResource]
+    """The runs that the address names."""
+    missing: Sequence[str]
+    """The ids in the address that no job has."""
+    key: str | None
+    """The requested metric."""
+
+    def render(
+        self,
+        template: str,
+        runs: Sequence[JobResource],
+        ranking: str | None,
+        *,
+        data: Mapping[str, Any] | None = None,
+        **context: Any,
+    ) -> HTMLResponse:
+        """Return the page for some runs.
+
+        Args:
+            ranking: The metric by which the runs are ranked.
+            data: More data for the page's script.
+        """
+        keys = metric_keys(runs)
+        shared = {
+            **comparison(runs),
+            "keys": keys,
+            "key": choose_key(keys, self.key, ranking, "train/loss"),
+            "accelerator": self.app_state.settings.known_accelerator,
+        }
+        return self.pages.render(
+            template,
+            self.visitor,
+            section="/compare",
+            has_runs=bool(runs),
+            missing=self.missing,
+            data={**shared, **(data or {})},
+            **context,
+        )
 
 
 @router.get("/compare")
 def show_compare(
+    request: Request,
     app_state: AppStateDep,
     pages: PagesDep,
     visitor: VisitorDep,
     now: NowDep,
     job: Annotated[list[str] | None, Query(max_length=MAX_NAMED_RUNS)] = None,
-    sweep: Annotated[str | None, Query(max_length=40)] = None,
     key: Annotated[str | None, Query(max_length=MAX_STORED_NAME)] = None,
 ) -> HTMLResponse:
     """Return the page for the given runs, with the fields in which their specs differ."""
+    group = named_group(request)
     runs, missing = named_runs(app_state, now, list(dict.fromkeys(job or ())))
-    detail = sweeps.read(app_state.database, sweep, now) if sweep else None
-    if detail is not None:
-        runs = [*member_runs(app_state, detail, now), *runs]
-    keys = metric_keys(runs)
-    ranking = detail.metric if detail else common_metric(runs)
-    return pages.render(
-        "compare.html",
-        visitor,
-        section="/compare",
-        has_runs=bool(runs),
-        sweep=detail,
-        members_address=members_address(detail) if detail else None,
-        may_change=detail is not None and visitor.may_change(detail.created_by),
-        may_submit=visitor.user.role != "viewer",
-        missing=missing,
-        recent=[] if runs else sweeps.list_page(app_state.database, PageRequest(limit=_RECENT_SWEEPS))[0],
-        data={
-            **comparison(runs),
-            "keys": keys,
-            "key": choose_key(keys, key, ranking, "train/loss"),
-            "outcome": choose_key(keys, ranking, *DEFAULT_METRICS),
-            "sweep": sweep,
-            "accelerator": app_state.settings.known_accelerator,
-            "detail": detail.model_dump(mode="json") if detail else None,
-        },
-    )
-
-
-def members_address(sweep: SweepDetail) -> str:
-    """Return the address of the table of a sweep's jobs, with the fields that they change and the metric."""
-    if not sweep.best:  # then its metric may be an unknown key; the page adds that of its first results by itself
-        return f"/jobs?{urlencode({'sweep': sweep.id})}"
-    known = spec_fields()
-    fields = [field for field in sweep.fields if field in known][:_MAX_FIELDS]
-    metrics = ("loss",) if sweep.metric == "train/loss" else ("loss", str(Key(sweep.metric)))
-    columns = ("status", "name", *fields, "progress", *metrics, "age")
-    return f"/jobs?{urlencode([('sweep', sweep.id), *(('columns', column) for column in dict.fromkeys(columns))])}"
+    page = ComparisonPage(app_state, pages, visitor, now, runs, missing, key)
+    if group is not None:
+        groups, group_id = group
+        return groups.compare(page, group_id)
+    kinds = [groups for plugin in installed(request.scope) for groups in plugin.run_groups]
+    recent = [] if runs else [(groups, groups.list_recent(app_state, _RECENT_GROUPS)) for groups in kinds]
+    return page.render("compare.html", runs, common_metric(runs), recent=recent)
 
 
 def named_runs(app_state: AppState, now: datetime, ids: list[str]) -> tuple[list[JobResource], list[str]]:
@@ -94,14 +108,6 @@ def named_runs(app_state: AppState, now: datetime, ids: list[str]) -> tuple[list
         except NotFoundError:
             missing.append(job_id)
     return runs, missing
-
-
-def member_runs(app_state: AppState, sweep: SweepDetail, now: datetime) -> list[JobResource]:
-    """Return the jobs of a sweep, in the order of its members."""
-    request = PageRequest(limit=MAX_MEMBERS)
-    page = read_page(app_state.database, request, JobFilter(sweep=sweep.id), app_state.settings.runs, now)
-    by_id = {job.id: job for job in page.data}
-    return [by_id[member.job_id] for member in sweep.members if member.job_id in by_id]
 
 
 def common_metric(runs: Sequence[JobResource]) -> str | None:

@@ -1,4 +1,4 @@
-"""The documentation as pages, with a search."""
+"""The documentation as pages, with a search, and the reference of the API."""
 
 from functools import cache
 from typing import Annotated
@@ -39,3 +39,9 @@ def show_help_text(name: str, pages: PagesDep, visitor: VisitorDep) -> HTMLRespo
     if text is None:
         raise NotFoundError(f"the documentation has no page {name[:200]!r}; /help has the contents")
     return pages.render("help_text.html", visitor, section="/help", text=text)
+
+
+@router.get("/docs")
+def show_api_docs(pages: PagesDep, visitor: VisitorDep) -> HTMLResponse:
+    """Show the operations of the OpenAPI document."""
+    return pages.render("api_docs.html", visitor)

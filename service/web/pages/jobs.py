@@ -12,11 +12,10 @@ from service.api.json_body import SlotRoute
 from service.api.query_params import metadata_filter, parameters_filter
 from service.core.errors import InvalidRequestError
 from service.db.paging import PageRequest
-from service.jobs.listing import JobFilter, read_job
+from service.jobs.listing import JobFilter, read_job, read_member
 from service.jobs.table.listing import MAX_COLUMNS, TableRequest, list_table
 from service.media.repository import has_media
 from service.metrics.queries import CurveQuery, read_curves
-from service.sweeps import service as sweeps
 from service.web.dependencies import PagesDep, VisitorDep
 from service.web.pages.spec_text import spec_yaml
 from service.web.security import PAGE_HEADERS
@@ -165,7 +164,7 @@ def show_job(app_state: AppStateDep, pages: PagesDep, visitor: VisitorDep, now: 
     job = read_job(app_state.database, job_id, app_state.settings.runs, now)
     preview = CurveQuery((PREVIEW_METRIC,), max_points=PREVIEW_POINTS)
     curves = read_curves(app_state.database, job_id, preview, now)
-    member = sweeps.read_member(app_state.database, job.sweep_id, job.id) if job.sweep_id else None
+    member = read_member(app_state.database, job.sweep_id, job.id, now) if job.sweep_id else None
     return pages.render(
         "job.html",
         visitor,

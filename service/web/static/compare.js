@@ -1,4 +1,5 @@
-// The page that compares runs: a chart for each metric with the curves of all, and the fields in which their specs differ.
+// The comparison of runs: a chart for each metric with the curves of all, and the fields in which their specs differ.
+// A plugin may add to it what it knows of the runs as a group.
 
 import { urlOf } from "./address.js";
 import { ApiError, call, query } from "./api.js";
@@ -8,18 +9,16 @@ import { connectChartTools, connectCombination } from "./chart_tools.js";
 import { readView } from "./chart_view.js";
 import { swatchColour } from "./colours.js";
 import { connectCodes } from "./compare_code.js";
-import { asNumber, number, specValue } from "./format.js";
-import { memberChanges, withDistinctNames } from "./job_rows.js";
+import { number, specValue } from "./format.js";
+import { withDistinctNames } from "./job_rows.js";
 import { chipOf, TERMINAL } from "./job_status.js";
-import { afterPaint, byId, confirmAction, data, make, maybeById, setText, toast, toastError, within } from "./page.js";
-import { hasRatios, ParallelCoordinates } from "./parallel_coordinates.js";
+import { afterPaint, byId, data, make, setText, toastError, within } from "./page.js";
 import { inParts } from "./parts.js";
 import { AXES, RunCurves, SELECTED, TOKENS } from "./run_curves.js";
 import { place, RowOrder } from "./row_order.js";
 import { connectPicker } from "./run_picker.js";
-import { SweepRanking } from "./sweep_ranking.js";
 
-const REFRESH_INTERVAL = 5000; // milliseconds between two reads of runs that are not finished
+export const REFRESH_INTERVAL = 5000; // milliseconds between two reads of runs that are not finished
 
 const HIDDEN = "hide"; // in the address: ids of runs
 const GROUP = "group"; // in the address: the field by which runs are grouped
@@ -28,20 +27,17 @@ const DIGEST = /^sha256:[0-9a-f]{64}$/;
 /** @type {string[]} */
 const fieldNames = data.fields;
 const { runs } = /** @type {{ runs: Run[] }} */ (data);
-const runOf = new Map(runs.map((run) => [run.id, run]));
-/** @type {Api.SweepMember[]} */
-let members = data.detail?.members ?? [];
-let memberOf = byJob(members);
-const isOpenedEmpty = members.length === 0;
+/** @type {RunGroup | null} */
+let group = null;
 /** @type {ChartGrid} */
 let grid;
 /** @type {() => void} */
 let showAxes;
 
 const parameters = new URLSearchParams(location.search);
-const view = { ...readView(parameters, AXES), key: data.key, outcome: parameters.get("outcome") ?? data.outcome };
+const view = { ...readView(parameters, AXES), key: data.key };
 const curves = new RunCurves(runs, view, { loaded: show, failed: restoreAxis });
-for (const id of parameters.getAll(HIDDEN)) if (runOf.has(id)) curves.hidden.add(id);
+for (const id of parameters.getAll(HIDDEN)) if (runs.some((run) => run.id === id)) curves.hidden.add(id);
 /** @type {number | null} where the pointer is in a chart. */
 let pointed = null;
 
@@ -59,41 +55,17 @@ function refresh() {
 
 async function readChanges() {
   const active = runs.filter(({ status }) => !TERMINAL.has(status));
-  if (data.sweep && (active.length || ranking?.sweep.state === "running")) await refreshSweep();
+  if (group && (active.length || group.isRunning)) await group.read();
   if (!active.length) return;
   for (const run of active) {
-    const { status, metrics } = memberOf.get(run.id) ?? (await call(`/v1/jobs/${run.id}`));
+    const { status, metrics } = group?.stateOf(run.id) ?? (await call(`/v1/jobs/${run.id}`));
     if (status) run.status = status;
     run.tokens ||= TOKENS in metrics;
     showStatus(run);
     addMetrics(Object.keys(metrics));
   }
-  showCancelButton();
+  group?.show();
   if (await curves.reload()) grid.redraw();
-}
-
-/** @param {Api.SweepMember[]} list */
-function byJob(list) {
-  return new Map(list.map((member) => [member.job_id, member]));
-}
-
-/** @param {{ size: number }} options */
-const sweepSize = ({ size }) => `${size} ${size === 1 ? "job" : "jobs"}`;
-
-async function refreshSweep() {
-  const sweep = await call(`/v1/sweeps/${data.sweep}`);
-  ({ members } = sweep);
-  memberOf = byJob(members);
-  ranking?.show(sweep);
-  setText(byId("sweep-size"), sweepSize(sweep));
-  if (runs.length) parallel?.show(coordinates());
-  const added = members.filter((member) => member.status && !runOf.has(member.job_id)).length;
-  if (added && isOpenedEmpty) {
-    location.reload();
-    return;
-  } // the page has no charts, nor a button to cancel, for its first runs
-  byId("show-new").hidden = !added;
-  setText(byId("show-new"), `Show the curves of ${added} new ${added === 1 ? "run" : "runs"}`);
 }
 
 /**
@@ -103,44 +75,33 @@ async function refreshSweep() {
  */
 function addMetrics(keys) {
   if (!view.key && keys.length) {
-    view.key = [data.detail?.metric, "train/loss"].find((key) => keys.includes(key)) ?? keys[0];
-    view.outcome ||= view.key;
+    view.key = [group?.metric, "train/loss"].find((key) => key && keys.includes(key)) ?? keys[0];
   }
-  for (const [select, selected, none] of [
-    [maybeById("key", HTMLSelectElement), view.key, "none yet"],
-    [maybeById("outcome", HTMLSelectElement), view.outcome, "no metric yet"],
-  ]) {
-    if (!select) continue;
-    const known = Array.from(select.options, (option) => option.value);
-    select.append(
-      ...keys.filter((key) => !known.includes(key)).map((key) => make("option", { value: key, text: key })),
-    );
-    if (selected) select.querySelector('option[value=""]')?.remove();
-    else if (!select.options.length) select.append(make("option", { value: "", text: none }));
-    select.value = selected;
-  }
+  addOptions(byId("key", HTMLSelectElement), keys, view.key, "none yet");
+  group?.addMetrics(keys);
   const added = keys.filter((key) => !curves.keys.includes(key));
   curves.keys.push(...added);
   if (added.length) grid?.refresh();
 }
 
+/**
+ * Add metrics to a list.
+ *
+ * @param {HTMLSelectElement} select
+ * @param {string[]} keys
+ * @param {string} selected
+ * @param {string} none is shown while there is no metric.
+ */
+export function addOptions(select, keys, selected, none) {
+  const known = Array.from(select.options, (option) => option.value);
+  select.append(...keys.filter((key) => !known.includes(key)).map((key) => make("option", { value: key, text: key })));
+  if (selected) select.querySelector('option[value=""]')?.remove();
+  else if (!select.options.length) select.append(make("option", { value: "", text: none }));
+  select.value = selected;
+}
+
 // -- showing -----------------------------------------------------------------------------------------------------------
 
-const jobNames = new Map(runs.map(({ id, name }) => [id, name]));
-/**
- * The name of a member of the sweep with its number, since all have the same name.
- *
- * @param {Api.SweepMember} member
- */
-const memberName = (member) =>
-  `${jobNames.get(member.job_id) ?? [...jobNames.values(), data.detail.name][0]} #${member.number}`;
-for (const member of members) {
-  const run = runOf.get(member.job_id);
-  if (run) run.name = `${memberName(member)}: ${memberChanges(member)}`;
-}
-withDistinctNames(runs).forEach(({ name }, n) => {
-  runs[n].name = name;
-});
 /** @type {Map<string, HTMLElement>} */
 const rows = new Map(); // of the table, by run; made in parts
 const order = new RowOrder(orderRows);
@@ -158,7 +119,7 @@ function valueCell(value) {
 
 /** @param {Run} run */
 function tableRow(run) {
-  const others = data.sweep ? [] : runs.filter((other) => other !== run).map((other) => other.id);
+  const others = runs.filter((other) => other !== run).map((other) => other.id);
   return make(
     "tr",
     { "data-id": run.id },
@@ -186,7 +147,7 @@ function tableRow(run) {
     make(
       "td",
       { class: "right" },
-      data.sweep
+      group
         ? null
         : make("a", {
             class: "quiet",
@@ -339,11 +300,11 @@ function showTableValues() {
 }
 
 /**
- * The status of a run; that of a sweep's member is what the sweep has decided.
+ * The status of a run, or what its group has decided.
  *
  * @param {Run} run
  */
-const statusOf = (run) => chipOf({ state: memberOf.get(run.id)?.state, status: run.status });
+const statusOf = (run) => chipOf({ state: group?.stateOf(run.id)?.state, status: run.status });
 
 /** @param {Run} run */
 function showStatus(run) {
@@ -407,29 +368,7 @@ function show(keys) {
           ? "Each run has one point of this metric."
           : "",
   );
-  parallel?.show(coordinates());
-}
-
-/** The members of a sweep as lines across its fields and the chosen metric. */
-function coordinates() {
-  const fields = [...new Set(members.flatMap((member) => Object.keys(member.values)))];
-  return {
-    logarithmic: [
-      ...fields.map((field) => ranking?.logarithmic(field) ?? null),
-      hasRatios(view.outcome) ? null : false,
-    ],
-    axes: [...fields, view.outcome || "no metric yet"],
-    lines: members
-      .filter((member) => runOf.has(member.job_id))
-      .map((member) => ({
-        id: member.job_id,
-        name: runOf.get(member.job_id)?.name ?? "",
-        values: [
-          ...fields.map((field) => member.values[field] ?? null),
-          asNumber(member.metrics[view.outcome] ?? null),
-        ],
-      })),
-  };
+  group?.show();
 }
 
 // -- actions of the user -----------------------------------------------------------------------------------------------
@@ -444,29 +383,23 @@ function highlight(id) {
   rows.get(curves.highlighted ?? "")?.classList.remove("highlighted");
   curves.highlighted = id;
   rows.get(id ?? "")?.classList.add("highlighted");
-  parallel?.highlight(id);
-  ranking?.mark(id);
+  group?.highlight(id);
   grid.redraw();
 }
 
-/** Show the button that cancels a sweep while any member is not finished. */
-function showCancelButton() {
-  const button = maybeById("cancel");
-  if (button) button.hidden = runs.every((run) => TERMINAL.has(run.status)) && ranking?.sweep.state !== "running";
+/**
+ * Show which runs a filter of the group leaves.
+ *
+ * @param {Set<string>} ids
+ */
+function filter(ids) {
+  curves.passing = ids.size === runs.length ? null : ids;
+  for (const [id, row] of rows) row.classList.toggle("off", !ids.has(id));
+  grid?.redraw();
 }
 
-async function cancelSweep() {
-  if (
-    !(await confirmAction(
-      "Cancel the remaining jobs of this sweep?",
-      "Waiting jobs will not start, and running jobs will stop. Checkpoints and metrics are kept.",
-    ))
-  )
-    return;
-  await call(`/v1/sweeps/${data.sweep}/cancel`, { method: "POST" }).then(
-    () => toast("Cancelling the remaining jobs."),
-    toastError,
-  );
+/** Read the runs again after a change. */
+async function refreshAfterChange() {
   await refreshing?.catch(() => {}); // it may have been before
   await refresh().catch(() => {});
 }
@@ -494,40 +427,24 @@ function changeView(values) {
 }
 
 /**
- * Select a metric for the table and the large chart, or for the coordinates.
+ * Select a metric for the table and the large chart.
  *
- * @param {{ key?: string, outcome?: string }} values
+ * @param {string} key
  */
-function select(values) {
-  Object.assign(view, values);
+function select(key) {
+  view.key = key;
   const address = new URLSearchParams(location.search);
-  address.set("key", view.key);
-  if (view.outcome === data.outcome) address.delete("outcome");
-  else address.set("outcome", view.outcome);
+  address.set("key", key);
   history.replaceState(null, "", `${location.pathname}?${address}`);
   grid.refresh();
   grid.redraw();
   show([view.key]);
 }
 
-const coordinatesBox = maybeById("parallel");
-const parallel = coordinatesBox
-  ? new ParallelCoordinates(coordinatesBox, {
-      highlight,
-      filtered: (ids) => {
-        curves.passing = ids.size === runs.length ? null : ids;
-        for (const [id, row] of rows) row.classList.toggle("off", !ids.has(id));
-        grid?.redraw();
-      },
-    })
-  : null;
-
 function start() {
-  parallel?.show(coordinates());
   addMetrics(data.keys);
-  const [key, outcome] = [byId("key", HTMLSelectElement), maybeById("outcome", HTMLSelectElement)];
-  key.addEventListener("change", () => select({ key: key.value }));
-  outcome?.addEventListener("change", () => select({ outcome: outcome.value }));
+  const key = byId("key", HTMLSelectElement);
+  key.addEventListener("change", () => select(key.value));
   grid = new ChartGrid(byId("charts"), view, curves, {
     onRange: (range) => {
       byId("reset-zoom").hidden = range === null;
@@ -538,13 +455,13 @@ function start() {
   if (!curves.axes().includes(view.axis)) changeView({ axis: AXES[0] });
   showAxes = connectChartTools(view, changeView, () => curves.axes());
   connectCombination(view, changeView, () => curves.keys);
-  const group = byId("group", HTMLSelectElement);
-  group.append(...fieldNames.map((text) => make("option", { value: text, text })));
-  group.disabled = fieldNames.length === 0;
-  group.addEventListener("change", () => groupBy(group.value));
+  const field = byId("group", HTMLSelectElement);
+  field.append(...fieldNames.map((text) => make("option", { value: text, text })));
+  field.disabled = fieldNames.length === 0;
+  field.addEventListener("change", () => groupBy(field.value));
   const wanted = parameters.get(GROUP) ?? "";
   if (fieldNames.includes(wanted)) {
-    group.value = wanted;
+    field.value = wanted;
     groupBy(wanted);
   }
   const at = byId("at", HTMLInputElement);
@@ -556,29 +473,30 @@ function start() {
     history.replaceState(null, "", `${location.pathname}?${address}`);
     showValuesAt();
   });
-  showCancelButton();
-  maybeById("cancel")?.addEventListener("click", cancelSweep);
+  group?.show();
   showTable();
   setInterval(() => {
     if (!document.hidden) refresh().catch(() => {});
   }, REFRESH_INTERVAL);
 }
 
-const ranking = data.detail
-  ? new SweepRanking(data.detail, memberName, (id) => {
-      if (runs.length) highlight(id);
-    })
-  : null;
-maybeById("show-new")?.addEventListener("click", () => location.reload());
-if (runs.length) {
-  start();
-  connectCodes(runs);
-} else if (ranking)
-  setInterval(() => {
-    if (!document.hidden) refreshSweep().catch(() => {});
-  }, REFRESH_INTERVAL);
-connectPicker(
-  byId("search", HTMLInputElement),
-  byId("search-results"),
-  runs.map((run) => run.id),
-);
+/**
+ * Show the comparison of the page.
+ *
+ * @param {(comparison: Comparison) => RunGroup | null} makeGroup
+ */
+export function showComparison(makeGroup = () => null) {
+  group = makeGroup({ runs, view, highlight, filter, refresh: refreshAfterChange });
+  withDistinctNames(runs).forEach(({ name }, n) => {
+    runs[n].name = name;
+  });
+  if (runs.length) {
+    start();
+    connectCodes(runs);
+  }
+  connectPicker(
+    byId("search", HTMLInputElement),
+    byId("search-results"),
+    runs.map((run) => run.id),
+  );
+}

@@ -4,7 +4,7 @@ import { urlOf } from "./address.js";
 import { call } from "./api.js";
 import { count } from "./format.js";
 import { tone } from "./job_status.js";
-import { byId, make, toastError } from "./page.js";
+import { byId, hasPlugin, make, toastError } from "./page.js";
 
 /**
  * Read and show the lineage of a job.
@@ -35,7 +35,12 @@ function treeOf(job, lineage) {
     ? [
         item(
           "sweep",
-          make("a", { href: urlOf(`/compare?sweep=${encodeURIComponent(lineage.sweep_id)}`), text: lineage.sweep_id }),
+          hasPlugin("sweeps")
+            ? make("a", {
+                href: urlOf(`/compare?sweep=${encodeURIComponent(lineage.sweep_id)}`),
+                text: lineage.sweep_id,
+              })
+            : make("span", { text: lineage.sweep_id }),
         ),
       ]
     : [];
@@ -61,8 +66,10 @@ const hint = (text) => make("li", { class: "hint", text });
 const item = (kind, ...content) => make("li", {}, make("span", { class: "kind", text: kind }), " ", ...content);
 
 /** @param {{ model: string, version: number, step: number | null }} options */
-const versionLink = ({ model, version, step }) =>
-  make("a", { href: urlOf("/models"), text: `${model}@${version}${step === null ? "" : `, step ${count(step)}`}` });
+function versionLink({ model, version, step }) {
+  const text = `${model}@${version}${step === null ? "" : `, step ${count(step)}`}`;
+  return hasPlugin("registry") ? make("a", { href: urlOf("/models"), text }) : make("span", { text });
+}
 
 /** @param {Api.UsedData} used */
 function dataName({ text, file_id: fileId, file_name: name, digest }) {

@@ -349,7 +349,7 @@ async function showSweepFilter() {
   const element = byId("sweep-filter");
   element.hidden = false;
   const link = within(element, "a", HTMLAnchorElement);
-  `/compare${query({ sweep: id })}`;
+  link.href = urlOf(`/compare${query({ sweep: id })}`);
   setText(link, sweep.name);
 }
 

@@ -1,6 +1,6 @@
 // How the model of a job is used: lines for Python and the shell, each where it applies.
 
-import { byId, make } from "./page.js";
+import { byId, hasPlugin, make } from "./page.js";
 
 // Tasks whose loop trains a model.
 const TASKS = [
@@ -49,10 +49,11 @@ export function usesOf(job) {
       code: `trainyard generate ${job.id} "…"${exported ? "" : " --checkpoint latest"}`,
     });
   if (exported && generates) uses.push(...folderUses(job));
-  uses.push({
-    title: "Register",
-    code: `trainyard models register NAME ${job.id} --alias prod${exported ? "" : " --checkpoint latest"}`,
-  });
+  if (hasPlugin("registry"))
+    uses.push({
+      title: "Register",
+      code: `trainyard models register NAME ${job.id} --alias prod${exported ? "" : " --checkpoint latest"}`,
+    });
   return uses;
 }
 

@@ -71,6 +71,13 @@ export const visitor = embedded.visitor;
 export const data = embedded.data;
 
 /**
+ * Whether a plugin of the service runs. Others have no pages and no routes.
+ *
+ * @param {string} name
+ */
+export const hasPlugin = (name) => embedded.plugins.includes(name);
+
+/**
  * Whether the user may change the resources of `owner`.
  *
  * @param {string} owner

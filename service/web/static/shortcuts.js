@@ -3,7 +3,7 @@
 import { urlOf } from "./address.js";
 import { store, stored } from "./browser_storage.js";
 import { showTableLink, tableAddress } from "./last_table.js";
-import { around, byId, make, maybeById, openDialog, within } from "./page.js";
+import { around, byId, hasPlugin, make, maybeById, openDialog, within } from "./page.js";
 
 const KEY = "trainyard.shortcuts"; // in the browser's storage: "off", or nothing
 const PAUSE = 1500; // milliseconds between the two keys of `g j`
@@ -11,7 +11,7 @@ const SWEEPS = new URLSearchParams({ where: "exists sweep", group: "sweep" });
 /** @type {Record<string, () => string>} */
 const PAGES = {
   j: tableAddress,
-  s: () => urlOf(`/jobs?${SWEEPS}`),
+  ...(hasPlugin("sweeps") && { s: () => urlOf(`/jobs?${SWEEPS}`) }),
   c: () => urlOf("/compare"),
   h: () => urlOf("/help"),
 };
@@ -19,7 +19,7 @@ const LIST = [
   ["?", "Show this list"],
   ["/", "Search or filter the page"],
   ["g j", "Go to the jobs"],
-  ["g s", "Go to the jobs of sweeps, by sweep"],
+  ...(hasPlugin("sweeps") ? [["g s", "Go to the jobs of sweeps, by sweep"]] : []),
   ["g c", "Go to the comparison of runs"],
   ["g h", "Go to the help"],
   ["n", "New job"],

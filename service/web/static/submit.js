@@ -8,7 +8,6 @@ import { Editor } from "./editor.js";
 import { count, dateTime } from "./format.js";
 import { byId, confirmAction, data, make, maybeById, parts, setText, toastError } from "./page.js";
 import { availability, showPlan } from "./plan.js";
-import { connectSweepForm } from "./sweep_form.js";
 import { fieldsOf, lineOf, removeField, setField } from "./yaml_fields.js";
 
 const PAUSE = 350; // milliseconds after the last key before a plan is requested
@@ -254,10 +253,11 @@ force?.addEventListener("change", () => {
   idempotencyKey = null;
 });
 
-connectSweepForm(
-  () => editor.text,
-  () => (byId("plan").classList.contains("stale") ? null : plan?.spec),
-);
+/** The text of the spec, for parts that plugins add to the page. */
+export const specText = () => editor.text;
+
+/** The planned spec, for them; nothing while the text has problems or no plan. */
+export const plannedSpec = () => (byId("plan").classList.contains("stale") ? null : plan?.spec);
 
 // -- the start estimate ------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 import { call } from "./api.js";
 import { memberChanges } from "./job_rows.js";
 import { MEMBER_STATES } from "./job_status.js";
+import { hasPlugin } from "./page.js";
 
 const PAUSE = 150; // milliseconds after the last scroll before sweeps are requested
 
@@ -51,13 +52,13 @@ export class SweepMembers {
   }
 
   /**
-   * A sweep, requested once; null on later calls. Throws like `call`.
+   * A sweep, requested once; null on later calls, and without the plugin. Throws like `call`.
    *
    * @param {string} id
    * @returns {Promise<Api.SweepDetail | null>}
    */
   async load(id) {
-    if (this.requested.has(id)) return null;
+    if (!hasPlugin("sweeps") || this.requested.has(id)) return null;
     this.requested.add(id);
     try {
       const sweep = await call(`/v1/sweeps/${encodeURIComponent(id)}`);

@@ -5,7 +5,7 @@ import { sparklinePath } from "./curve_preview.js";
 import { age, dateTime, duration, number, stepText, strategyLabel } from "./format.js";
 import { etaOf, fractionDone, LOSS, runtimeOf, TRAIN_LOSS } from "./job_rows.js";
 import { tone } from "./job_status.js";
-import { data, make, makeSvg, setText, within } from "./page.js";
+import { data, hasPlugin, make, makeSvg, setText, within } from "./page.js";
 
 const MAX_TAGS = 3; // beside a name
 
@@ -69,9 +69,10 @@ const BUILT_IN = {
       ];
       link.href = urlOf(`/jobs/${encodeURIComponent(job.id)}`);
       setText(link, job.name);
-      fillSweep(within(message, "a", HTMLAnchorElement), job, sweep);
+      const group = within(message, "a", HTMLAnchorElement);
+      fillSweep(group, job, sweep);
       setText(within(message, "small"), note);
-      message.hidden = !job.sweep_id && !note;
+      message.hidden = group.hidden && !note;
       const names = [...(job.archived ? ["archived"] : []), ...Object.entries(job.tags).map(tagText)];
       fillTags(tags, shown.has("tags") ? [] : names.slice(0, MAX_TAGS));
       cell.title = [
@@ -200,7 +201,7 @@ function problemOf({ status, status_message: message, cause }) {
  * @param {string | undefined} name
  */
 function fillSweep(link, job, name) {
-  link.hidden = !job.sweep_id;
+  link.hidden = !job.sweep_id || !hasPlugin("sweeps");
   if (!job.sweep_id) return;
   link.href = urlOf(`/compare?${new URLSearchParams({ sweep: job.sweep_id })}`);
   link.title = `Sweep ${name ?? job.sweep_id}`;

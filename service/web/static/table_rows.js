@@ -3,7 +3,7 @@
 import { urlOf } from "./address.js";
 import { query } from "./api.js";
 import { GROUP, groupText, groupTitle, isAveraged } from "./job_groups.js";
-import { around, make, setText, within } from "./page.js";
+import { around, hasPlugin, make, setText, within } from "./page.js";
 import { valueText } from "./table_columns.js";
 
 export class TableRows {
@@ -116,7 +116,7 @@ export class TableRows {
         const size = `${group.jobs.length} ${group.jobs.length === 1 ? "job" : "jobs"}`;
         setText(button, `${short} · ${size}`);
         cell.title = `${title} · ${size}`;
-        link.hidden = !sweep;
+        link.hidden = !sweep || !hasPlugin("sweeps");
         if (sweep) link.href = urlOf(`/compare${query({ sweep })}`);
       } else {
         const values = group.jobs.map((job) => column.valueOf(job));

@@ -370,7 +370,34 @@ interface ChartGridOptions {
   /** The charts of a job that matter most. */
   headlinesOf?: (definitions: ChartDefinition[]) => ChartDefinition[];
 }
-type SweepRanking = import("../static/sweep_ranking.js").SweepRanking;
+
+/** What the comparison of runs offers to the group that a plugin adds. */
+interface Comparison {
+  runs: Run[];
+  view: { key: string };
+  /** Highlights a run everywhere; null: none. */
+  highlight: (id: string | null) => void;
+  /** Shows which runs a filter of the group leaves. */
+  filter: (ids: Set<string>) => void;
+  /** Reads the runs again after a change. */
+  refresh: () => Promise<void>;
+}
+
+/** The compared runs as a group that a plugin knows, such as the members of a sweep. */
+interface RunGroup {
+  /** Whether it may get further runs, although all have ended. */
+  readonly isRunning: boolean;
+  /** The metric that is selected first. */
+  readonly metric: string;
+  /** Reads the group and shows its changes. */
+  read: () => Promise<void>;
+  /** A run as the group was last read; undefined: it belongs to no group. */
+  stateOf: (id: string) => { state?: any; status?: any; metrics: Record<string, MetricValue> } | undefined;
+  /** Shows the group after its runs have changed. */
+  show: () => void;
+  highlight: (id: string | null) => void;
+  addMetrics: (keys: string[]) => void;
+}
 
 /** A link to the submit page with a fork of a job. */
 type Fork = { href: string; title?: string; text: string };

@@ -1,6 +1,6 @@
 """An update by Adam or AdamW that reads and writes every stored value once.
 
-The arithmetic is that of torch's optimizers, in fp32, with each operation rounded by itself: eager code, compiled code
+It computes as torch's optimizers do, in fp32, with each operation rounded by itself: eager code, compiled code
 and the kernel in Triton give the same bits for every value, wherever it is in a tensor.
 """
 

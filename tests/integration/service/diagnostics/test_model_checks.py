@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from service.core.settings import Settings
-from service.plugins.openai.check import models
+from service.plugins.openai.plugin import models
 
 
 @pytest.fixture

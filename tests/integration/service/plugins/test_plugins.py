@@ -1,6 +1,9 @@
 """Plugins can be switched off, and the rest of the service then works without them."""
 
+import html
 import itertools
+import json
+import re
 from typing import Any
 
 import httpx
@@ -16,14 +19,21 @@ from service.main import background_services
 from service.maintenance.task import MaintenanceTask
 from service.plugins.installed import PLUGINS, select_plugins
 from service.plugins.webhooks.part import part_of
+from service.reconciler.poll_loop import ReconcileLoop
 from service.web.app import create_app
-from tests.support.world import World
+from tests.support.world import SPEC, World
 from trainyard.cli.app import app as cli
 from trainyard.cli.errors import NOT_FOUND
 from trainyard.client import Client
 from trainyard.contract.http import API_HEADER, API_VERSION
 
-ADDRESSES = {"mlflow": "/mlflow/version", "openai": "/openai/v1/models", "webhooks": "/v1/webhooks"}
+ADDRESSES = {
+    "mlflow": "/mlflow/version",
+    "openai": "/openai/v1/models",
+    "registry": "/v1/models",
+    "sweeps": "/v1/sweeps",
+    "webhooks": "/v1/webhooks",
+}
 
 
 def client_of(world: World, *disabled: str) -> TestClient:
@@ -43,6 +53,12 @@ def browser_of(client: TestClient, world: World) -> TestClient:
     answer = client.post("/sign-in", data={"token": world.token}, headers=origin, follow_redirects=False)
     assert answer.status_code == 303, answer.text
     return client
+
+
+def plugins_of(page: httpx.Response) -> list[str]:
+    """Return the plugins that the scripts of a page know."""
+    (embedded,) = re.findall(r'<script type="application/json" id="page-data">(.*?)</script>', page.text)
+    return list(json.loads(embedded)["plugins"])
 
 
 def stderr_of(client: TestClient, *command: str) -> str:
@@ -123,9 +139,22 @@ def task_names(world: World, *disabled: str) -> set[str]:
     return {one.name for one in services if isinstance(one, PeriodicTask)}
 
 
-def test_a_disabled_plugin_has_no_background_tasks(world: World) -> None:
-    assert task_names(world) - task_names(world, "webhooks") == {"webhooks"}
-    assert task_names(world, *ADDRESSES) >= {"maintenance", "sweeps", "values"}
+@pytest.mark.parametrize("name", ["sweeps", "webhooks"])
+def test_a_disabled_plugin_has_no_background_tasks(world: World, name: str) -> None:
+    assert task_names(world) - task_names(world, name) == {name}
+    assert task_names(world, *ADDRESSES) >= {"maintenance", "values"}
+
+
+@pytest.mark.parametrize("disabled", [(), ("sweeps",)])
+def test_a_change_of_a_job_wakes_what_waits_for_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, disabled: tuple[str, ...]
+) -> None:
+    woken: list[str] = []
+    monkeypatch.setattr(PeriodicTask, "notify", lambda task: woken.append(task.name))
+    monkeypatch.setattr(ReconcileLoop, "hint", lambda loop: woken.append("reconciler"))
+    background_services(world.app_state, world.scheduler, *select_plugins(disabled))
+    world.submit()
+    assert woken == ["reconciler", *(["sweeps"] if not disabled else [])]
 
 
 def deliveries(world: World) -> list[Any]:
@@ -165,21 +194,74 @@ def test_rows_of_a_disabled_plugin_end_with_their_retention(world: World, monkey
         assert len(deliveries(world)) == left
 
 
-def test_pages_of_a_disabled_plugin_are_hidden(world: World) -> None:
+@pytest.mark.parametrize(("name", "path"), [("registry", "/models"), ("webhooks", "/admin/webhooks")])
+def test_pages_of_a_disabled_plugin_are_hidden(world: World, name: str, path: str) -> None:
     page = browser_of(client_of(world), world).get("/admin")
-    assert page.text.count('href="/admin/webhooks"') == 1
-    browser = browser_of(client_of(world, "webhooks"), world)
+    assert page.text.count(f'href="{path}"') == 1
+    assert plugins_of(page) == [plugin.name for plugin in PLUGINS]
+    browser = browser_of(client_of(world, name), world)
     page = browser.get("/admin")
     assert page.status_code == 200
-    assert "webhooks" not in page.text
+    assert f'href="{path}"' not in page.text
+    assert name not in plugins_of(page)
     assert 'href="/admin/audit"' in page.text
-    gone = browser.get("/admin/webhooks")
+    gone = browser.get(path)
     assert gone.status_code == 404
     assert "TRAINYARD_DISABLED_PLUGINS" in gone.text
 
 
+def test_the_pages_of_the_core_work_without_plugins(world: World) -> None:
+    job = world.submit()
+    browser = browser_of(client_of(world, *ADDRESSES), world)
+    of_job = (f"/jobs/{job}", f"/compare?job={job}", f"/submit?fork={job}")
+    for path in ("/jobs", "/compare", "/submit", "/files", "/cluster", "/help", *of_job):
+        page = browser.get(path)
+        assert (page.status_code, plugins_of(page)) == (200, []), path
+
+
+def test_members_of_a_sweep_are_ordinary_jobs_without_the_plugin(world: World) -> None:
+    body = {"spec": SPEC, "members": [{"optimizer.lr": 0.1}, {"optimizer.lr": 0.2}], "max_parallel": 1}
+    sweep = world.client.post("/v1/sweeps", json=body).json()
+    job = sweep["members"][1]["job_id"]
+    browser = browser_of(client_of(world, "sweeps"), world)
+    page = browser.get(f"/jobs/{job}")
+    assert "optimizer.lr=0.2" in page.text
+    for path in (f"/jobs/{job}", "/jobs", f"/jobs?sweep={sweep['id']}", "/compare", "/submit"):
+        page = browser.get(path)
+        assert page.status_code == 200
+        assert "/compare?sweep=" not in page.text
+        assert not re.search(r'id="sweep"|group=sweep|sweep_form', page.text), path
+    gone = browser.get(f"/compare?sweep={sweep['id']}")
+    assert gone.status_code == 404
+    assert "the plugin `sweeps` is switched off" in html.unescape(gone.text)
+    world.tick()
+    assert [world.status(one["job_id"]) for one in sweep["members"]] == ["pending", "queued"], "the limit is in force"
+    page = browser_of(client_of(world), world).get("/compare")
+    assert f'href="/compare?sweep={sweep["id"]}"' in page.text
+
+
+def test_the_api_is_described_without_plugins(world: World) -> None:
+    paths = client_of(world, *ADDRESSES).get("/openapi.json").json()["paths"]
+    assert "/v1/jobs" in paths
+    assert not [path for path in paths if path.startswith(("/v1/models", "/v1/sweeps", "/v1/webhooks"))]
+
+
+def test_registered_models_protect_their_files_without_the_registry(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    worker.checkpoint(5)
+    worker.end("completed")
+    world.tick()
+    body = {"job_id": job, "checkpoint": 5}
+    assert world.client.post("/v1/models/m/versions", json=body).status_code == 201
+    client = client_of(world, "registry")
+    assert client.get(f"/v1/jobs/{job}/lineage").json()["versions"] == [{"model": "m", "version": 1, "step": 5}]
+    assert client.delete(f"/v1/jobs/{job}").json()["error"]["code"] == "job_registered"
+    assert client_of(world).get("/v1/models/m").json()["latest_version"] == 1
+
+
 def test_an_unknown_name_of_a_plugin_is_refused() -> None:
-    with pytest.raises(InvalidRequestError, match="'mlfow' is not one of mlflow, openai, webhooks"):
+    with pytest.raises(InvalidRequestError, match="'mlfow' is not one of mlflow, openai, registry, sweeps, webhooks"):
         select_plugins(["mlfow"])
 
 

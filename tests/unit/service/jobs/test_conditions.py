@@ -20,7 +20,7 @@ DISPLAYS = {
     "service/jobs/table/listing.py",
     "service/plugins/mlflow/schemas.py",
     "service/plugins/openai/schemas.py",
-    "service/sweeps/resources.py",
+    "service/plugins/sweeps/resources.py",
 }
 """Modules that show the message of a job, search it for a user, or compare it to avoid a write."""
 

@@ -1,11 +1,9 @@
 """The comparison of runs."""
 
 from typing import Any
-from urllib.parse import parse_qs
 
-from service.web.pages.compare import choose_key, common_metric, comparison, members_address, metric_keys
-from tests.unit.service.web.test_jobs_page import NOW, job
-from trainyard.contract.wire.sweeps import SweepDetail
+from service.web.pages.compare import choose_key, common_metric, comparison, metric_keys
+from tests.unit.service.web.test_jobs_page import job
 
 
 def test_only_differing_fields_are_columns() -> None:
@@ -37,18 +35,3 @@ def test_metric_that_ranks_all_runs_is_one_that_each_has_reported() -> None:
     assert common_metric([*ranked, job(id="job_3", spec=accuracy, metrics={})]) is None
     assert common_metric([*ranked, job(id="job_3", spec={}, metrics={"eval/accuracy": 0.5, "eval/loss": 1.0})]) is None
     assert common_metric([job(id="job_4", spec={}, metrics={"eval/loss": 1.0})]) == "eval/loss"
-
-
-def test_table_of_a_sweep_has_its_fields_and_its_metric_once_known() -> None:
-    def columns(**changes: Any) -> list[str]:
-        fields = ["optimizer.lr", "no.such.field"]
-        known = {"id": "swp_1", "name": "a", "created_by": "ada", "created_at": NOW, "fields": fields, "size": 1}
-        sweep = SweepDetail.model_validate({**known, "members": [], "metric": "eval/loss", "best": "job_1", **changes})
-        parameters = parse_qs(members_address(sweep).partition("?")[2])
-        assert parameters["sweep"] == ["swp_1"]
-        return parameters.get("columns", [])
-
-    assert columns() == ["status", "name", "optimizer.lr", "progress", "loss", "eval/loss", "age"]
-    assert columns(metric="top 1")[-2] == "`top 1`"
-    assert columns(metric="train/loss")[-2] == "loss"
-    assert columns(best=None) == []

@@ -13,6 +13,8 @@ from service.web.rendering import Pages, Visitor, format_pairs
 from trainyard.contract.wire.cluster import MaintenanceResource
 
 STATIC = Path(service.web.__file__).parent / "static"
+FOLDERS = (STATIC, *STATIC.parents[1].glob("plugins/*/static"))
+SCRIPTS = {path.name: path for folder in FOLDERS for path in folder.glob("*.js")}
 VISITOR = Visitor(Principal("user", "1", "ada", "admin"), "secret")
 HOSTILE = "</script><script>alert('1')</script><!-- & \u2028\u2029 </SCRIPT>"
 
@@ -49,24 +51,24 @@ def test_scripts_are_files_and_never_inline() -> None:
         assert not re.search(r"\son\w+=", template.read_text()), template.name
 
 
-@pytest.mark.parametrize("script", sorted(path.name for path in STATIC.glob("*.js")))
+@pytest.mark.parametrize("script", sorted(SCRIPTS))
 def test_all_imports_of_a_script_are_preloaded(script: str) -> None:
     preloaded = Assets().imports(script)
     for name in (script, *preloaded):
-        modules = re.findall(r"from \"\./(.+?)\"|^import \"\./(.+?)\"", (STATIC / name).read_text(), re.MULTILINE)
+        modules = re.findall(r"from \"\./(.+?)\"|^import \"\./(.+?)\"", SCRIPTS[name].read_text(), re.MULTILINE)
         assert {one or other for one, other in modules} <= {script, *preloaded}, name
-    assert all((STATIC / name).exists() for name in preloaded)
+    assert preloaded == [name for name in preloaded if name in SCRIPTS]
 
 
 def test_a_module_is_preloaded_if_its_import_spans_lines(tmp_path: Path) -> None:
     (tmp_path / "page.js").write_text('import {\n  first,\n  second,\n} from "./parts.js";\nimport "./keys.js";\n')
     for name in ("parts.js", "keys.js"):
         (tmp_path / name).write_text("")
-    assert Assets(tmp_path).imports("page.js") == ["parts.js", "keys.js"]
+    assert Assets([tmp_path]).imports("page.js") == ["parts.js", "keys.js"]
 
 
 def test_no_script_parses_text_as_html() -> None:
-    for path in STATIC.glob("*.js"):
+    for path in SCRIPTS.values():
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write", path.read_text()), path.name
 
 
@@ -79,3 +81,10 @@ def test_scripts_of_a_page_with_charts_stay_small(script: str) -> None:
     sizes = [len(asset.body) for asset in (assets.get("", name) for name in names) if asset is not None]
     assert len(sizes) == len(names)
     assert sum(sizes) + library < 300_000
+
+
+def test_scripts_and_styles_of_plugins_have_names_of_their_own() -> None:
+    names = [path.name for folder in FOLDERS for path in folder.iterdir() if path.is_file()]
+    assert len(names) == len(set(names))
+    assert "models.css" in names
+    assert all(Assets().get("any", name) for name in names if not name.endswith(".md"))

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.plugins.webhooks import host_lookups
-from service.plugins.webhooks.host_lookups import HostLookups
+from service.plugins.webhooks import part
+from service.plugins.webhooks.part import HostLookups
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
         return [(None, None, None, "", ("93.184.216.34", port))] * 2
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    monkeypatch.setattr(host_lookups, "_SECONDS", 0.05)
+    monkeypatch.setattr(part, "_SECONDS", 0.05)
     yield event
     event.set()
 

@@ -1,0 +1,5 @@
+// The page that compares selected runs.
+
+import { showComparison } from "./compare.js";
+
+showComparison();
