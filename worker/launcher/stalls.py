@@ -1,18 +1,17 @@
 """Stalls of a run: node 0 suspects one, the launchers of all nodes collect evidence, and node 0 states the verdict."""
 
-import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.wire.reports import EventLevel
 from trainyard.contract.wire.worker_events import STALL_OVER, STALL_SUSPECTED
-from trainyard.progress_file import read_progress
+from trainyard.progress_file import ProgressRecord, read_progress
 from worker.core import processes
 from worker.launcher import watchdog
 from worker.launcher.nodes import Node
@@ -31,7 +30,14 @@ _NODES_SECONDS = 6.0
 _MAX_STACKS = 8
 _MAX_SUSPICIONS = 20
 """Suspicions that are reported in an attempt. A loader that always pauses must not fill the history."""
-_STATES = TypeAdapter(list[RankState])
+
+
+class _Evidence(BaseModel):
+    """`rank-states-<node>.json`."""
+
+    number: int
+    states: list[RankState]
+    records: list[ProgressRecord]
 
 
 class Events(Protocol):
@@ -58,6 +64,7 @@ class Collector:
         self,
         layout: AttemptLayout,
         node: Node,
+        execution: Callable[[], int],
         ranks: Callable[[], Mapping[int, int]],
         write_stacks: Callable[[Sequence[int]], None],
         now: Callable[[], float],
@@ -69,6 +76,7 @@ class Collector:
         """
         self._layout = layout
         self._node = node
+        self._execution = execution
         self._ranks = ranks
         self._write_stacks = write_stacks
         self._now = now
@@ -105,12 +113,15 @@ class Collector:
     def _write(self, observed: Mapping[int, tuple[int, int | None, float]]) -> None:
         seconds = self._now() - self._began
         states = [
-            read_state(rank, self._node.name, pid, started, used, seconds).model_dump()
+            read_state(rank, self._node.name, pid, started, used, seconds)
             for rank, (pid, started, used) in sorted(observed.items())
         ]
-        document = {"number": self._number, "states": states}
+        # Another node may see these files late on a network filesystem.
+        records = read_progress(self._layout.progress, self._execution())
+        own = [records[rank] for rank in sorted(observed) if rank in records]
+        evidence = _Evidence(number=self._number, states=states, records=own)
         try:
-            write_atomic(self._layout.rank_states(self._node.index), json.dumps(document))
+            write_atomic(self._layout.rank_states(self._node.index), evidence.model_dump_json())
         except OSError as error:
             log.warning("the states of the ranks cannot be written: %s", error)
 
@@ -136,7 +147,7 @@ class StallMonitor:
         self._execution = execution
         self._events = events
         self._now = now
-        self._collector = Collector(layout, node, ranks, write_stacks, now)
+        self._collector = Collector(layout, node, execution, ranks, write_stacks, now)
         self._suspicions = 0
         self._pending: Suspicion | None = None
         """A suspicion whose evidence is not complete."""
@@ -191,12 +202,15 @@ class StallMonitor:
         suspicion = self._pending
         if suspicion is None:
             return
-        states = self._read_states()
-        if states is None:
+        evidence = self._read_evidence()
+        if evidence is None:
             return
         self._pending = None
+        states, fresh = evidence
+        records = {**suspicion.records, **fresh}
+        behind = self._watchdog.behind(records)
         stacks = {rank: watchdog.stack_after(self._layout.rank_log(rank), end) for rank, end in self._log_ends.items()}
-        verdict = self._verdict = judge(suspicion.behind, suspicion.records, states, stacks)
+        verdict = self._verdict = judge(behind, records, states, stacks)
         log.warning("%s", verdict.text)
         title = f"No progress for {suspicion.seconds:.0f} s"
         data = {
@@ -210,21 +224,23 @@ class StallMonitor:
         }
         self._add(STALL_SUSPECTED, "warning", f"{title}. {verdict.text}", data)
 
-    def _read_states(self) -> dict[int, RankState] | None:
-        """Return the states of the ranks by rank; None while nodes may still write theirs."""
-        states: list[RankState] = []
-        answers = 0
+    def _read_evidence(self) -> tuple[dict[int, RankState], dict[int, ProgressRecord]] | None:
+        """Return the states and the progress of the ranks by rank; None while nodes may still write theirs."""
+        states: dict[int, RankState] = {}
+        records: dict[int, ProgressRecord] = {}
+        complete = 0
         for node in range(self._node.count):
             try:
-                document = json.loads(self._layout.rank_states(node).read_bytes())
-                if document["number"] == self._suspicions:
-                    states += _STATES.validate_python(document["states"])
-                    answers += 1
-            except (OSError, ValueError, KeyError, TypeError, ValidationError):
+                evidence = _Evidence.model_validate_json(self._layout.rank_states(node).read_bytes())
+            except (OSError, ValidationError):
                 continue
-        if answers < self._node.count and self._now() - self._requested_at < _NODES_SECONDS:
+            if evidence.number == self._suspicions:
+                states |= {state.rank: state for state in evidence.states}
+                records |= {record.rank: record for record in evidence.records}
+                complete += 1
+        if complete < self._node.count and self._now() - self._requested_at < _NODES_SECONDS:
             return None
-        return {state.rank: state for state in sorted(states, key=lambda state: state.rank)}
+        return dict(sorted(states.items())), records
 
     def _add(self, type_: str, level: EventLevel, message: str, data: dict[str, Any]) -> None:
         try:

@@ -145,6 +145,10 @@ class Watchdog:
         """Exclude a time in which no poll was possible: the job was suspended, or the disk was slow."""
         self._moved += seconds
 
+    def behind(self, records: Mapping[int, ProgressRecord]) -> list[int]:
+        """Return the ranks that the others wait for."""
+        return behind(records, self._world)
+
     def poll(self) -> Stall | Suspicion | Recovery | LimitChange | None:
         """Return what has changed, if anything has. Reads the files only once per interval."""
         now = self._now()
