@@ -44,13 +44,14 @@ def judge(
     """
     known = sorted(states)
     suspects = [rank for rank in behind if rank in states] or ([] if behind else known)
-    for kind, candidates, text in (
+    rows: tuple[tuple[Kind, list[int], str], ...] = (
         ("ended", [rank for rank in known if states[rank].has_ended], "its process has ended without an error"),
         ("stopped", [rank for rank in known if states[rank].is_stopped], "a signal or a debugger has stopped it"),
         ("disk", [rank for rank in known if states[rank].is_uninterruptible], "the kernel waits for {file}"),
         ("loader", [rank for rank in suspects if _LOADER.search(stacks.get(rank, ""))], "it waits for its data loader"),
         ("file", [rank for rank in suspects if states[rank].waits_for], "it waits for {file}"),
-    ):
+    )
+    for kind, candidates, text in rows:
         if candidates:
             return _verdict(kind, candidates, records, states, text)
     if not behind:
@@ -93,7 +94,7 @@ def _verdict_of_all(
 
 
 def _verdict(
-    kind: str,
+    kind: Kind,
     ranks: Sequence[int],
     records: Mapping[int, ProgressRecord],
     states: Mapping[int, RankState],
@@ -106,7 +107,7 @@ def _verdict(
     wait = f". {waiting} {'rank waits' if waiting == 1 else 'ranks wait'} for it" if waiting else ""
     text = text.format(file=file or "a file or a device")
     head = f"Rank {first}{_host(first, records, states)}{others} is {position(records.get(first))}: {text}{wait}"
-    return Verdict(kind, tuple(ranks), head)  # type: ignore[arg-type]
+    return Verdict(kind, tuple(ranks), head)
 
 
 def _host(rank: int, records: Mapping[int, ProgressRecord], states: Mapping[int, RankState]) -> str:
