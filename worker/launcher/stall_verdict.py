@@ -47,7 +47,7 @@ def judge(
     rows: tuple[tuple[Kind, list[int], str], ...] = (
         ("ended", [rank for rank in known if states[rank].has_ended], "its process has ended without an error"),
         ("stopped", [rank for rank in known if states[rank].is_stopped], "a signal or a debugger has stopped it"),
-        ("disk", [rank for rank in known if states[rank].is_uninterruptible], "the kernel waits for {file}"),
+        ("disk", [rank for rank in suspects if states[rank].is_uninterruptible], "the kernel waits for {file}"),
         ("loader", [rank for rank in suspects if _LOADER.search(stacks.get(rank, ""))], "it waits for its data loader"),
         ("file", [rank for rank in suspects if states[rank].waits_for], "it waits for {file}"),
     )
@@ -105,9 +105,17 @@ def _verdict(
     others = f" (and {len(ranks) - 1} more: {', '.join(map(str, ranks[1:_PEERS]))})" if len(ranks) > 1 else ""
     waiting = len([rank for rank in records if rank not in ranks])
     wait = f". {waiting} {'rank waits' if waiting == 1 else 'ranks wait'} for it" if waiting else ""
-    text = text.format(file=file or "a file or a device")
+    text = text.format(file=_shown(file))
     head = f"Rank {first}{_host(first, records, states)}{others} is {position(records.get(first))}: {text}{wait}"
     return Verdict(kind, tuple(ranks), head)
+
+
+def _shown(file: str) -> str:
+    """Return a file as text; sockets and pipes without a path have only numbers of the kernel."""
+    kind = file.partition(":[")[0]
+    return {"": "a file or a device", "socket": "a network connection", "pipe": "a pipe of another process"}.get(
+        kind, file
+    )
 
 
 def _host(rank: int, records: Mapping[int, ProgressRecord], states: Mapping[int, RankState]) -> str:

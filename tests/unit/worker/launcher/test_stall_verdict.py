@@ -28,6 +28,7 @@ EQUAL = {0: record(0, in_torch=True), 1: record(1, in_torch=True)}
         (BEHIND, (1,), {"state": "D"}, "", "disk", "the kernel waits for a file or a device. 1 rank"),
         (BEHIND, (1,), {"state": "S", "waits_for": "pipe:[7]"}, LOADER, "loader", "it waits for its data loader"),
         (BEHIND, (1,), {"state": "S", "waits_for": "/d/pipe"}, "", "file", "it waits for /d/pipe"),
+        (BEHIND, (1,), {"state": "S", "waits_for": "socket:[7]"}, "", "file", "it waits for a network connection"),
         (BEHIND, (1,), {"processor_share": 0.97}, "", "slow", "it computes (97% of a processor), so it may be slow"),
         (BEHIND, (1,), {"state": "R", "processor_share": 0.2}, "", "slow", "it computes (20% of a processor)"),
         (BEHIND, (1,), {"state": "S", "processor_share": 0.2}, "", "code", "it waits in this line"),
@@ -62,6 +63,11 @@ def test_without_states_the_position_remains() -> None:
     assert judge((1,), BEHIND, {}, {}).kind == "code"
     assert judge((1,), {0: EQUAL[0]}, {}, {}).text.startswith("Rank 1 is without any progress record")
     assert judge((), {0: record(0, in_torch=True)}, {0: RankState(rank=0, processor_share=1.0)}, {}).kind == "slow"
+
+
+def test_disk_of_a_rank_that_is_not_behind_is_no_reason() -> None:
+    states = {0: RankState(rank=0, state="D", waits_for="/ckpt/x"), 1: RankState(rank=1, state="S", in_lock=True)}
+    assert judge((1,), BEHIND, states, {}).kind == "lock"
 
 
 def test_several_ranks_are_counted() -> None:
