@@ -39,6 +39,8 @@ class ProgressRecord(BaseModel):
     """Whether that line called torch, and so may wait for other ranks."""
     compiling: bool = False
     """Whether `torch.compile` compiles in the training thread."""
+    loading: bool = False
+    """Whether the training thread waits in torch's DataLoader."""
     host: str = ""
     """The node, by its name in the scheduler if any."""
     pid: int = 0

@@ -43,6 +43,7 @@ _MAX_STEP = 2**53
 _MAX_POINTS = 1000
 _COMPILER_PATHS = ("/torch/_dynamo/convert_frame.py", "/torch/_inductor/compile_fx.py")
 """Files whose functions are on the stack while torch compiles. Other files of the compiler are there in each step."""
+_LOADER_PATHS = ("/torch/utils/data/dataloader.py",)
 _LIBRARY_PATHS = ("/torch/", "/importlib/", "<frozen", "/threading.py", "/contextlib.py")
 
 
@@ -155,7 +156,8 @@ class ProgressWriter:
             "phase": self._counter.phase,
             "where": where,
             "in_torch": in_torch,
-            "compiling": any(map(compiles, frames.values())),
+            "compiling": any(is_in(frame, _COMPILER_PATHS) for frame in frames.values()),
+            "loading": is_in(frames.get(self._training), _LOADER_PATHS),
             "host": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
             "pid": os.getpid(),
         }
@@ -182,10 +184,10 @@ def location(frame: FrameType | None) -> tuple[str, bool]:
     return "", inside
 
 
-def compiles(frame: FrameType | None) -> bool:
-    """Return whether a thread is in the compiler of torch."""
+def is_in(frame: FrameType | None, paths: tuple[str, ...]) -> bool:
+    """Return whether a thread is in a function of one of these files."""
     while frame is not None:
-        if any(part in frame.f_code.co_filename for part in _COMPILER_PATHS):
+        if any(path in frame.f_code.co_filename for path in paths):
             return True
         frame = frame.f_back
     return False

@@ -1,6 +1,5 @@
-"""Why a run makes no progress: a verdict from the progress records, the states of the processes and their stacks."""
+"""Why a run makes no progress: a verdict from the progress records and the states of the processes."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -12,7 +11,6 @@ Kind = Literal[
     "ended", "stopped", "disk", "file", "loader", "lock", "slow", "code", "operation", "all_in_operation", "unknown"
 ]
 _BUSY, _BUSY_RUNNABLE = 0.5, 0.05
-_LOADER = re.compile(r'torch/utils/data/dataloader\.py", line \d+ in _(?:try_get_data|get_data|next_data)')
 _PEERS = 4
 """Ranks that a sentence names at most."""
 
@@ -32,7 +30,6 @@ def judge(
     behind: Sequence[int],
     records: Mapping[int, ProgressRecord],
     states: Mapping[int, RankState],
-    stacks: Mapping[int, str],
 ) -> Verdict:
     """Return the verdict of the first row that the evidence proves.
 
@@ -40,7 +37,6 @@ def judge(
         behind: The ranks that the others wait for; empty where nothing distinguishes the ranks.
         records: The progress record of each rank that has one.
         states: The state of each process that could be read.
-        stacks: The Python stacks of ranks, as far as they are known.
     """
     known = sorted(states)
     suspects = [rank for rank in behind if rank in states] or ([] if behind else known)
@@ -48,7 +44,11 @@ def judge(
         ("ended", [rank for rank in known if states[rank].has_ended], "its process has ended without an error"),
         ("stopped", [rank for rank in known if states[rank].is_stopped], "a signal or a debugger has stopped it"),
         ("disk", [rank for rank in suspects if states[rank].is_uninterruptible], "the kernel waits for {file}"),
-        ("loader", [rank for rank in suspects if _LOADER.search(stacks.get(rank, ""))], "it waits for its data loader"),
+        (
+            "loader",
+            [rank for rank in suspects if rank in records and records[rank].loading],
+            "it waits for its data loader",
+        ),
         ("file", [rank for rank in suspects if states[rank].waits_for], "it waits for {file}"),
     )
     for kind, candidates, text in rows:

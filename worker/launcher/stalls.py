@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -13,7 +13,6 @@ from trainyard.contract.wire.reports import EventLevel
 from trainyard.contract.wire.worker_events import STALL_OVER, STALL_SUSPECTED
 from trainyard.progress_file import ProgressRecord, read_progress
 from worker.core import processes
-from worker.launcher import watchdog
 from worker.launcher.nodes import Node
 from worker.launcher.rank_state import RankState, processor_seconds, read_state
 from worker.launcher.stall_verdict import Verdict, judge
@@ -27,7 +26,7 @@ _READ_SECONDS = 1.0
 """Seconds between two looks at node 0's request: it may be on a network filesystem."""
 _NODES_SECONDS = 6.0
 """How long node 0 waits for the evidence of the other nodes."""
-_MAX_STACKS = 8
+_MAX_STATES = 8
 _MAX_SUSPICIONS = 20
 """Suspicions that are reported in an attempt. A loader that always pauses must not fill the history."""
 
@@ -58,7 +57,11 @@ def rank_processes(layout: AttemptLayout, torchrun: int, execution: int) -> dict
 
 
 class Collector:
-    """Observes the ranks of this node for a second, and writes what they do."""
+    """Observes the ranks of this node for a second, and writes what they do.
+
+    It does not request Python stacks: `faulthandler` reads them without the interpreter's lock, and can end a process
+    whose other threads run. A suspected rank may be sound.
+    """
 
     def __init__(
         self,
@@ -66,19 +69,16 @@ class Collector:
         node: Node,
         execution: Callable[[], int],
         ranks: Callable[[], Mapping[int, int]],
-        write_stacks: Callable[[Sequence[int]], None],
         now: Callable[[], float],
     ) -> None:
         """
         Args:
             ranks: Returns the process of each rank of this node.
-            write_stacks: Makes processes write their stacks to their logs.
         """
         self._layout = layout
         self._node = node
         self._execution = execution
         self._ranks = ranks
-        self._write_stacks = write_stacks
         self._now = now
         self._number = 0
         self._began = 0.0
@@ -108,7 +108,6 @@ class Collector:
         self._number, self._began = number, self._now()
         pids = self._ranks()
         self._observed = {rank: (pid, processes.start_time(pid), processor_seconds(pid)) for rank, pid in pids.items()}
-        self._write_stacks([pid for pid in pids.values() if pid])
 
     def _write(self, observed: Mapping[int, tuple[int, int | None, float]]) -> None:
         seconds = self._now() - self._began
@@ -136,7 +135,6 @@ class StallMonitor:
         monitor: Watchdog,
         execution: Callable[[], int],
         ranks: Callable[[], Mapping[int, int]],
-        write_stacks: Callable[[Sequence[int]], None],
         events: Events,
         *,
         now: Callable[[], float] = time.monotonic,
@@ -147,12 +145,11 @@ class StallMonitor:
         self._execution = execution
         self._events = events
         self._now = now
-        self._collector = Collector(layout, node, execution, ranks, write_stacks, now)
+        self._collector = Collector(layout, node, execution, ranks, now)
         self._suspicions = 0
         self._pending: Suspicion | None = None
         """A suspicion whose evidence is not complete."""
         self._requested_at = 0.0
-        self._log_ends: dict[int, int] = {}
         self._verdict: Verdict | None = None
 
     def poll(self) -> Stall | None:
@@ -182,8 +179,6 @@ class StallMonitor:
         if self._suspicions > _MAX_SUSPICIONS:
             return
         self._pending, self._requested_at = suspicion, self._now()
-        suspects = list(suspicion.behind or sorted(suspicion.records))[:_MAX_STACKS]
-        self._log_ends = {rank: watchdog.size_of(self._layout.rank_log(rank)) for rank in suspects}
         if self._node.count > 1:
             try:
                 write_atomic(self._layout.stall_request, str(self._suspicions))
@@ -209,8 +204,7 @@ class StallMonitor:
         states, fresh = evidence
         records = {**suspicion.records, **fresh}
         behind = self._watchdog.behind(records)
-        stacks = {rank: watchdog.stack_after(self._layout.rank_log(rank), end) for rank, end in self._log_ends.items()}
-        verdict = self._verdict = judge(behind, records, states, stacks)
+        verdict = self._verdict = judge(behind, records, states)
         log.warning("%s", verdict.text)
         title = f"No progress for {suspicion.seconds:.0f} s"
         data = {
@@ -220,7 +214,7 @@ class StallMonitor:
             "ranks": list(verdict.ranks),
             "seconds": round(suspicion.seconds, 1),
             "limit_seconds": round(suspicion.limit, 1),
-            "states": [state.model_dump() for state in list(states.values())[:_MAX_STACKS]],
+            "states": [state.model_dump() for state in list(states.values())[:_MAX_STATES]],
         }
         self._add(STALL_SUSPECTED, "warning", f"{title}. {verdict.text}", data)
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -340,8 +340,6 @@ class Supervisor:
             self._watchdog,
             self._execution,
             lambda: rank_processes(self._layout, self._process.pid, self._execution()),
-            # A program may handle this signal itself, for example to save and end.
-            self._request_stacks if self._launch.spec.task_kind.in_loop else lambda pids: None,
             events,
         )
 
@@ -375,13 +373,10 @@ class Supervisor:
         return self._launch.spec.backend == "nccl"
 
     def _write_stacks(self) -> None:
-        self._request_stacks([pid for pid, _ in processes.descendants(self._process.pid)])
-        time.sleep(_STACKS_SECONDS)
-
-    def _request_stacks(self, pids: Sequence[int]) -> None:
         # A program with this signal as its warning would begin to save, and would be killed before it has saved.
         if signal_of_ranks(self._launch) != watchdog.STACKS:
-            processes.send_signal(pids, watchdog.STACKS)
+            processes.send_signal([pid for pid, _ in processes.descendants(self._process.pid)], watchdog.STACKS)
+        time.sleep(_STACKS_SECONDS)
 
     def _kill(self, reason: ExitReason) -> None:
         log.warning("killing the ranks: %s", reason)

@@ -6,8 +6,6 @@ from trainyard.progress_file import ProgressRecord
 from worker.launcher.rank_state import RankState
 from worker.launcher.stall_verdict import judge
 
-LOADER = '  File "/v/torch/utils/data/dataloader.py", line 1295 in _try_get_data\n'
-
 
 def record(rank: int, marks: int = 9, **changes: object) -> ProgressRecord:
     fields = {"rank": rank, "execution": 1, "marks": marks, "step": 3, "phase": "backward", "host": f"gpu-{rank}"}
@@ -15,44 +13,44 @@ def record(rank: int, marks: int = 9, **changes: object) -> ProgressRecord:
 
 
 BEHIND = {0: record(0, in_torch=True), 1: record(1, 7, phase="between", where="load.py:8 in read")}
+LOADING = {0: BEHIND[0], 1: record(1, 7, phase="between", loading=True)}
 EQUAL = {0: record(0, in_torch=True), 1: record(1, in_torch=True)}
 
 
 @pytest.mark.parametrize(
-    ("records", "behind", "of_rank_1", "stack", "kind", "text"),
+    ("records", "behind", "of_rank_1", "kind", "text"),
     [
-        (BEHIND, (1,), {"has_ended": True}, "", "ended", "its process has ended without an error. 1 rank waits for it"),
-        (BEHIND, (1,), {"state": "T"}, "", "stopped", "a signal or a debugger has stopped it. 1 rank waits for it"),
-        (EQUAL, (), {"state": "t"}, "", "stopped", "a signal or a debugger has stopped it. 1 rank waits for it"),
-        (BEHIND, (1,), {"state": "D", "waits_for": "/data/x"}, "", "disk", "the kernel waits for /data/x. 1 rank"),
-        (BEHIND, (1,), {"state": "D"}, "", "disk", "the kernel waits for a file or a device. 1 rank"),
-        (BEHIND, (1,), {"state": "S", "waits_for": "pipe:[7]"}, LOADER, "loader", "it waits for its data loader"),
-        (BEHIND, (1,), {"state": "S", "waits_for": "/d/pipe"}, "", "file", "it waits for /d/pipe"),
-        (BEHIND, (1,), {"state": "S", "waits_for": "socket:[7]"}, "", "file", "it waits for a network connection"),
-        (BEHIND, (1,), {"processor_share": 0.97}, "", "slow", "it computes (97% of a processor), so it may be slow"),
-        (BEHIND, (1,), {"state": "R", "processor_share": 0.2}, "", "slow", "it computes (20% of a processor)"),
-        (BEHIND, (1,), {"state": "S", "processor_share": 0.2}, "", "code", "it waits in this line"),
-        (BEHIND, (1,), {"state": "S", "in_lock": True}, "", "lock", "it waits for a lock or a queue"),
-        (BEHIND, (1,), {"state": "S"}, "", "code", "at load.py:8 in read: it waits in this line"),
-        (EQUAL, (), {"state": "S"}, "", "all_in_operation", "All 2 ranks are in step 3 (backward); check the network"),
+        (BEHIND, (1,), {"has_ended": True}, "ended", "its process has ended without an error. 1 rank waits for it"),
+        (BEHIND, (1,), {"state": "T"}, "stopped", "a signal or a debugger has stopped it. 1 rank waits for it"),
+        (EQUAL, (), {"state": "t"}, "stopped", "a signal or a debugger has stopped it. 1 rank waits for it"),
+        (BEHIND, (1,), {"state": "D", "waits_for": "/data/x"}, "disk", "the kernel waits for /data/x. 1 rank"),
+        (BEHIND, (1,), {"state": "D"}, "disk", "the kernel waits for a file or a device. 1 rank"),
+        (LOADING, (1,), {"state": "S", "waits_for": "pipe:[7]"}, "loader", "it waits for its data loader"),
+        (BEHIND, (1,), {"state": "S", "waits_for": "/d/pipe"}, "file", "it waits for /d/pipe"),
+        (BEHIND, (1,), {"state": "S", "waits_for": "socket:[7]"}, "file", "it waits for a network connection"),
+        (BEHIND, (1,), {"processor_share": 0.97}, "slow", "it computes (97% of a processor), so it may be slow"),
+        (BEHIND, (1,), {"state": "R", "processor_share": 0.2}, "slow", "it computes (20% of a processor)"),
+        (BEHIND, (1,), {"state": "S", "processor_share": 0.2}, "code", "it waits in this line"),
+        (BEHIND, (1,), {"state": "S", "in_lock": True}, "lock", "it waits for a lock or a queue"),
+        (BEHIND, (1,), {"state": "S"}, "code", "at load.py:8 in read: it waits in this line"),
+        (EQUAL, (), {"state": "S"}, "all_in_operation", "All 2 ranks are in step 3 (backward); check the network"),
     ],
 )
 def test_first_proved_reason_is_stated(
     records: dict[int, ProgressRecord],
     behind: tuple[int, ...],
     of_rank_1: dict[str, object],
-    stack: str,
     kind: str,
     text: str,
 ) -> None:
     states = {0: RankState(rank=0, state="S"), 1: RankState.model_validate({"rank": 1, **of_rank_1})}
-    verdict = judge(behind, records, states, {1: stack})
+    verdict = judge(behind, records, states)
     assert (verdict.kind, text in verdict.text) == (kind, True), verdict.text
     assert verdict.ranks == (() if kind == "all_in_operation" else (1,))
 
 
 def test_sentence_names_rank_node_position_and_the_waiting_ranks() -> None:
-    verdict = judge((1,), BEHIND, {1: RankState(rank=1, host="gpu-1", state="T")}, {})
+    verdict = judge((1,), BEHIND, {1: RankState(rank=1, host="gpu-1", state="T")})
     assert verdict.text == (
         "Rank 1 on gpu-1 is in step 3 (between), at load.py:8 in read: a signal or a debugger has stopped it. "
         "1 rank waits for it"
@@ -60,18 +58,18 @@ def test_sentence_names_rank_node_position_and_the_waiting_ranks() -> None:
 
 
 def test_without_states_the_position_remains() -> None:
-    assert judge((1,), BEHIND, {}, {}).kind == "code"
-    assert judge((1,), {0: EQUAL[0]}, {}, {}).text.startswith("Rank 1 is without any progress record")
-    assert judge((), {0: record(0, in_torch=True)}, {0: RankState(rank=0, processor_share=1.0)}, {}).kind == "slow"
+    assert judge((1,), BEHIND, {}).kind == "code"
+    assert judge((1,), {0: EQUAL[0]}, {}).text.startswith("Rank 1 is without any progress record")
+    assert judge((), {0: record(0, in_torch=True)}, {0: RankState(rank=0, processor_share=1.0)}).kind == "slow"
 
 
 def test_disk_of_a_rank_that_is_not_behind_is_no_reason() -> None:
     states = {0: RankState(rank=0, state="D", waits_for="/ckpt/x"), 1: RankState(rank=1, state="S", in_lock=True)}
-    assert judge((1,), BEHIND, states, {}).kind == "lock"
+    assert judge((1,), BEHIND, states).kind == "lock"
 
 
 def test_several_ranks_are_counted() -> None:
     records = {rank: record(rank, 7 if rank else 9) for rank in range(8)}
     states = {rank: RankState(rank=rank, state="T") for rank in range(1, 8)}
-    text = judge(tuple(range(1, 8)), records, states, {}).text
+    text = judge(tuple(range(1, 8)), records, states).text
     assert "Rank 1 on gpu-1 (and 6 more: 2, 3, 4) is in step 3" in text
