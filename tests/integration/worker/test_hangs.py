@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.worker.harness import FakeService, Run, processes_of, wait_for
+from tests.integration.worker.harness import FakeService, Run, finish_of, processes_of, wait_for
 from trainyard.progress_file import read_progress
 
 pytestmark = pytest.mark.heavy
@@ -52,6 +52,7 @@ def test_waiting_rank_is_named_with_its_reason_and_the_run_goes_on(tmp_path: Pat
         release(how, pipe)
         run.process.send_signal(signal.SIGTERM)
         run.wait(60)
+    assert finish_of(attempt, 1).restarts == 0, "no rank has ended"
     assert processes_of(attempt) == []
 
 
