@@ -170,10 +170,6 @@ class StallMonitor:
         self._conclude()
         return None
 
-    def add_suspension(self, seconds: float) -> None:
-        """Exclude a time in which no poll was possible."""
-        self._watchdog.add_suspension(seconds)
-
     def _request(self, suspicion: Suspicion) -> None:
         self._suspicions += 1
         if self._suspicions > _MAX_SUSPICIONS:

@@ -279,9 +279,9 @@ class Supervisor:
             # `scontrol suspend` and gang scheduling stop every process of a job, including the launcher.
             log.warning("the job was suspended for %.0f s", suspended)
             self._time_limit.add_suspension(suspended)
-        if self._stalls and seconds > SUSPENDED_SECONDS:
+        if self._watchdog and seconds > SUSPENDED_SECONDS:
             # The loop was suspended, or blocked by a slow disk: missing progress in this time is no stall.
-            self._stalls.add_suspension(seconds)
+            self._watchdog.add_suspension(seconds)
 
     def _add_rank_logs(self) -> None:
         """Ship the logs of this node's ranks. With several nodes, each rendezvous decides which ranks run here."""

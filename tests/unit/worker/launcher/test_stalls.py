@@ -25,10 +25,12 @@ class Run:
         self.time = 0.0
         self.events: list[tuple[str, str, str, dict[str, Any]]] = []
         self.marks = 0
+        self.watchdogs: list[Watchdog] = []
         self.nodes = [self._monitor(node) for node in range(2)]
 
     def _monitor(self, index: int) -> StallMonitor:
         watchdog = Watchdog(self.layout, 2, TIMEOUT, lambda: 1, now=lambda: self.time)
+        self.watchdogs.append(watchdog)
         node = Node(index, 2, "", "7", f"gpu-{index}")
         return StallMonitor(
             self.layout,
@@ -130,7 +132,7 @@ def test_without_enough_waits_nothing_is_suspected(run: Run) -> None:
 def test_suspended_time_is_no_wait(run: Run) -> None:
     run.pass_seconds(60, moves=True)
     run.time += 3600
-    run.nodes[0].add_suspension(3600)
+    run.watchdogs[0].add_suspension(3600)
     run.pass_seconds(10, moves=False)
     run.pass_seconds(60, moves=True)
     assert set(run.types()) == {"stall_limit"}
