@@ -102,6 +102,21 @@ def start_time(pid: int) -> int | None:
     return int(fields[19]) if fields else None
 
 
+def processor_seconds(pid: int) -> float:
+    """Return the processor time of a process and all its threads so far; 0 if it has ended."""
+    fields = _stat(_PROC / str(pid))
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+
+
+def thread_states(pid: int) -> dict[int, str]:
+    """Return the letter of each thread's state, the main thread first; empty if the process has ended."""
+    try:
+        threads = sorted(map(int, os.listdir(_PROC / str(pid) / "task")), key=lambda thread: (thread != pid, thread))
+    except OSError:
+        return {}
+    return {thread: fields[0] for thread in threads if (fields := _stat(_PROC / str(pid) / "task" / str(thread)))}
+
+
 def is_connected_to(pid: int, port: int) -> bool:
     """Return whether a process has a TCP connection to a port of any host."""
     remote = f":{port:04X}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from worker.core.processes import start_time
+from worker.core.processes import processor_seconds, start_time, thread_states
 
 _PROC = Path("/proc")
 _STOPPED, _UNINTERRUPTIBLE = frozenset("Tt"), "D"
@@ -45,15 +45,6 @@ class RankState(BaseModel):
         return self.state == _UNINTERRUPTIBLE
 
 
-def processor_seconds(pid: int) -> float:
-    """Return the processor time of a process and all its threads so far; 0 if it has ended."""
-    try:
-        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return 0.0
-
-
 def read_state(rank: int, host: str, pid: int, started: int | None, used: float, seconds: float) -> RankState:
     """Return the state of a process that has been observed for a while.
 
@@ -64,8 +55,8 @@ def read_state(rank: int, host: str, pid: int, started: int | None, used: float,
     """
     if start_time(pid) is None or start_time(pid) != started:
         return RankState(rank=rank, host=host, pid=pid, has_ended=True)
-    threads = {tid: _state_of(pid, tid) for tid in _threads(pid)}
-    blocked = next((tid for tid, state in threads.items() if state == _UNINTERRUPTIBLE), pid)
+    threads = thread_states(pid)
+    blocked = next((thread for thread, state in threads.items() if state == _UNINTERRUPTIBLE), pid)
     number, arguments = _call(pid, blocked)
     return RankState(
         rank=rank,
@@ -78,24 +69,10 @@ def read_state(rank: int, host: str, pid: int, started: int | None, used: float,
     )
 
 
-def _threads(pid: int) -> list[int]:
-    """Return the threads of a process, the main thread first."""
-    with contextlib.suppress(OSError):
-        return sorted(map(int, os.listdir(_PROC / str(pid) / "task")), key=lambda tid: (tid != pid, tid))
-    return []
-
-
-def _state_of(pid: int, tid: int) -> str:
-    try:
-        return (_PROC / str(pid) / "task" / str(tid) / "stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""
-
-
-def _call(pid: int, tid: int) -> tuple[int, list[int]]:
+def _call(pid: int, thread: int) -> tuple[int, list[int]]:
     """Return number and arguments of the system call in which a thread is; -1 where none is, or it is not readable."""
     try:
-        fields = (_PROC / str(pid) / "task" / str(tid) / "syscall").read_text().split()
+        fields = (_PROC / str(pid) / "task" / str(thread) / "syscall").read_text().split()
         return int(fields[0]), [int(word, 16) for word in fields[1:7]]
     except (OSError, ValueError, IndexError):
         return -1, []

@@ -41,7 +41,7 @@ def judge(
     known = sorted(states)
     suspects = [rank for rank in behind if rank in states] or ([] if behind else known)
     rows: tuple[tuple[Kind, list[int], str], ...] = (
-        ("ended", [rank for rank in known if states[rank].has_ended], "its process has ended without an error"),
+        ("ended", [rank for rank in known if states[rank].has_ended], "its process has ended"),
         ("stopped", [rank for rank in known if states[rank].is_stopped], "a signal or a debugger has stopped it"),
         ("disk", [rank for rank in suspects if states[rank].is_uninterruptible], "the kernel waits for {file}"),
         (
@@ -49,7 +49,7 @@ def judge(
             [rank for rank in suspects if rank in records and records[rank].loading],
             "it waits for its data loader",
         ),
-        ("file", [rank for rank in suspects if states[rank].waits_for], "it waits for {file}"),
+        ("file", [rank for rank in suspects if _names_a_file(states[rank])], "it waits for {file}"),
     )
     for kind, candidates, text in rows:
         if candidates:
@@ -108,6 +108,12 @@ def _verdict(
     text = text.format(file=_shown(file))
     head = f"Rank {first}{_host(first, records, states)}{others} is {position(records.get(first))}: {text}{wait}"
     return Verdict(kind, tuple(ranks), head)
+
+
+def _names_a_file(state: RankState) -> bool:
+    """Return whether a process waits for a file, a pipe or a connection; objects of the kernel such as
+    `anon_inode:[eventpoll]` explain nothing."""
+    return bool(state.waits_for) and not state.waits_for.startswith("anon_inode:")
 
 
 def _shown(file: str) -> str:

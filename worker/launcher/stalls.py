@@ -14,7 +14,7 @@ from trainyard.contract.wire.worker_events import STALL_OVER, STALL_SUSPECTED
 from trainyard.progress_file import ProgressRecord, read_progress
 from worker.core import processes
 from worker.launcher.nodes import Node
-from worker.launcher.rank_state import RankState, processor_seconds, read_state
+from worker.launcher.rank_state import RankState, read_state
 from worker.launcher.stall_verdict import Verdict, judge
 from worker.launcher.watchdog import LimitChange, Recovery, Stall, Suspicion, Watchdog
 
@@ -107,7 +107,9 @@ class Collector:
         """Begin to observe the ranks of this node for a request."""
         self._number, self._began = number, self._now()
         pids = self._ranks()
-        self._observed = {rank: (pid, processes.start_time(pid), processor_seconds(pid)) for rank, pid in pids.items()}
+        self._observed = {
+            rank: (pid, processes.start_time(pid), processes.processor_seconds(pid)) for rank, pid in pids.items()
+        }
 
     def _write(self, observed: Mapping[int, tuple[int, int | None, float]]) -> None:
         seconds = self._now() - self._began
@@ -126,7 +128,7 @@ class Collector:
 
 
 class StallMonitor:
-    """Watches the run on node 0, and answers node 0's requests for evidence on all nodes."""
+    """Watches the run on node 0, and collects the evidence that node 0 requests on all nodes."""
 
     def __init__(
         self,
@@ -179,7 +181,7 @@ class StallMonitor:
             try:
                 write_atomic(self._layout.stall_request, str(self._suspicions))
             except OSError as error:
-                log.warning("the other nodes cannot be asked for the states of their ranks: %s", error)
+                log.warning("the states of the ranks on other nodes cannot be requested: %s", error)
         self._collector.begin(self._suspicions)
 
     def _end(self, recovery: Recovery) -> None:
@@ -189,7 +191,7 @@ class StallMonitor:
             self._add(STALL_OVER, "info", text, {"seconds": recovery.seconds})
 
     def _conclude(self) -> None:
-        """State the verdict as soon as all nodes have answered, or had time to."""
+        """State the verdict when the evidence of all nodes is there, or has had time to come."""
         suspicion = self._pending
         if suspicion is None:
             return

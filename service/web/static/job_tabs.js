@@ -16,7 +16,7 @@ const MOVES = {
 };
 
 /**
- * The tab that a page opens at: the one in its address, else that of a failure, else the one that was chosen last.
+ * The tab that a page opens at: the one in its address, else the overview of a failed job, else the one that was chosen last.
  *
  * @param {URLSearchParams} parameters
  * @param {string[]} names
@@ -58,7 +58,7 @@ export class JobTabs {
   }
 
   /**
-   * Call back with the name of each tab that is shown, and now with that of the current one.
+   * Call back with the name of the current tab now, and with the name of each tab that is shown later.
    *
    * @param {(name: string) => void} listener
    */

@@ -1,6 +1,6 @@
 // The mean of several runs' curves, with a band of its deviation. Pure functions.
 
-const MAX_POSITIONS = 1000; // of a mean, of more curves those of the longest one
+const MAX_POSITIONS = 1000; // of a mean; where the curves have more together, the longest curve's positions are taken
 
 /**
  * The mean of curves at each position, and the band of one sample standard deviation around it. A curve counts between its

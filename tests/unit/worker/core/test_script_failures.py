@@ -82,6 +82,8 @@ def test_exit_code_decides_without_an_exception(exitcode: int, final: bool) -> N
         ("/usr/bin/gmake train", 2, "gmake: *** [Makefile:2: train] Error 3\n", False),
         ("make all", 2, "make[1]: *** [Makefile:2: a] Error 9\nmake: *** [Makefile:4: all] Error 2\n", False),
         ("make all", 2, "make: *** [Makefile:6: all] Killed\n", False),
+        ("make all", 2, "make: *** [all] Error 137\n", False),
+        ("make all", 2, "make: *** [Makefile:6: all] Fehler 3\n", False),
         ("make all", 2, "make: *** [Makefile:6: all] Error 127\n", True),
         ("bash -c 'make all'", 2, "make: *** [Makefile:6: all] Terminated\n", False),
         ("make al", 2, "make: *** No rule to make target 'al'.  Stop.\n", True),

@@ -20,7 +20,7 @@ EQUAL = {0: record(0, in_torch=True), 1: record(1, in_torch=True)}
 @pytest.mark.parametrize(
     ("records", "behind", "of_rank_1", "kind", "text"),
     [
-        (BEHIND, (1,), {"has_ended": True}, "ended", "its process has ended without an error. 1 rank waits for it"),
+        (BEHIND, (1,), {"has_ended": True}, "ended", "its process has ended. 1 rank waits for it"),
         (BEHIND, (1,), {"state": "T"}, "stopped", "a signal or a debugger has stopped it. 1 rank waits for it"),
         (EQUAL, (), {"state": "t"}, "stopped", "a signal or a debugger has stopped it. 1 rank waits for it"),
         (BEHIND, (1,), {"state": "D", "waits_for": "/data/x"}, "disk", "the kernel waits for /data/x. 1 rank"),
@@ -28,6 +28,7 @@ EQUAL = {0: record(0, in_torch=True), 1: record(1, in_torch=True)}
         (LOADING, (1,), {"state": "S", "waits_for": "pipe:[7]"}, "loader", "it waits for its data loader"),
         (BEHIND, (1,), {"state": "S", "waits_for": "/d/pipe"}, "file", "it waits for /d/pipe"),
         (BEHIND, (1,), {"state": "S", "waits_for": "socket:[7]"}, "file", "it waits for a network connection"),
+        (BEHIND, (1,), {"state": "S", "waits_for": "anon_inode:[eventfd]"}, "code", "it waits in this line"),
         (BEHIND, (1,), {"processor_share": 0.97}, "slow", "it computes (97% of a processor), so it may be slow"),
         (BEHIND, (1,), {"state": "R", "processor_share": 0.2}, "slow", "it computes (20% of a processor)"),
         (BEHIND, (1,), {"state": "S", "processor_share": 0.2}, "code", "it waits in this line"),
