@@ -2,10 +2,13 @@
 
 import gc
 
+import numpy as np
+
 from tests.support.host_memory import LiveTensorBytes
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.progress_file import ProgressCounter
 from worker.core.distributed import Ranks
+from worker.data.answers import AnswerExamples
 from worker.data.sampler import GlobalBatches
 from worker.engine.callbacks.non_finite import NonFiniteGuard
 from worker.engine.initial_model import build_initial_model
@@ -63,5 +66,13 @@ def engine(spec: TrainingSpec, task: Task, ranks: Ranks, model: ParallelModel) -
         progress=ProgressCounter(),
     )
     batches = GlobalBatches(task.examples.train, spec.batch.size, seed=spec.seed, last=spec.batch.last, shuffle=True)
+    set_reference(task, batches)
     train_step.warm_up(batches.at(0))
     return train_step, batches
+
+
+def set_reference(task: Task, batches: GlobalBatches) -> None:
+    """Let a reference give every answer the probability 1. Its values are no tensors, so they change no memory."""
+    if isinstance(task.examples, AnswerExamples):
+        pairs = task.examples.compared(batches.at(step) for step in range(STEPS))
+        task.examples.set_reference(np.zeros(len(task.examples.lengths(pairs)), dtype=np.float32), pairs)
