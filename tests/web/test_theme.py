@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from tests.support.accessibility import violations
+from tests.support.accessibility import assert_accessible, violations
 from tests.support.browser import Visit
 from trainyard.client import Client
 
@@ -18,8 +18,12 @@ RECORD = """new MutationObserver((_, observer) => {
   observer.disconnect();
 }).observe(document, { childList: true, subtree: true });"""
 """Nothing is painted before there is a body."""
-PAGES = ("/jobs", "/submit", "/cluster", "/files", "/models", "/compare", "/help", "/help/programs", "/jobs/none")
-"""Pages of everybody; the last one does not exist."""
+PAGES = (
+    *("/jobs", "/submit", "/cluster", "/files", "/models", "/compare", "/help", "/help/programs", "/admin"),
+    *("/admin/webhooks", "/admin/audit", "/jobs/none"),
+)
+"""The last one does not exist."""
+TABS = ("overview", "charts", "media", "log", "spec", "history", "charts&drawer=log")
 DRAWN = "document.querySelector('#chart-loss .frame').chart.curves[0]"
 
 
@@ -65,13 +69,18 @@ def test_sign_in_and_its_question_are_accessible(signed_out: Visit, client: Clie
     assert not problems + violations(page)
 
 
-def test_pages_are_accessible(visit: Visit, running_job: Any, saved_job: str) -> None:
-    tabs = ("charts", "media", "log", "spec", "history", "charts&drawer=log")
-    job_pages = [f"/jobs/{running_job.id}", *(f"/jobs/{saved_job}?tab={tab}" for tab in ("overview", *tabs))]
-    compared = f"/compare?job={running_job.id}&job={saved_job}"
-    admin_pages = ["/admin", "/admin/webhooks", "/admin/audit"]
-    problems = []
-    for path in [*PAGES, *admin_pages, *job_pages, compared]:
-        problems += violations(visit.go(path))
+@pytest.mark.parametrize("path", PAGES)
+def test_page_is_accessible(visit: Visit, path: str) -> None:
+    problems = violations(visit.go(path))
     visit.ignore_errors("the server responded with a status of 404")
     assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("tab", TABS)
+def test_tab_of_a_job_is_accessible(visit: Visit, saved_job: str, tab: str) -> None:
+    assert_accessible(visit.go(f"/jobs/{saved_job}?tab={tab}"))
+
+
+def test_running_job_and_comparison_are_accessible(visit: Visit, running_job: Any, saved_job: str) -> None:
+    assert_accessible(visit.go(f"/jobs/{running_job.id}"))
+    assert_accessible(visit.go(f"/compare?job={running_job.id}&job={saved_job}"))
