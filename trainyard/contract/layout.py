@@ -82,6 +82,10 @@ class AttemptLayout:
         """The states of a node's ranks, for the latest request."""
         return self.root / f"rank-states-{node}.json"
 
+    def idle(self, node: int) -> Path:
+        """Exists while the program stands still on a node; read by node 0."""
+        return self.root / f"idle-{node}"
+
     @property
     def unused(self) -> Path:
         """Written by a node to end the attempt on all nodes, because its program leaves ranks or GPUs unused."""
@@ -135,6 +139,10 @@ class AttemptLayout:
 
     def rank_log(self, rank: int) -> Path:
         return self.logs / f"rank-{rank}.log"
+
+    def rank_logs(self) -> list[Path]:
+        """Return the logs of the ranks so far."""
+        return sorted(self.logs.glob("rank-*.log"))
 
     @property
     def launch_log(self) -> Path:

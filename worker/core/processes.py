@@ -108,6 +108,27 @@ def processor_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
 
 
+def resident_bytes(pid: int) -> int:
+    """Return the resident memory of a process; 0 if it has ended."""
+    fields = _stat(_PROC / str(pid))
+    return int(fields[21]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
+
+
+def usage(pid: int) -> tuple[float, int]:
+    """Return the processor seconds, and the bytes read and written, of a process and its ended children so far; zeros
+    if it has ended, and no bytes if its account differs from this one.
+
+    Bytes of sockets count only where the process uses `read` and `write`.
+    """
+    fields = _stat(_PROC / str(pid))
+    seconds = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    try:
+        lines = (_PROC / str(pid) / "io").read_text().splitlines()
+    except OSError:
+        return seconds, 0
+    return seconds, sum(int(line.split()[1]) for line in lines if line.startswith(("rchar:", "wchar:")))
+
+
 def thread_states(pid: int) -> dict[int, str]:
     """Return the letter of each thread's state, the main thread first; empty if the process has ended."""
     try:

@@ -111,6 +111,11 @@ class ProgramReports:
         self._journal.event(execution, type_, level, message, data)
 
     @property
+    def logged(self) -> int:
+        """The number of points that the program's trackers have logged."""
+        return self._journal.logged
+
+    @property
     def failure(self) -> Failure | None:
         """Why the job ends although its program runs; None if it does not."""
         return self._unused.failure

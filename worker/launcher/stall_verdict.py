@@ -1,6 +1,6 @@
 """Why a run makes no progress: a verdict from the progress records and the states of the processes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,7 +8,20 @@ from trainyard.progress_file import ProgressRecord
 from worker.launcher.rank_state import RankState
 
 Kind = Literal[
-    "ended", "stopped", "disk", "file", "loader", "lock", "slow", "code", "operation", "all_in_operation", "unknown"
+    "ended",
+    "stopped",
+    "disk",
+    "file",
+    "loader",
+    "lock",
+    "slow",
+    "code",
+    "operation",
+    "all_in_operation",
+    "sleep",
+    "child",
+    "events",
+    "unknown",
 ]
 _BUSY, _BUSY_RUNNABLE = 0.5, 0.05
 _PEERS = 4
@@ -59,6 +72,33 @@ def judge(
     return _verdict_of_suspects(suspects or list(behind), records, states)
 
 
+def judge_program(states: Mapping[int, RankState]) -> Verdict:
+    """Return the verdict on a program that stands still and reports no progress: the first row that a rank proves.
+
+    Args:
+        states: The state of each rank's process that could be read.
+    """
+    known = sorted(states)
+    rows: tuple[tuple[Kind, Callable[[RankState], bool], str], ...] = (
+        ("ended", lambda state: state.has_ended, "has ended"),
+        ("stopped", lambda state: state.is_stopped, "is stopped by a signal or a debugger"),
+        ("disk", lambda state: state.is_uninterruptible, "waits in the kernel for {file}"),
+        ("file", _names_a_file, "waits for {file}"),
+        ("sleep", lambda state: state.call == "sleep", "sleeps"),
+        ("child", lambda state: state.call == "child", "waits for another process"),
+        ("lock", lambda state: state.in_lock, "waits for a lock, a queue or a thread"),
+        ("events", lambda state: state.call == "events", "waits for a connection, a pipe or a time"),
+        ("unknown", lambda state: True, "waits; the reason is not known"),
+    )
+    for kind, holds, text in rows:
+        if ranks := [rank for rank in known if holds(states[rank])]:
+            state = states[ranks[0]]
+            where = _host(ranks[0], {}, states) + (f" at {state.line}" if state.line else "")
+            name = f"Rank {ranks[0]}{_others(ranks)} (process {state.pid}, {state.command or 'unknown'})"
+            return Verdict(kind, tuple(ranks), f"{name}{where} {text.format(file=_shown(state.waits_for))}")
+    return Verdict("unknown", (), "No process of a rank could be read")
+
+
 def _verdict_of_suspects(
     ranks: Sequence[int], records: Mapping[int, ProgressRecord], states: Mapping[int, RankState]
 ) -> Verdict:
@@ -102,12 +142,17 @@ def _verdict(
 ) -> Verdict:
     first = ranks[0]
     file = states[first].waits_for if first in states else ""
-    others = f" (and {len(ranks) - 1} more: {', '.join(map(str, ranks[1:_PEERS]))})" if len(ranks) > 1 else ""
     waiting = len([rank for rank in records if rank not in ranks])
     wait = f". {waiting} {'rank waits' if waiting == 1 else 'ranks wait'} for it" if waiting else ""
     text = text.format(file=_shown(file))
-    head = f"Rank {first}{_host(first, records, states)}{others} is {position(records.get(first))}: {text}{wait}"
+    head = (
+        f"Rank {first}{_host(first, records, states)}{_others(ranks)} is {position(records.get(first))}: {text}{wait}"
+    )
     return Verdict(kind, tuple(ranks), head)
+
+
+def _others(ranks: Sequence[int]) -> str:
+    return f" (and {len(ranks) - 1} more: {', '.join(map(str, ranks[1:_PEERS]))})" if len(ranks) > 1 else ""
 
 
 def _names_a_file(state: RankState) -> bool:

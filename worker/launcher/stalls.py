@@ -2,8 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from pydantic import BaseModel, ValidationError
@@ -14,9 +14,9 @@ from trainyard.contract.wire.worker_events import STALL_OVER, STALL_SUSPECTED
 from trainyard.progress_file import ProgressRecord, read_progress
 from worker.core import processes
 from worker.launcher.nodes import Node
-from worker.launcher.rank_state import RankState, read_state
-from worker.launcher.stall_verdict import Verdict, judge
-from worker.launcher.watchdog import LimitChange, Recovery, Stall, Suspicion, Watchdog
+from worker.launcher.rank_state import LineReader, RankState, read_state
+from worker.launcher.stall_verdict import Verdict, judge, judge_program
+from worker.launcher.watchdog import LimitChange, Recovery, Stall, Suspicion
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +46,26 @@ class Events(Protocol):
         """Add an event. Raises OSError: It could not be written."""
 
 
+class Watch(Protocol):
+    """Notices that the run makes no progress."""
+
+    def poll(self) -> Stall | Suspicion | Recovery | LimitChange | None:
+        """Return what has changed, if anything has."""
+
+    def behind(self, records: Mapping[int, ProgressRecord]) -> list[int]:
+        """Return the ranks that the others wait for."""
+
+    def add_suspension(self, seconds: float) -> None:
+        """Exclude a time in which the job was suspended, or the launcher blocked."""
+
+
+def program_processes(torchrun: int) -> dict[int, int]:
+    """Return a process of each rank of this node: of those that the rank has started, the one with the most memory."""
+    started = {rank: pid for pid in processes.children(torchrun) if (rank := processes.rank_of(pid)) is not None}
+    trees = {rank: [pid, *(below for below, _ in processes.descendants(pid))] for rank, pid in started.items()}
+    return {rank: max(tree, key=processes.resident_bytes) for rank, tree in trees.items()}
+
+
 def rank_processes(layout: AttemptLayout, torchrun: int, execution: int) -> dict[int, int]:
     """Return the process of each rank of this node: the one that writes its progress, else torchrun's child."""
     below = {pid for pid, _ in processes.descendants(torchrun)}
@@ -54,6 +74,17 @@ def rank_processes(layout: AttemptLayout, torchrun: int, execution: int) -> dict
     return {
         rank: writing[rank].pid if rank in writing and writing[rank].pid in below else started[rank] for rank in started
     }
+
+
+@dataclass(frozen=True)
+class _Observed:
+    """A process when its observation began."""
+
+    pid: int
+    started: int | None
+    used: float
+    """Its processor time in seconds."""
+    line: LineReader
 
 
 class Collector:
@@ -83,8 +114,8 @@ class Collector:
         self._number = 0
         self._began = 0.0
         self._looked = float("-inf")
-        self._observed: dict[int, tuple[int, int | None, float]] | None = None
-        """The process of each rank with its start time and processor time when the observation began."""
+        self._observed: dict[int, _Observed] | None = None
+        """The process of each rank, while an observation lasts."""
 
     def poll(self) -> None:
         """Begin an observation at a new request, and write its result when it is over."""
@@ -108,14 +139,15 @@ class Collector:
         self._number, self._began = number, self._now()
         pids = self._ranks()
         self._observed = {
-            rank: (pid, processes.start_time(pid), processes.processor_seconds(pid)) for rank, pid in pids.items()
+            rank: _Observed(pid, processes.start_time(pid), processes.processor_seconds(pid), LineReader(pid))
+            for rank, pid in pids.items()
         }
 
-    def _write(self, observed: Mapping[int, tuple[int, int | None, float]]) -> None:
+    def _write(self, observed: Mapping[int, _Observed]) -> None:
         seconds = self._now() - self._began
         states = [
-            read_state(rank, self._node.name, pid, started, used, seconds)
-            for rank, (pid, started, used) in sorted(observed.items())
+            read_state(rank, self._node.name, one.pid, one.started, one.used, seconds, one.line.close())
+            for rank, one in sorted(observed.items())
         ]
         # Another node may see these files late on a network filesystem.
         records = read_progress(self._layout.progress, self._execution())
@@ -134,7 +166,7 @@ class StallMonitor:
         self,
         layout: AttemptLayout,
         node: Node,
-        monitor: Watchdog,
+        watches: Sequence[Watch],
         execution: Callable[[], int],
         ranks: Callable[[], Mapping[int, int]],
         events: Events,
@@ -143,13 +175,13 @@ class StallMonitor:
     ) -> None:
         self._layout = layout
         self._node = node
-        self._watchdog = monitor
+        self._watches = watches
         self._execution = execution
         self._events = events
         self._now = now
         self._collector = Collector(layout, node, execution, ranks, now)
         self._suspicions = 0
-        self._pending: Suspicion | None = None
+        self._pending: tuple[Watch, Suspicion] | None = None
         """A suspicion whose evidence is not complete."""
         self._requested_at = 0.0
         self._verdict: Verdict | None = None
@@ -157,26 +189,33 @@ class StallMonitor:
     def poll(self) -> Stall | None:
         """Return the stall if the run is to be ended. Called several times a second on each node."""
         self._collector.poll()
-        if not self._node.is_first:
-            return None
-        change = self._watchdog.poll()
-        if isinstance(change, Stall):
-            return replace(change, message=f"{change.message}. {self._verdict.text}") if self._verdict else change
-        if isinstance(change, Suspicion):
-            self._request(change)
-        elif isinstance(change, Recovery):
-            self._end(change)
-        elif isinstance(change, LimitChange):
-            text = f"A wait of more than {change.seconds:.0f} s for progress in {change.group} is reported as a stall"
-            self._add(LIMIT, "info", text, {"phase": change.group, "seconds": change.seconds})
+        for watch in self._watches:
+            change = watch.poll()
+            if isinstance(change, Stall):
+                return replace(change, message=f"{change.message}. {self._verdict.text}") if self._verdict else change
+            if isinstance(change, Suspicion):
+                self._request(watch, change)
+            elif isinstance(change, Recovery):
+                self._end(change)
+            elif isinstance(change, LimitChange):
+                self._state_limit(change)
         self._conclude()
         return None
 
-    def _request(self, suspicion: Suspicion) -> None:
+    def add_suspension(self, seconds: float) -> None:
+        """Exclude a time in which the job was suspended, or the launcher blocked."""
+        for watch in self._watches:
+            watch.add_suspension(seconds)
+
+    def _state_limit(self, change: LimitChange) -> None:
+        text = f"A wait of more than {change.seconds:.0f} s for progress in {change.group} is reported as a stall"
+        self._add(LIMIT, "info", text, {"phase": change.group, "seconds": change.seconds})
+
+    def _request(self, watch: Watch, suspicion: Suspicion) -> None:
         self._suspicions += 1
         if self._suspicions > _MAX_SUSPICIONS:
             return
-        self._pending, self._requested_at = suspicion, self._now()
+        self._pending, self._requested_at = (watch, suspicion), self._now()
         if self._node.count > 1:
             try:
                 write_atomic(self._layout.stall_request, str(self._suspicions))
@@ -187,26 +226,25 @@ class StallMonitor:
     def _end(self, recovery: Recovery) -> None:
         was_reported, self._pending, self._verdict = self._verdict is not None, None, None
         if was_reported:
-            text = f"The ranks make progress again, after {recovery.seconds:.0f} s"
+            text = f"{recovery.title}, after {recovery.seconds:.0f} s"
             self._add(STALL_OVER, "info", text, {"seconds": recovery.seconds})
 
     def _conclude(self) -> None:
         """State the verdict when the evidence of all nodes is there, or has had time to come."""
-        suspicion = self._pending
-        if suspicion is None:
+        if self._pending is None:
             return
+        watch, suspicion = self._pending
         evidence = self._read_evidence()
         if evidence is None:
             return
         self._pending = None
         states, fresh = evidence
         records = {**suspicion.records, **fresh}
-        behind = self._watchdog.behind(records)
-        verdict = self._verdict = judge(behind, records, states)
+        verdict = judge(watch.behind(records), records, states) if suspicion.records else judge_program(states)
+        self._verdict = verdict
         log.warning("%s", verdict.text)
-        title = f"No progress for {suspicion.seconds:.0f} s"
         data = {
-            "title": title,
+            "title": suspicion.title,
             "text": verdict.text,
             "kind": verdict.kind,
             "ranks": list(verdict.ranks),
@@ -214,7 +252,7 @@ class StallMonitor:
             "limit_seconds": round(suspicion.limit, 1),
             "states": [state.model_dump() for state in list(states.values())[:_MAX_STATES]],
         }
-        self._add(STALL_SUSPECTED, "warning", f"{title}. {verdict.text}", data)
+        self._add(STALL_SUSPECTED, "warning", f"{suspicion.title}. {verdict.text}", data)
 
     def _read_evidence(self) -> tuple[dict[int, RankState], dict[int, ProgressRecord]] | None:
         """Return the states and the progress of the ranks by rank; None while nodes may still write theirs."""

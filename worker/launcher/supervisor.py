@@ -14,6 +14,7 @@ from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.contract.spec.environment import rank_variables
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import Claim, ExitReason, Failure, FinishRecord, HeartbeatReply
+from trainyard.progress_file import read_progress
 from worker.core import processes
 from worker.core.fence import FenceMonitor, RunFence
 from worker.core.log_setup import LINE, TIME
@@ -21,13 +22,14 @@ from worker.launcher import exit_record, presence, script_job, torchrun, watchdo
 from worker.launcher.claim import ClaimResult, claim_attempt, repeat_claim
 from worker.launcher.environment import preparation_seconds
 from worker.launcher.heartbeat import HeartbeatThread
+from worker.launcher.idle import IdleWatch, read_counters
 from worker.launcher.logs import LogShipper, LogStream, log_start, log_streams, ship_launch_log
 from worker.launcher.node_check import reject_claimed, reject_node
 from worker.launcher.nodes import Node, await_decision, publish, this_node
 from worker.launcher.program_reports import ProgramReports
 from worker.launcher.program_stop import END_SECONDS, ProgramStop
 from worker.launcher.resource_limits import raise_soft_limits
-from worker.launcher.stalls import Events, StallMonitor, rank_processes
+from worker.launcher.stalls import Events, StallMonitor, Watch, program_processes, rank_processes
 from worker.launcher.stop_signals import (
     CANCEL_GRACE_SECONDS,
     SUSPENDED_SECONDS,
@@ -38,7 +40,7 @@ from worker.launcher.stop_signals import (
     TimeLimit,
     signal_of_ranks,
 )
-from worker.launcher.system_reports import NodeSpool, read_system
+from worker.launcher.system_reports import NodeSpool, SystemReports, read_system
 from worker.reporting.service_client import ServiceClient, ServiceError
 
 log = logging.getLogger("worker.launcher.supervisor")
@@ -185,12 +187,8 @@ class Supervisor:
         """The number of the last trace request that was forwarded."""
         self._killed_for: ExitReason | None = None
         self._failure: Failure | None = None
-        minutes = launch.spec.health.stall_timeout_minutes
-        # Not every rank of a script need write progress.
-        expected = node.count * launch.processes_per_node if launch.spec.task_kind.in_loop else 0
         execution = self._execution = partial(exit_record.last_execution, layout, self._first_execution)
         self._program_stop = ProgramStop.of(launch, lambda: layout.polls(execution()).exists())
-        self._watchdog = watchdog.Watchdog(layout, expected, minutes * 60.0, execution) if minutes is not None else None
         self._stalls: StallMonitor | None = None
         fence = RunFence(RunLayout(layout.root.parent.parent), launch.attempt_id)
         self._fence = FenceMonitor(fence, _FENCE_SECONDS)
@@ -213,7 +211,7 @@ class Supervisor:
         layout, node = self._layout, self._node.index
         spool = self._reports or NodeSpool(layout, node, self._connect)
         system = read_system(layout, node, self._process.pid, self._execution, spool)
-        self._stalls = self._watch_stalls(spool)
+        self._stalls = self._watch_stalls(spool, system)
         try:
             self._heartbeat.start()
             self._log_shipper.start()
@@ -279,9 +277,9 @@ class Supervisor:
             # `scontrol suspend` and gang scheduling stop every process of a job, including the launcher.
             log.warning("the job was suspended for %.0f s", suspended)
             self._time_limit.add_suspension(suspended)
-        if self._watchdog and seconds > SUSPENDED_SECONDS:
+        if self._stalls and seconds > SUSPENDED_SECONDS:
             # The loop was suspended, or blocked by a slow disk: missing progress in this time is no stall.
-            self._watchdog.add_suspension(seconds)
+            self._stalls.add_suspension(seconds)
 
     def _add_rank_logs(self) -> None:
         """Ship the logs of this node's ranks. With several nodes, each rendezvous decides which ranks run here."""
@@ -331,17 +329,31 @@ class Supervisor:
         elif self._stalls:
             self._check_stall(self._stalls)
 
-    def _watch_stalls(self, events: Events) -> StallMonitor | None:
-        if self._watchdog is None:
+    def _watch_stalls(self, events: Events, system: SystemReports) -> StallMonitor | None:
+        layout, node, torchrun, health = self._layout, self._node, self._process.pid, self._launch.spec.health
+        watches: list[Watch] = []
+        if health.stall_timeout_minutes is not None and node.is_first:
+            # Not every rank of a script need write progress.
+            world = node.count * self._launch.processes_per_node if self._launch.spec.task_kind.in_loop else 0
+            watches.append(watchdog.Watchdog(layout, world, health.stall_timeout_minutes * 60.0, self._execution))
+        if (reports := self._reports) is not None:
+            watches.append(
+                IdleWatch(
+                    layout,
+                    node,
+                    health,
+                    lambda: read_counters(torchrun, layout.rank_logs(), reports.logged, system.gpu_percent),
+                    lambda: read_progress(layout.progress, self._execution()),
+                )
+            )
+        if not watches and health.stall_timeout_minutes is None:
             return None
-        return StallMonitor(
-            self._layout,
-            self._node,
-            self._watchdog,
-            self._execution,
-            lambda: rank_processes(self._layout, self._process.pid, self._execution()),
-            events,
+        ranks = (
+            (lambda: program_processes(torchrun))
+            if self._reports
+            else (lambda: rank_processes(layout, torchrun, self._execution()))
         )
+        return StallMonitor(layout, node, watches, self._execution, ranks, events)
 
     def _check_stall(self, monitor: StallMonitor) -> None:
         """Kill a stalled run. Node 0 detects the stall, the others read its file; all make their ranks write stacks."""

@@ -130,6 +130,8 @@ class SystemReports:
         self._usage = usage
         self._connect_gpus = gpus
         self._gpus: Gpus | None = None
+        self.gpu_percent = 0.0
+        """The utilisation of the node's busiest GPU at the last reading."""
         self._reports = reports
         self._now = now
         self._last: dict[int, int] = {}
@@ -162,6 +164,7 @@ class SystemReports:
         self._gpus = self._gpus or self._connect_gpus()
         usage, ranks = self._usage.read()
         gpus = self._gpus.read()
+        self.gpu_percent = max((values.get("utilization_percent", 0.0) for values in gpus.values()), default=0.0)
         if gpus:
             usage[IDLE_GPUS] = self._idle.count(gpus, self._now().timestamp())
             if unused := self._unused.find(gpus, self._now().timestamp()):

@@ -38,6 +38,7 @@ class Stall:
     message: str
     host: str | None = None
     """The node of the first rank that is behind, if its progress record names it."""
+    hint: str = _HINT
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class Suspicion:
     behind: tuple[int, ...]
     seconds: float
     limit: float
+    title: str
+    """What is suspected, in a few words."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class Recovery:
 
     seconds: float
     """How long it stood still."""
+    title: str = "The ranks make progress again"
 
 
 @dataclass(frozen=True)
@@ -168,7 +172,8 @@ class Watchdog:
         if self._is_suspected or limit is None or not limit < seconds or not records:
             return None
         self._is_suspected = True
-        return Suspicion(records, tuple(behind(records, self._world)), seconds, limit)
+        title = f"No progress for {seconds:.0f} s"
+        return Suspicion(records, tuple(behind(records, self._world)), seconds, limit, title)
 
     def _note_progress(self, last: Mapping[int, ProgressRecord], now: float) -> Recovery | LimitChange | None:
         """Learn the time that the ranks stood still in the phases that they had, and measure from now on."""
@@ -211,5 +216,5 @@ def to_failure(stall: Stall, stack: str) -> Failure:
     """Return the stall as a failure for the exit record; `stack` is the stack of the first rank that is behind."""
     rank = stall.behind[0] if stall.behind else None
     return Failure(
-        rank=rank, host=stall.host, type="Stalled", message=stall.message[:8000], traceback=stack, hint=_HINT
+        rank=rank, host=stall.host, type="Stalled", message=stall.message[:8000], traceback=stack, hint=stall.hint
     )

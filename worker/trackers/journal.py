@@ -88,6 +88,8 @@ class Journal:
         """The metric of each tracker, prefix and name that the program uses."""
         self._stated: set[str] = set()
         self._program_reports = False
+        self.logged = 0
+        """The number of points of the program's trackers so far."""
         self._next_check = 0.0
         run = RunLayout(layout.root.parent.parent).root
         self._counted_file = run / "counted_metrics.json"
@@ -107,6 +109,7 @@ class Journal:
             for value in values:
                 self._add(run, execution, tracker, value, new)
             self._write(run, execution, new)
+            self.logged += len(new.points)
         return len(new.points)
 
     def rewrite(self, execution: int, tracker: str, values: Iterable[TrackedValue]) -> int:

@@ -49,6 +49,7 @@ def ineffective_fields(spec: TrainingSpec) -> list[Problem]:
         "resume_argv": spec.resume_argv or None,
         "keep": spec.keep or None,
         "health.stop_if_unused": spec.health.stop_if_unused or None,
+        "health.idle_minutes": spec.health.idle_minutes,
         "launch": spec.launch,
     }
     for field, value in of_scripts.items():

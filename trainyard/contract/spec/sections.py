@@ -368,7 +368,11 @@ class Health(Strict):
 
     stall_timeout_minutes: PositiveFloat | None = None
     """Minutes without progress of any rank after which the run fails as `stalled`; start-up and export get 10 minutes
-    more. Absent: 15, but no limit for task `script`."""
+    more. Absent: 15, but no limit for task `script`. A script that never reports progress fails when it has stood still
+    for that long, as `idle_minutes` describes."""
+    idle_minutes: PositiveFloat | None = None
+    """Minutes in which the program does nothing on any node, after which the job warns: no process of it uses a
+    processor or a GPU, reads, writes, prints or logs. Absent: 10; task `script` only."""
     stop_if_unused: bool = False
     """If the ranks of a program have not met after 3 minutes, or no process has opened a GPU of the job after 5, the
     job fails. Else a warning is an event of the job; task `script` only."""

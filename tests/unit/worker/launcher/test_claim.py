@@ -17,7 +17,9 @@ from trainyard.progress_file import ProgressRecord
 from worker.launcher import supervisor as launch
 from worker.launcher.claim import ClaimResult
 from worker.launcher.nodes import await_decision, publish
+from worker.launcher.stalls import StallMonitor
 from worker.launcher.stop_signals import TimeLimit
+from worker.launcher.system_reports import NodeSpool
 from worker.launcher.watchdog import Watchdog
 from worker.reporting.service_client import ServiceClient
 
@@ -99,7 +101,10 @@ def test_a_blocked_disk_is_no_stall_and_does_not_extend_the_limit(layout: Attemp
     supervisor = launch.Supervisor(
         layout, document(nodes=1), node(count=1), 3, process, connect, launch.SignalCounter(), limit, None, None
     )
-    watchdog = supervisor._watchdog = Watchdog(layout, 1, 300.0, lambda: 3, now=lambda: clock[0])
+    watchdog = Watchdog(layout, 1, 300.0, lambda: 3, now=lambda: clock[0])
+    supervisor._stalls = StallMonitor(
+        layout, node(count=1), [watchdog], lambda: 3, dict[int, int], NodeSpool(layout, 0, connect)
+    )
     layout.progress.mkdir()
     progress = ProgressRecord(rank=0, execution=3, marks=1, step=3, phase="forward")
     layout.progress_file(0).write_text(progress.model_dump_json())

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.wait import wait_until
 from worker.core.processes import start_time
-from worker.launcher.rank_state import RankState, read_state
+from worker.launcher.rank_state import LineReader, RankState, read_state
 
 
 def state_of(process: "subprocess.Popen[bytes]", used: float = 0.0, seconds: float = 1.0) -> RankState:
@@ -72,3 +72,30 @@ def test_share_of_a_processor_is_of_the_observation() -> None:
     own, used = os.getpid(), sum(os.times()[:2])
     state = read_state(0, "", own, start_time(own), used - 0.5, 1.0)
     assert 0.4 < state.processor_share < 1.5
+
+
+PROGRAM = (
+    "import threading\n\ndef work():\n    lock = threading.Lock()\n    lock.acquire()\n    lock.acquire()\n\nwork()\n"
+)
+
+
+def test_line_of_a_waiting_program_is_its_own_and_not_of_the_library(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM.replace("lock.acquire()\n\n", "threading.Event().wait()\n\n"))
+    process = subprocess.Popen([sys.executable, "-S", str(tmp_path / "train.py")])
+    try:
+        wait_until(lambda: state_of(process).in_lock)
+        assert LineReader(process.pid).close() == "train.py:6 in work"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_line_is_unknown_without_py_spy_and_for_other_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        assert LineReader(process.pid).close() == ""
+        monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+        assert LineReader(os.getpid()).close() == ""
+    finally:
+        process.kill()
+        process.wait()

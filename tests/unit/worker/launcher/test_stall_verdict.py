@@ -4,7 +4,7 @@ import pytest
 
 from trainyard.progress_file import ProgressRecord
 from worker.launcher.rank_state import RankState
-from worker.launcher.stall_verdict import judge
+from worker.launcher.stall_verdict import judge, judge_program
 
 
 def record(rank: int, marks: int = 9, **changes: object) -> ProgressRecord:
@@ -32,7 +32,7 @@ EQUAL = {0: record(0, in_torch=True), 1: record(1, in_torch=True)}
         (BEHIND, (1,), {"processor_share": 0.97}, "slow", "it computes (97% of a processor), so it may be slow"),
         (BEHIND, (1,), {"state": "R", "processor_share": 0.2}, "slow", "it computes (20% of a processor)"),
         (BEHIND, (1,), {"state": "S", "processor_share": 0.2}, "code", "it waits in this line"),
-        (BEHIND, (1,), {"state": "S", "in_lock": True}, "lock", "it waits for a lock or a queue"),
+        (BEHIND, (1,), {"state": "S", "call": "lock"}, "lock", "it waits for a lock or a queue"),
         (BEHIND, (1,), {"state": "S"}, "code", "at load.py:8 in read: it waits in this line"),
         (EQUAL, (), {"state": "S"}, "all_in_operation", "All 2 ranks are in step 3 (backward); check the network"),
     ],
@@ -65,7 +65,7 @@ def test_without_states_the_position_remains() -> None:
 
 
 def test_disk_of_a_rank_that_is_not_behind_is_no_reason() -> None:
-    states = {0: RankState(rank=0, state="D", waits_for="/ckpt/x"), 1: RankState(rank=1, state="S", in_lock=True)}
+    states = {0: RankState(rank=0, state="D", waits_for="/ckpt/x"), 1: RankState(rank=1, state="S", call="lock")}
     assert judge((1,), BEHIND, states).kind == "lock"
 
 
@@ -74,3 +74,37 @@ def test_several_ranks_are_counted() -> None:
     states = {rank: RankState(rank=rank, state="T") for rank in range(1, 8)}
     text = judge(tuple(range(1, 8)), records, states).text
     assert "Rank 1 on gpu-1 (and 6 more: 2, 3, 4) is in step 3" in text
+
+
+@pytest.mark.parametrize(
+    ("of_rank_1", "kind", "text"),
+    [
+        ({"has_ended": True}, "ended", "has ended"),
+        ({"state": "T", "call": "lock"}, "stopped", "is stopped by a signal or a debugger"),
+        ({"state": "D", "waits_for": "/data/x"}, "disk", "waits in the kernel for /data/x"),
+        ({"waits_for": "/data/pipe", "line": "t.py:8 in f"}, "file", "on gpu-1 at t.py:8 in f waits for /data/pipe"),
+        ({"waits_for": "socket:[7]"}, "file", "on gpu-1 waits for a network connection"),
+        ({"call": "sleep"}, "sleep", "on gpu-1 sleeps"),
+        ({"call": "child"}, "child", "waits for another process"),
+        ({"call": "lock"}, "lock", "waits for a lock, a queue or a thread"),
+        (
+            {"call": "events", "waits_for": "anon_inode:[eventpoll]"},
+            "events",
+            "waits for a connection, a pipe or a time",
+        ),
+    ],
+)
+def test_program_is_judged_by_the_rank_that_explains_most(of_rank_1: dict[str, object], kind: str, text: str) -> None:
+    rank = {"rank": 1, "host": "gpu-1", "pid": 77, "command": "python", "state": "S", **of_rank_1}
+    verdict = judge_program({0: RankState(rank=0, state="S", call=""), 1: RankState.model_validate(rank)})
+    assert (verdict.kind, verdict.ranks) == (kind, (1,))
+    assert verdict.text.startswith("Rank 1 (process 77, python)")
+    assert text in verdict.text
+
+
+def test_program_whose_reason_is_unknown() -> None:
+    states = {rank: RankState(rank=rank, host="n1", pid=70 + rank, command="a.out", state="S") for rank in range(3)}
+    assert judge_program(states).text == (
+        "Rank 0 (and 2 more: 1, 2) (process 70, a.out) on n1 waits; the reason is not known"
+    )
+    assert judge_program({}).text == "No process of a rank could be read"

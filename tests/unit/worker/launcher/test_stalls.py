@@ -35,7 +35,7 @@ class Run:
         return StallMonitor(
             self.layout,
             node,
-            watchdog,
+            [watchdog] if node.is_first else [],
             lambda: 1,
             lambda: {index: os.getpid()},
             self,
