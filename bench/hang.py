@@ -2,8 +2,8 @@
 
 Two ranks train a small model under the real launcher. When the launcher has learned how long the run usually waits,
 one rank stands still: stopped by a signal, reading a pipe that nobody writes, waiting for a lock that nobody releases,
-sleeping, or computing without an end. Each hang is in a run of its own. The time is from the hang to the event that
-names it; the limit of 20 s is its floor.
+sleeping, computing without an end, or in a barrier that the other rank does not enter. Each hang is in a run of its
+own. The time is from the hang to the event that names it; the limit of 20 s is its floor.
 """
 
 import argparse
@@ -23,8 +23,8 @@ from worker.launcher.stalls import LIMIT
 
 TARGET_SECONDS = 30.0
 TARGET_SHARE = 0.98
-KINDS = ("stopped", "file", "lock", "code", "slow")
-_HOW = {"lock": "lock", "code": "sleep", "slow": "compute"}
+KINDS = ("stopped", "file", "lock", "code", "slow", "order")
+_HOW = {"lock": "lock", "code": "sleep", "slow": "compute", "order": "barrier"}
 """The text by which the planted fault hangs (tests/integration/worker/faults)."""
 _LEARN_SECONDS = 180.0
 _WAIT_SECONDS = 90.0
@@ -64,7 +64,9 @@ def main() -> int:
     times, right = [], 0
     print(f"{'hang':<10}{'rank':>5}{'seconds':>9}  rank and reason")
     for number in range(arguments.repeats * len(KINDS)):
-        kind, rank = KINDS[number % len(KINDS)], number % 2
+        kind = KINDS[number % len(KINDS)]
+        # Of two ranks in different collectives, either could be right; the first one counts as such.
+        rank = 1 if kind == "order" else number % 2
         with tempfile.TemporaryDirectory() as folder:
             seconds, is_right = plant(Path(folder), kind, rank)
         times.append(seconds)

@@ -82,6 +82,10 @@ class AttemptLayout:
         """The states of a node's ranks, for the latest request."""
         return self.root / f"rank-states-{node}.json"
 
+    def collectives(self, rank: int) -> Path:
+        """The latest collectives of a rank, for the latest request."""
+        return self.root / "collectives" / f"rank-{rank}.json"
+
     def idle(self, node: int) -> Path:
         """Exists while the program stands still on a node; read by node 0."""
         return self.root / f"idle-{node}"
@@ -304,6 +308,10 @@ class RunLayout:
     def flight_records(self, attempt: str) -> Path:
         """The latest collectives of each rank of an attempt, written when it stalls or communication fails."""
         return self.artifacts / "flight_recorder" / attempt
+
+    def stall_evidence(self, attempt: str, number: int) -> Path:
+        """What was known of the ranks at a suspected stall of an attempt."""
+        return self.artifacts / "stalls" / attempt / f"{number}.json"
 
 
 def attempt_folder_name(number: int, attempt_id: str) -> str:

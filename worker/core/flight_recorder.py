@@ -1,44 +1,150 @@
 """torch's flight recorder: the latest collectives of a rank, which show where the ranks of a stalled run differ.
 
-torch itself writes them when a collective fails or times out. The launcher ends a stalled run earlier than that.
+torch itself writes them when a collective fails or times out. The launcher suspects and ends a stalled run earlier.
 """
 
+import contextlib
 import logging
+import pickle
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 2.0
-"""Seconds between two checks for the launcher's announcement of a stall."""
+"""Seconds between two checks for the launcher's files."""
+_LATEST = 64
+"""Collectives of each group that are written for a suspicion."""
 
 
-def write_on_stall(layout: AttemptLayout, rank: int, *, poll_seconds: float = POLL_SECONDS) -> threading.Thread:
-    """Start a thread that writes the rank's file as soon as the launcher has announced a stall."""
+class Collective(BaseModel):
+    """A collective that a rank has entered."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    number: int
+    """Counts the collectives of the group, from 1."""
+    name: str
+    """`all_reduce`, ..."""
+    sizes: list[list[int]]
+    """The shapes of its inputs."""
+    bytes: int
+    """The size of its inputs."""
+    is_complete: bool
+    """Whether the rank has left it."""
+
+
+class RankCollectives(BaseModel):
+    """`collectives/rank-<r>.json`: the latest collectives of a rank by its process group, oldest first."""
+
+    request: int
+    """The number of the suspicion."""
+    groups: dict[str, list[Collective]]
+
+
+def write_on_request(
+    layout: AttemptLayout, rank: int, *, with_stacks: bool, poll_seconds: float = POLL_SECONDS
+) -> threading.Thread:
+    """Start a thread that writes the rank's latest collectives for each suspicion of the launcher.
+
+    Args:
+        with_stacks: Whether to write everything that torch remembers as soon as the launcher has announced a stall.
+    """
     path = RunLayout(layout.root.parent.parent).flight_records(layout.root.name) / f"rank_{rank}"
 
     def wait_and_write() -> None:
+        written = 0
         while not layout.stalled.exists():
+            with contextlib.suppress(OSError, ValueError):
+                request = int(layout.stall_request.read_text())
+                if request != written:
+                    written = request
+                    write_latest(layout.collectives(rank), request)
             time.sleep(poll_seconds)
-        write_record(path)
+        if with_stacks:
+            write_record(path)
 
     thread = threading.Thread(target=wait_and_write, name="flight-recorder", daemon=True)
     thread.start()
     return thread
 
 
+def write_latest(path: Path, request: int) -> None:
+    """Write the latest collectives of this process.
+
+    Without stacks it takes less than a millisecond; torch needs seconds to describe stacks.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    # A pickle of this process itself.
+    records = pickle.loads(_dump(with_stacks=False))  # noqa: S301
+    groups: dict[str, list[Collective]] = {}
+    for entry in records.get("entries", ()):
+        if not entry["is_p2p"]:
+            groups.setdefault(entry["process_group"][0], []).append(_collective(entry))
+    latest = {name: collectives[-_LATEST:] for name, collectives in groups.items()}
+    write_atomic(path, RankCollectives(request=request, groups=latest).model_dump_json())
+
+
+def read_latest(layout: AttemptLayout, request: int) -> dict[int, dict[str, list[Collective]]]:
+    """Return the latest collectives of the ranks that have written them for a suspicion, by rank and group."""
+    ranks = {}
+    for path in layout.collectives(0).parent.glob("rank-*.json"):
+        with contextlib.suppress(OSError, ValidationError):
+            written = RankCollectives.model_validate_json(path.read_bytes())
+            if written.request == request:
+                ranks[int(path.stem.removeprefix("rank-"))] = written.groups
+    return ranks
+
+
 def write_record(path: Path) -> None:
     """Write the collectives that this process remembers, as `torchfrtrace` reads them."""
+    try:
+        write_atomic(path, _dump(with_stacks=True))
+    except OSError as error:
+        log.warning("the flight record cannot be written: %s", error)
+
+
+def _dump(*, with_stacks: bool) -> bytes:
     from torch._C import _distributed_c10d
 
     source: Any = _distributed_c10d
     # torch records NCCL's collectives separately, and has the function only if it is built with NCCL.
     dump = getattr(source, "_dump_nccl_trace", source._dump_fr_trace)
-    try:
-        write_atomic(path, dump())
-    except OSError as error:
-        log.warning("the flight record cannot be written: %s", error)
+    recorded: bytes = dump(True, with_stacks)
+    return recorded
+
+
+def _collective(entry: dict[str, Any]) -> Collective:
+    sizes = [list(shape) for shape in entry["input_sizes"]]
+    return Collective(
+        number=entry["collective_seq_id"],
+        name=entry["profiling_name"].rpartition(":")[2],
+        sizes=sizes,
+        bytes=sum(_elements(shape) * _width(dtype) for shape, dtype in zip(sizes, entry["input_dtypes"], strict=False)),
+        is_complete=entry["retired"] or entry["state"] == "completed",
+    )
+
+
+def _elements(shape: Sequence[int]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def _width(dtype: str) -> int:
+    """Return the bytes of a value, of a type as torch's C++ code names it."""
+    import torch
+
+    by_name = {"Float": "float32", "Half": "float16", "Double": "float64", "Long": "int64", "Int": "int32"}
+    found = getattr(torch, by_name.get(dtype, dtype.lower()), None)
+    return found.itemsize if isinstance(found, torch.dtype) else 1

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trainyard.progress_file import ProgressRecord
+from worker.launcher.collectives import Difference
 from worker.launcher.rank_state import RankState
 
 Kind = Literal[
     "ended",
     "stopped",
+    "order",
     "disk",
     "file",
     "loader",
@@ -39,37 +41,55 @@ class Verdict:
     """A sentence."""
 
 
-def judge(
-    behind: Sequence[int],
-    records: Mapping[int, ProgressRecord],
-    states: Mapping[int, RankState],
-) -> Verdict:
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of a run that makes no progress."""
+
+    records: Mapping[int, ProgressRecord]
+    """The progress record of each rank that has one."""
+    states: Mapping[int, RankState]
+    """The state of each process that could be read."""
+    difference: Difference | None = None
+    """Where the collectives of the ranks differ, if they are known and differ."""
+
+    def select(self, ranks: Sequence[int], holds: Callable[[RankState], bool]) -> list[int]:
+        """Return the ranks whose state fulfils a condition."""
+        return [rank for rank in ranks if rank in self.states and holds(self.states[rank])]
+
+
+def judge(behind: Sequence[int], evidence: Evidence) -> Verdict:
     """Return the verdict of the first row that the evidence proves.
 
     Args:
-        behind: The ranks that the others wait for; empty where nothing distinguishes the ranks.
-        records: The progress record of each rank that has one.
-        states: The state of each process that could be read.
+        behind: The ranks that the others wait for; empty where their progress does not distinguish the ranks.
     """
-    known = sorted(states)
-    suspects = [rank for rank in behind if rank in states] or ([] if behind else known)
+    difference = evidence.difference
+    if not behind and difference is not None:
+        behind = difference.ranks
+    known = sorted(evidence.states)
+    suspects = [rank for rank in behind if rank in evidence.states] or ([] if behind else known)
     rows: tuple[tuple[Kind, list[int], str], ...] = (
-        ("ended", [rank for rank in known if states[rank].has_ended], "its process has ended"),
-        ("stopped", [rank for rank in known if states[rank].is_stopped], "a signal or a debugger has stopped it"),
-        ("disk", [rank for rank in suspects if states[rank].is_uninterruptible], "the kernel waits for {file}"),
+        ("ended", evidence.select(known, lambda state: state.has_ended), "its process has ended"),
+        ("stopped", evidence.select(known, lambda state: state.is_stopped), "a signal or a debugger has stopped it"),
+        (
+            "order",
+            list(difference.ranks) if difference is not None and difference.is_order else [],
+            "it is in another collective than other ranks",
+        ),
+        ("disk", evidence.select(suspects, lambda state: state.is_uninterruptible), "the kernel waits for {file}"),
         (
             "loader",
-            [rank for rank in suspects if rank in records and records[rank].loading],
+            [rank for rank in suspects if rank in evidence.records and evidence.records[rank].loading],
             "it waits for its data loader",
         ),
-        ("file", [rank for rank in suspects if _names_a_file(states[rank])], "it waits for {file}"),
+        ("file", evidence.select(suspects, _names_a_file), "it waits for {file}"),
     )
     for kind, candidates, text in rows:
         if candidates:
-            return _verdict(kind, candidates, records, states, text)
+            return _verdict(kind, candidates, evidence, text)
     if not behind:
-        return _verdict_of_all(known, records, states)
-    return _verdict_of_suspects(suspects or list(behind), records, states)
+        return _verdict_of_all(known, evidence)
+    return _verdict_of_suspects(suspects or list(behind), evidence)
 
 
 def judge_program(states: Mapping[int, RankState]) -> Verdict:
@@ -99,21 +119,20 @@ def judge_program(states: Mapping[int, RankState]) -> Verdict:
     return Verdict("unknown", (), "No process of a rank could be read")
 
 
-def _verdict_of_suspects(
-    ranks: Sequence[int], records: Mapping[int, ProgressRecord], states: Mapping[int, RankState]
-) -> Verdict:
+def _verdict_of_suspects(ranks: Sequence[int], evidence: Evidence) -> Verdict:
     """Return the verdict about ranks that no call explains."""
+    records = evidence.records
     outside = [rank for rank in ranks if rank in records and not records[rank].in_torch]
-    if busy := [rank for rank in ranks if rank in states and _computes(states[rank])]:
-        share = max(states[rank].processor_share for rank in busy)
-        return _verdict("slow", busy, records, states, f"it computes ({share:.0%} of a processor), so it may be slow")
-    if locked := [rank for rank in outside if rank in states and states[rank].in_lock]:
-        return _verdict("lock", locked, records, states, "it waits for a lock or a queue")
+    if busy := evidence.select(ranks, _computes):
+        share = max(evidence.states[rank].processor_share for rank in busy)
+        return _verdict("slow", busy, evidence, f"it computes ({share:.0%} of a processor), so it may be slow")
+    if locked := evidence.select(outside, lambda state: state.in_lock):
+        return _verdict("lock", locked, evidence, "it waits for a lock or a queue")
     if outside:
-        return _verdict("code", outside, records, states, "it waits in this line")
+        return _verdict("code", outside, evidence, "it waits in this line")
     if ranks and all(rank in records for rank in ranks):
-        return _verdict("operation", ranks, records, states, "it waits in an operation of torch")
-    return _verdict("unknown", ranks, records, states, "the reason is not known")
+        return _verdict("operation", ranks, evidence, "it waits in an operation of torch")
+    return _verdict("unknown", ranks, evidence, "the reason is not known")
 
 
 def _computes(state: RankState) -> bool:
@@ -121,34 +140,34 @@ def _computes(state: RankState) -> bool:
     return state.processor_share >= (_BUSY_RUNNABLE if state.state == "R" else _BUSY)
 
 
-def _verdict_of_all(
-    known: Sequence[int], records: Mapping[int, ProgressRecord], states: Mapping[int, RankState]
-) -> Verdict:
+def _verdict_of_all(known: Sequence[int], evidence: Evidence) -> Verdict:
     """Return the verdict where all ranks are at the same point."""
+    records = evidence.records
     if len(records) <= 1:
-        return _verdict_of_suspects(sorted(records), records, states)
+        return _verdict_of_suspects(sorted(records), evidence)
     record = records[min(records)]
     reason = "check the network between the nodes" if record.in_torch else "the reason is not known"
     kind: Kind = "all_in_operation" if record.in_torch else "unknown"
     return Verdict(kind, (), f"All {len(records)} ranks are {position(record)}; {reason}")
 
 
-def _verdict(
-    kind: Kind,
-    ranks: Sequence[int],
-    records: Mapping[int, ProgressRecord],
-    states: Mapping[int, RankState],
-    text: str,
-) -> Verdict:
+def _verdict(kind: Kind, ranks: Sequence[int], evidence: Evidence, text: str) -> Verdict:
     first = ranks[0]
-    file = states[first].waits_for if first in states else ""
-    waiting = len([rank for rank in records if rank not in ranks])
-    wait = f". {waiting} {'rank waits' if waiting == 1 else 'ranks wait'} for it" if waiting else ""
+    file = evidence.states[first].waits_for if first in evidence.states else ""
     text = text.format(file=_shown(file))
-    head = (
-        f"Rank {first}{_host(first, records, states)}{_others(ranks)} is {position(records.get(first))}: {text}{wait}"
+    where = (
+        f"{_host(first, evidence.records, evidence.states)}{_others(ranks)} is {position(evidence.records.get(first))}"
     )
-    return Verdict(kind, tuple(ranks), head)
+    return Verdict(kind, tuple(ranks), f"Rank {first}{where}: {text}{_consequence(ranks, evidence)}")
+
+
+def _consequence(ranks: Sequence[int], evidence: Evidence) -> str:
+    """Return what the other ranks do: the collective in which they wait, if it is known."""
+    difference = evidence.difference
+    if difference is not None and set(ranks) & set(difference.ranks):
+        return f". {difference.text}"
+    waiting = len([rank for rank in evidence.records if rank not in ranks])
+    return f". {waiting} {'rank waits' if waiting == 1 else 'ranks wait'} for it" if waiting else ""
 
 
 def _others(ranks: Sequence[int]) -> str:

@@ -1,5 +1,6 @@
 """Stalls of a run: node 0 suspects one, the launchers of all nodes collect evidence, and node 0 states the verdict."""
 
+import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -8,14 +9,16 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel, ValidationError
 
-from trainyard.contract.layout import AttemptLayout, write_atomic
+from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.contract.wire.reports import EventLevel
 from trainyard.contract.wire.worker_events import STALL_OVER, STALL_SUSPECTED
 from trainyard.progress_file import ProgressRecord, read_progress
 from worker.core import processes
+from worker.core.flight_recorder import Collective, read_latest
+from worker.launcher.collectives import find_difference
 from worker.launcher.nodes import Node
 from worker.launcher.rank_state import LineReader, RankState, read_state
-from worker.launcher.stall_verdict import Verdict, judge, judge_program
+from worker.launcher.stall_verdict import Evidence, Verdict, judge, judge_program
 from worker.launcher.watchdog import LimitChange, Recovery, Stall, Suspicion
 
 log = logging.getLogger(__name__)
@@ -26,12 +29,14 @@ _READ_SECONDS = 1.0
 """Seconds between two looks at node 0's request: it may be on a network filesystem."""
 _NODES_SECONDS = 6.0
 """How long node 0 waits for the evidence of the other nodes."""
+_COLLECTIVES_SECONDS = 4.0
+"""How long node 0 waits for the collectives of the ranks. A rank that is stopped never writes them."""
 _MAX_STATES = 8
 _MAX_SUSPICIONS = 20
 """Suspicions that are reported in an attempt. A loader that always pauses must not fill the history."""
 
 
-class _Evidence(BaseModel):
+class _NodeEvidence(BaseModel):
     """`rank-states-<node>.json`."""
 
     number: int
@@ -152,7 +157,7 @@ class Collector:
         # Another node may see these files late on a network filesystem.
         records = read_progress(self._layout.progress, self._execution())
         own = [records[rank] for rank in sorted(observed) if rank in records]
-        evidence = _Evidence(number=self._number, states=states, records=own)
+        evidence = _NodeEvidence(number=self._number, states=states, records=own)
         try:
             write_atomic(self._layout.rank_states(self._node.index), evidence.model_dump_json())
         except OSError as error:
@@ -216,11 +221,10 @@ class StallMonitor:
         if self._suspicions > _MAX_SUSPICIONS:
             return
         self._pending, self._requested_at = (watch, suspicion), self._now()
-        if self._node.count > 1:
-            try:
-                write_atomic(self._layout.stall_request, str(self._suspicions))
-            except OSError as error:
-                log.warning("the states of the ranks on other nodes cannot be requested: %s", error)
+        try:
+            write_atomic(self._layout.stall_request, str(self._suspicions))
+        except OSError as error:
+            log.warning("the collectives, and the states of the ranks on other nodes, cannot be requested: %s", error)
         self._collector.begin(self._suspicions)
 
     def _end(self, recovery: Recovery) -> None:
@@ -240,7 +244,13 @@ class StallMonitor:
         self._pending = None
         states, fresh = evidence
         records = {**suspicion.records, **fresh}
-        verdict = judge(watch.behind(records), records, states) if suspicion.records else judge_program(states)
+        collectives = read_latest(self._layout, self._suspicions)
+        difference = find_difference(collectives)
+        verdict = (
+            judge(watch.behind(records), Evidence(records, states, difference))
+            if suspicion.records
+            else judge_program(states)
+        )
         self._verdict = verdict
         log.warning("%s", verdict.text)
         data = {
@@ -251,8 +261,38 @@ class StallMonitor:
             "seconds": round(suspicion.seconds, 1),
             "limit_seconds": round(suspicion.limit, 1),
             "states": [state.model_dump() for state in list(states.values())[:_MAX_STATES]],
+            "evidence": self._store(verdict, records, states, collectives),
         }
         self._add(STALL_SUSPECTED, "warning", f"{suspicion.title}. {verdict.text}", data)
+
+    def _store(
+        self,
+        verdict: Verdict,
+        records: Mapping[int, ProgressRecord],
+        states: Mapping[int, RankState],
+        collectives: Mapping[int, Mapping[str, Sequence[Collective]]],
+    ) -> str:
+        """Write the evidence of all ranks to the artifacts of the run, and return its path there; empty if it cannot be
+        written."""
+        run = RunLayout(self._layout.root.parent.parent)
+        path = run.stall_evidence(self._layout.root.name, self._suspicions)
+        document = {
+            "verdict": verdict.text,
+            "kind": verdict.kind,
+            "ranks": list(verdict.ranks),
+            "progress": {rank: record.model_dump() for rank, record in sorted(records.items())},
+            "states": {rank: state.model_dump() for rank, state in sorted(states.items())},
+            "collectives": {
+                rank: {group: [one.model_dump() for one in latest] for group, latest in groups.items()}
+                for rank, groups in sorted(collectives.items())
+            },
+        }
+        try:
+            write_atomic(path, json.dumps(document, indent=1))
+        except OSError as error:
+            log.warning("the evidence cannot be written to %s: %s", path, error)
+            return ""
+        return str(path.relative_to(run.artifacts))
 
     def _read_evidence(self) -> tuple[dict[int, RankState], dict[int, ProgressRecord]] | None:
         """Return the states and the progress of the ranks by rank; None while nodes may still write theirs."""
@@ -261,14 +301,18 @@ class StallMonitor:
         complete = 0
         for node in range(self._node.count):
             try:
-                evidence = _Evidence.model_validate_json(self._layout.rank_states(node).read_bytes())
+                evidence = _NodeEvidence.model_validate_json(self._layout.rank_states(node).read_bytes())
             except (OSError, ValidationError):
                 continue
             if evidence.number == self._suspicions:
                 states |= {state.rank: state for state in evidence.states}
                 records |= {record.rank: record for record in evidence.records}
                 complete += 1
-        if complete < self._node.count and self._now() - self._requested_at < _NODES_SECONDS:
+        waited = self._now() - self._requested_at
+        if complete < self._node.count and waited < _NODES_SECONDS:
+            return None
+        has_all = len(states) <= 1 or len(read_latest(self._layout, self._suspicions)) >= len(states)
+        if not has_all and waited < _COLLECTIVES_SECONDS:
             return None
         return dict(sorted(states.items())), records
 

@@ -20,7 +20,7 @@ from trainyard.progress_file import ProgressCounter, ProgressWriter, interval
 from worker.core.errors import TrainingError, describe, write_error
 from worker.core.fence import RunFence
 from worker.core.first_failure import describe_restart
-from worker.core.flight_recorder import write_on_stall
+from worker.core.flight_recorder import write_on_request
 from worker.core.log_setup import LINE, TIME, ignore_missing_gpu_kernels
 from worker.core.processes import PARENT_VARIABLE, WRAPPED_VARIABLE, die_with_parent
 from worker.core.stop_signal import StopSignal
@@ -218,8 +218,8 @@ def _start_progress(run: RankRun) -> ProgressCounter:
         rank = int(os.environ["RANK"])
         path, seconds = run.layout.progress_file(rank), interval(minutes * 60.0)
         ProgressWriter(progress, path, rank=rank, execution=run.execution, interval=seconds).start()
-        if run.spec.backend == "nccl":
-            write_on_stall(run.layout, rank)
+        if run.launch.nodes * run.launch.processes_per_node > 1:
+            write_on_request(run.layout, rank, with_stacks=run.spec.backend == "nccl")
     return progress
 
 

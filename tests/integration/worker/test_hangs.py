@@ -1,6 +1,7 @@
 """A run that stands still is reported within seconds, with the rank and the reason, and goes on if it can."""
 
 import contextlib
+import json
 import os
 import signal
 from pathlib import Path
@@ -37,7 +38,7 @@ def test_waiting_rank_is_named_with_its_reason_and_the_run_goes_on(tmp_path: Pat
         stopped = next_event(service, "stall_suspected", 1)
         os.kill(rank, signal.SIGCONT)
         assert (stopped["data"]["kind"], stopped["data"]["ranks"]) == ("stopped", [1])
-        assert "a signal or a debugger has stopped it. 1 rank waits for it" in stopped["message"]
+        assert "a signal or a debugger has stopped it. 1 rank waits for it" in stopped["message"], stopped["message"]
         # The limit is then one and a half times this wait.
         assert 20 < next_event(service, "stall_over", 1)["data"]["seconds"] < NAMED_WITHIN_SECONDS + 5
 
@@ -45,7 +46,7 @@ def test_waiting_rank_is_named_with_its_reason_and_the_run_goes_on(tmp_path: Pat
         reading = next_event(service, "stall_suspected", 2, 2 * NAMED_WITHIN_SECONDS)
         release(how, pipe)
         assert (reading["data"]["kind"], reading["data"]["ranks"]) == ("file", [1])
-        assert f"it waits for {pipe}" in reading["message"]
+        assert f"it waits for {pipe}. Rank 1 has not entered all_reduce " in reading["message"], reading["message"]
         next_event(service, "stall_over", 2)
         assert not service.finishes
     finally:
@@ -54,6 +55,28 @@ def test_waiting_rank_is_named_with_its_reason_and_the_run_goes_on(tmp_path: Pat
         run.wait(60)
     assert finish_of(attempt, 1).restarts == 0, "no rank has ended"
     assert processes_of(attempt) == []
+
+
+def test_rank_in_another_collective_is_named_with_both(tmp_path: Path, service: FakeService) -> None:
+    service.events.clear()
+    how = tmp_path / "how"
+    run = Run(tmp_path / "job", service.url, {"epochs": 100_000})
+    slow, hang = {"kind": "sleep", "seconds": 0.05}, {"kind": "hang", "rank": 1, "path": str(how)}
+    run.start(faults=[slow, hang])
+    try:
+        wait_for(lambda: service.events_of_type("stall_limit"), "enough steps to learn from", 90)
+        how.write_text("barrier")
+        event = next_event(service, "stall_suspected", 1)
+    finally:
+        assert run.process is not None
+        run.process.kill()
+        run.process.wait()
+    assert (event["data"]["kind"], event["data"]["ranks"]) == ("order", [1]), event
+    assert "Rank 1 is in barrier " in event["message"]
+    assert "but rank 0 is in all_reduce " in event["message"], event["message"]
+    evidence = json.loads((run.layout.artifacts / event["data"]["evidence"]).read_text())
+    assert evidence["verdict"] in event["message"]
+    assert {*evidence["progress"], *evidence["states"], *evidence["collectives"]} == {"0", "1"}
 
 
 def release(how: Path, pipe: Path) -> None:

@@ -128,6 +128,10 @@ def hang(path):
             how = file.read()
         if how == "lock":
             lock.acquire(timeout=1)
+        elif how == "barrier":
+            import torch.distributed
+
+            torch.distributed.barrier()
         elif how == "sleep":
             time.sleep(1)
         elif how == "compute":

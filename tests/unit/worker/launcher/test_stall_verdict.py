@@ -3,8 +3,9 @@
 import pytest
 
 from trainyard.progress_file import ProgressRecord
+from worker.launcher.collectives import Difference
 from worker.launcher.rank_state import RankState
-from worker.launcher.stall_verdict import judge, judge_program
+from worker.launcher.stall_verdict import Evidence, judge, judge_program
 
 
 def record(rank: int, marks: int = 9, **changes: object) -> ProgressRecord:
@@ -45,13 +46,13 @@ def test_first_proved_reason_is_stated(
     text: str,
 ) -> None:
     states = {0: RankState(rank=0, state="S"), 1: RankState.model_validate({"rank": 1, **of_rank_1})}
-    verdict = judge(behind, records, states)
+    verdict = judge(behind, Evidence(records, states))
     assert (verdict.kind, text in verdict.text) == (kind, True), verdict.text
     assert verdict.ranks == (() if kind == "all_in_operation" else (1,))
 
 
 def test_sentence_names_rank_node_position_and_the_waiting_ranks() -> None:
-    verdict = judge((1,), BEHIND, {1: RankState(rank=1, host="gpu-1", state="T")})
+    verdict = judge((1,), Evidence(BEHIND, {1: RankState(rank=1, host="gpu-1", state="T")}))
     assert verdict.text == (
         "Rank 1 on gpu-1 is in step 3 (between), at load.py:8 in read: a signal or a debugger has stopped it. "
         "1 rank waits for it"
@@ -59,20 +60,50 @@ def test_sentence_names_rank_node_position_and_the_waiting_ranks() -> None:
 
 
 def test_without_states_the_position_remains() -> None:
-    assert judge((1,), BEHIND, {}).kind == "code"
-    assert judge((1,), {0: EQUAL[0]}, {}).text.startswith("Rank 1 is without any progress record")
-    assert judge((), {0: record(0, in_torch=True)}, {0: RankState(rank=0, processor_share=1.0)}).kind == "slow"
+    assert judge((1,), Evidence(BEHIND, {})).kind == "code"
+    assert judge((1,), Evidence({0: EQUAL[0]}, {})).text.startswith("Rank 1 is without any progress record")
+    assert (
+        judge((), Evidence({0: record(0, in_torch=True)}, {0: RankState(rank=0, processor_share=1.0)})).kind == "slow"
+    )
 
 
 def test_disk_of_a_rank_that_is_not_behind_is_no_reason() -> None:
     states = {0: RankState(rank=0, state="D", waits_for="/ckpt/x"), 1: RankState(rank=1, state="S", call="lock")}
-    assert judge((1,), BEHIND, states).kind == "lock"
+    assert judge((1,), Evidence(BEHIND, states)).kind == "lock"
+
+
+MISSING = Difference((1,), (0,), False, "Rank 1 has not entered all_reduce 6 (400 B); 1 rank waits in it")
+OTHER = Difference((1,), (0,), True, "Rank 1 is in barrier 6, but rank 0 is in all_reduce 6 (400 B)")
+
+
+@pytest.mark.parametrize(
+    ("records", "behind", "of_rank_1", "difference", "kind", "end"),
+    [
+        (BEHIND, (1,), {"call": "lock"}, MISSING, "lock", "it waits for a lock or a queue. " + MISSING.text),
+        (EQUAL, (), {"state": "S"}, MISSING, "operation", "it waits in an operation of torch. " + MISSING.text),
+        (EQUAL, (), {"state": "T"}, MISSING, "stopped", "a signal or a debugger has stopped it. " + MISSING.text),
+        (BEHIND, (0,), {"state": "S"}, OTHER, "order", "it is in another collective than other ranks. " + OTHER.text),
+        (BEHIND, (1,), {"state": "T"}, OTHER, "stopped", "a signal or a debugger has stopped it. " + OTHER.text),
+    ],
+)
+def test_collectives_name_the_rank_and_what_the_others_wait_in(
+    records: dict[int, ProgressRecord],
+    behind: tuple[int, ...],
+    of_rank_1: dict[str, object],
+    difference: Difference,
+    kind: str,
+    end: str,
+) -> None:
+    states = {0: RankState(rank=0, state="S"), 1: RankState.model_validate({"rank": 1, "state": "S", **of_rank_1})}
+    verdict = judge(behind, Evidence(records, states, difference))
+    assert (verdict.kind, verdict.ranks) == (kind, (1,))
+    assert verdict.text.endswith(end)
 
 
 def test_several_ranks_are_counted() -> None:
     records = {rank: record(rank, 7 if rank else 9) for rank in range(8)}
     states = {rank: RankState(rank=rank, state="T") for rank in range(1, 8)}
-    text = judge(tuple(range(1, 8)), records, states).text
+    text = judge(tuple(range(1, 8)), Evidence(records, states)).text
     assert "Rank 1 on gpu-1 (and 6 more: 2, 3, 4) is in step 3" in text
 
 
