@@ -146,5 +146,5 @@ def _width(dtype: str) -> int:
     import torch
 
     by_name = {"Float": "float32", "Half": "float16", "Double": "float64", "Long": "int64", "Int": "int32"}
-    found = getattr(torch, by_name.get(dtype, dtype.lower()), None)
-    return found.itemsize if isinstance(found, torch.dtype) else 1
+    value = getattr(torch, by_name.get(dtype, dtype.lower()), None)
+    return value.itemsize if isinstance(value, torch.dtype) else 1
