@@ -31,17 +31,22 @@ def _idle_gpus(spec: Mapping[str, Any], latest: Mapping[str, Any]) -> Iterator[A
     )
     total = _count(spec.get("gpus"))
     idle = min(total, int(sum(count for count in counts if count is not None and count > 0)))
-    if idle:
+    kind = task_kind(spec.get("task"))
+    if idle and (kind.in_loop or kind.runs_program):
+        # A program has profilers of its own.
+        field, source = ("profile", "the log or a `profile`") if kind.in_loop else ("argv", "the log")
         which = f"{idle} of {total} GPUs are" if total > 1 else "The GPU is"
         message = (
             f"{which} allocated but idle: below {IDLE_GPU_PERCENT:g} % for {IDLE_GPU_SECONDS / 60:g} min. "
             + ("Lower `gpus`, or " if total > 1 else "")
-            + f"{'f' if total > 1 else 'F'}ind in the log or a `profile` what the ranks wait for."
+            + f"{'f' if total > 1 else 'F'}ind in {source} what the ranks wait for."
         )
-        yield Advice(kind="idle_gpus", message=message, field="gpus" if total > 1 else "profile")
+        yield Advice(kind="idle_gpus", message=message, field="gpus" if total > 1 else field)
 
 
 def _slow_data(spec: Mapping[str, Any], latest: Mapping[str, Any]) -> Iterator[Advice]:
+    if not task_kind(spec.get("task")).in_loop:
+        return
     data, step = (_number(latest.get(f"perf/{name}_seconds")) for name in ("data", "step"))
     if data is None or step is None or step <= 0 or not SLOW_DATA_SHARE <= data / step <= 1:
         return

@@ -4,6 +4,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from trainyard.contract.problems import SpecError
+from trainyard.contract.spec.changes import problems_of_change
+from trainyard.contract.spec.stored_spec import parse_stored_spec
 from trainyard.contract.wire.jobs import FailureSummary, Fix, Frame
 from trainyard.contract.wire.reports import UNNAMED_FAILURE, Failure
 
@@ -47,9 +50,20 @@ def summarize_failure(failure: Failure, spec: Mapping[str, Any]) -> FailureSumma
         frame=user_frame(text) if is_traceback else None,
         is_traceback=is_traceback,
         last_lines=last_lines(text),
-        fixes=[*_lower_rate(spec)] if non_finite else [*_fixes_of_hint(failure.hint or "")],
+        fixes=accepted_fixes(spec, [*_lower_rate(spec)] if non_finite else [*_fixes_of_hint(failure.hint or "")]),
         repeats=non_finite or failure.final,
     )
+
+
+def accepted_fixes(spec: Mapping[str, Any], fixes: Sequence[Fix]) -> list[Fix]:
+    """Return the fixes with which a fork of the spec is accepted, and continues from its checkpoints."""
+    if not fixes:
+        return []
+    try:
+        source = parse_stored_spec(spec)
+    except SpecError:
+        return []
+    return [fix for fix in fixes if not problems_of_change(source, fix.fields, continues=True)]
 
 
 def last_lines(text: str) -> list[str]:

@@ -30,7 +30,7 @@ _READ_SECONDS = 1.0
 _NODES_SECONDS = 6.0
 """How long node 0 waits for the evidence of the other nodes."""
 _COLLECTIVES_SECONDS = 4.0
-"""How long node 0 waits for the collectives of the ranks. A rank that is stopped never writes them."""
+"""How long node 0 waits for the collectives of the ranks."""
 _MAX_STATES = 8
 _MAX_SUSPICIONS = 20
 """Suspicions that are reported in an attempt. A loader that always pauses must not fill the history."""
@@ -311,7 +311,9 @@ class StallMonitor:
         waited = self._now() - self._requested_at
         if complete < self._node.count and waited < _NODES_SECONDS:
             return None
-        has_all = len(states) <= 1 or len(read_latest(self._layout, self._suspicions)) >= len(states)
+        # A rank that is stopped or has ended writes no collectives.
+        running = [rank for rank, state in states.items() if not (state.is_stopped or state.has_ended)]
+        has_all = len(states) <= 1 or len(read_latest(self._layout, self._suspicions)) >= len(running)
         if not has_all and waited < _COLLECTIVES_SECONDS:
             return None
         return dict(sorted(states.items())), records

@@ -112,17 +112,19 @@ def test_output_of_earlier_executions_is_left_out() -> None:
     assert summarize_failure(failure(text), {}).last_lines == ["loading", "no such dataset"]
 
 
+SPEC = {
+    "task": "causal_lm",
+    "steps": 1,
+    "model": {"source": "builtin", "name": "gpt"},
+    "data": {"source": "builtin", "name": "stdlib"},
+    "batch": {"size": 64},
+}
+
+
 @pytest.mark.parametrize("gpus", [1, 4])
 @pytest.mark.parametrize("on_device", [True, False])
 def test_fixes_are_those_of_a_memory_hint(gpus: int, *, on_device: bool) -> None:
-    document = {
-        "task": "causal_lm",
-        "steps": 1,
-        "model": {"source": "builtin", "name": "gpt"},
-        "data": {"source": "builtin", "name": "stdlib"},
-        "batch": {"size": 64},
-        "gpus": gpus,
-    }
+    document = {**SPEC, "gpus": gpus}
     hint = memory_hint(parse_spec(document), on_device=on_device)
     fixes = summarize_failure(failure(type="OutOfMemoryError", hint=hint), document).fixes
     assert fixes[0].fields == {"batch.micro_size": 32 if gpus == 1 else 8}
@@ -134,16 +136,20 @@ def test_fixes_are_those_of_a_memory_hint(gpus: int, *, on_device: bool) -> None
 
 
 def test_a_loss_that_is_not_finite_has_a_lower_rate_as_its_fix() -> None:
-    spec = {"optimizer": {"name": "sgd", "lr": 3e-3, "clip_norm": None}}
+    spec = {**SPEC, "optimizer": {"name": "sgd", "lr": 3e-3, "clip_norm": None}}
     summary = summarize_failure(failure(type="TrainingError", message=f"{NON_FINITE_LOSS} at step 4"), spec)
     assert [fix.fields for fix in summary.fixes] == [{"optimizer.lr": 3e-4}, {"optimizer.clip_norm": 1.0}]
     assert summary.repeats
-    assert summarize_failure(failure(message=f"{NON_FINITE_LOSS} at step 4"), {"optimizer": {"lr": "x"}}).fixes == []
+    assert (
+        summarize_failure(failure(message=f"{NON_FINITE_LOSS} at step 4"), {**SPEC, "optimizer": {"lr": "x"}}).fixes
+        == []
+    )
 
 
 def test_fields_that_a_hint_must_not_change_are_ignored() -> None:
     hint = "Try (1) run_as: root; (2) argv: rm; (3) batch.micro_size: 4 (same); (4) container.image: evil"
-    assert [fix.fields for fix in summarize_failure(failure(hint=hint), {}).fixes] == [{"batch.micro_size": 4}]
+    assert [fix.fields for fix in summarize_failure(failure(hint=hint), SPEC).fixes] == [{"batch.micro_size": 4}]
+    assert summarize_failure(failure(hint=hint), {"task": "script", "argv": ["train.py"]}).fixes == [], "has no effect"
 
 
 @given(st.text(max_size=400), st.text(max_size=200), st.dictionaries(st.text(max_size=9), st.integers(), max_size=3))

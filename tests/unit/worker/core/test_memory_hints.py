@@ -57,7 +57,7 @@ class TestHint:
                     "strategy": "single",
                     "gpus": 1,
                 },
-                ["lora_rank", "strategy", "gpus"],
+                ["lora_rank", "strategy"],  # two ranks have no micro-batches of one example
             ),
             ({"on_device": False}, ["batch.micro_size", "activation_checkpointing", "strategy"]),
         ],

@@ -1,0 +1,41 @@
+"""Changes of a spec that a failure or a hint proposes: whether the changed spec is accepted. Pure functions."""
+
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from typing import Any
+
+from trainyard.contract.problems import Problem, SpecError
+from trainyard.contract.spec.forks import incompatible_fields
+from trainyard.contract.spec.ineffective_fields import ineffective_fields
+from trainyard.contract.spec.site import Site
+from trainyard.contract.spec.templates import set_path
+from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec, fields_reset_by, parse_spec
+from trainyard.contract.spec.unsupported import unsupported_fields
+
+
+def problems_of_change(spec: TrainingSpec, fields: Mapping[str, Any], *, continues: bool) -> list[Problem]:
+    """Return the problems that a change adds to an accepted spec; none if the changed spec is accepted too.
+
+    Problems of the site, which the spec has on a site without limits, are none of the change.
+
+    Args:
+        fields: New values by the field's path.
+        continues: Whether the changed spec must fit the checkpoints of the spec.
+    """
+    document = deepcopy(dump_spec(spec))
+    for path, value in fields.items():
+        set_path(document, path, value)
+    try:
+        changed = parse_spec(document | fields_reset_by(fields))
+    except SpecError as error:
+        return list(error.problems)
+    site = Site(accelerator="cpu" if spec.backend == "gloo" else "cuda")
+    known = _keys([*unsupported_fields(spec, site), *ineffective_fields(spec)])
+    problems = [*unsupported_fields(changed, site), *ineffective_fields(changed)]
+    if continues:
+        problems += incompatible_fields(spec, changed)
+    return [problem for problem in problems if (problem.param, problem.message) not in known]
+
+
+def _keys(problems: Iterable[Problem]) -> set[tuple[str, str]]:
+    return {(problem.param, problem.message) for problem in problems}
