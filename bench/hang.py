@@ -2,7 +2,8 @@
 
 Two ranks train a small model under the real launcher. When the launcher has learned how long the run usually waits,
 one rank stands still: stopped by a signal, reading a pipe that nobody writes, waiting for a lock that nobody releases,
-sleeping, computing without an end, or in a barrier that the other rank does not enter. Each hang is in a run of its
+sleeping, computing without an end, in a barrier that the other rank does not
+enter, or in a call of C that keeps the interpreter's lock. Each hang is in a run of its
 own. The time is from the hang to the event that names it; the limit of 20 s is its floor.
 """
 
@@ -23,8 +24,8 @@ from worker.launcher.stalls import LIMIT
 
 TARGET_SECONDS = 30.0
 TARGET_SHARE = 0.98
-KINDS = ("stopped", "file", "lock", "code", "slow", "order")
-_HOW = {"lock": "lock", "code": "sleep", "slow": "compute", "order": "barrier"}
+KINDS = ("stopped", "file", "lock", "code", "slow", "order", "interpreter")
+_HOW = {"lock": "lock", "code": "sleep", "slow": "compute", "order": "barrier", "interpreter": "interpreter"}
 """The text by which the planted fault hangs (tests/integration/worker/faults)."""
 _LEARN_SECONDS = 180.0
 _WAIT_SECONDS = 90.0

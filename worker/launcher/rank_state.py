@@ -134,7 +134,7 @@ class LineReader:
                 )
 
     def close(self) -> str:
-        """Return the line as `train.py:88 in load`; empty if it is not known."""
+        """Return the line as `train.py:88 in load`, or `train.py:88` outside of functions; empty if it is not known."""
         if self._process is None:
             return ""
         try:
@@ -153,7 +153,8 @@ def _own_line(threads: list[dict[str, Any]], pid: int) -> str:
     frames = next(thread["frames"] for thread in threads if thread["os_thread_id"] == pid)
     own = [frame for frame in frames if not _is_installed(frame["filename"])]
     frame = (own or frames)[0]
-    return f"{frame['short_filename']}:{frame['line']} in {frame['name']}"
+    function = "" if frame["name"] == "<module>" else f" in {frame['name']}"
+    return f"{frame['short_filename']}:{frame['line']}{function}"
 
 
 def _is_installed(path: str) -> bool:

@@ -15,6 +15,7 @@ Kind = Literal[
     "disk",
     "file",
     "loader",
+    "interpreter",
     "lock",
     "slow",
     "code",
@@ -51,6 +52,8 @@ class Evidence:
     """The state of each process that could be read."""
     difference: Difference | None = None
     """Where the collectives of the ranks differ, if they are known and differ."""
+    silent: frozenset[int] = frozenset()
+    """Ranks in which no thread of Python has answered the request."""
 
     def select(self, ranks: Sequence[int], holds: Callable[[RankState], bool]) -> list[int]:
         """Return the ranks whose state fulfils a condition."""
@@ -126,6 +129,10 @@ def _verdict_of_suspects(ranks: Sequence[int], evidence: Evidence) -> Verdict:
     if busy := evidence.select(ranks, _computes):
         share = max(evidence.states[rank].processor_share for rank in busy)
         return _verdict("slow", busy, evidence, f"it computes ({share:.0%} of a processor), so it may be slow")
+    if silent := evidence.select([rank for rank in ranks if rank in evidence.silent], lambda state: True):
+        line = evidence.states[silent[0]].line
+        where = f", called at {line}" if line else ""
+        return _verdict("interpreter", silent, evidence, f"a call in C keeps the interpreter's lock{where}")
     if locked := evidence.select(outside, lambda state: state.in_lock):
         return _verdict("lock", locked, evidence, "it waits for a lock or a queue")
     if outside:

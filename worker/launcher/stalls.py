@@ -238,7 +238,7 @@ class StallMonitor:
         if self._pending is None:
             return
         watch, suspicion = self._pending
-        evidence = self._read_evidence()
+        evidence = self._read_evidence(with_collectives=bool(suspicion.records))
         if evidence is None:
             return
         self._pending = None
@@ -246,8 +246,10 @@ class StallMonitor:
         records = {**suspicion.records, **fresh}
         collectives = read_latest(self._layout, self._suspicions)
         difference = find_difference(collectives)
+        # On other nodes, a network filesystem may show the request, or node 0 the reply, much later.
+        own = {rank for rank, state in states.items() if state.host == self._node.name}
         verdict = (
-            judge(watch.behind(records), Evidence(records, states, difference))
+            judge(watch.behind(records), Evidence(records, states, difference, frozenset(own - collectives.keys())))
             if suspicion.records
             else judge_program(states)
         )
@@ -294,8 +296,10 @@ class StallMonitor:
             return ""
         return str(path.relative_to(run.artifacts))
 
-    def _read_evidence(self) -> tuple[dict[int, RankState], dict[int, ProgressRecord]] | None:
-        """Return the states and the progress of the ranks by rank; None while nodes may still write theirs."""
+    def _read_evidence(
+        self, *, with_collectives: bool
+    ) -> tuple[dict[int, RankState], dict[int, ProgressRecord]] | None:
+        """Return the states and the progress of the ranks by rank; None while nodes or ranks may still write theirs."""
         states: dict[int, RankState] = {}
         records: dict[int, ProgressRecord] = {}
         complete = 0
@@ -311,11 +315,11 @@ class StallMonitor:
         waited = self._now() - self._requested_at
         if complete < self._node.count and waited < _NODES_SECONDS:
             return None
-        # A rank that is stopped or has ended writes no collectives.
-        running = [rank for rank, state in states.items() if not (state.is_stopped or state.has_ended)]
-        has_all = len(states) <= 1 or len(read_latest(self._layout, self._suspicions)) >= len(running)
-        if not has_all and waited < _COLLECTIVES_SECONDS:
-            return None
+        if with_collectives and waited < _COLLECTIVES_SECONDS:
+            # A rank that is stopped or has ended writes no collectives.
+            running = {rank for rank, state in states.items() if not (state.is_stopped or state.has_ended)}
+            if running - read_latest(self._layout, self._suspicions).keys():
+                return None
         return dict(sorted(states.items())), records
 
     def _add(self, type_: str, level: EventLevel, message: str, data: dict[str, Any]) -> None:

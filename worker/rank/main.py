@@ -218,8 +218,7 @@ def _start_progress(run: RankRun) -> ProgressCounter:
         rank = int(os.environ["RANK"])
         path, seconds = run.layout.progress_file(rank), interval(minutes * 60.0)
         ProgressWriter(progress, path, rank=rank, execution=run.execution, interval=seconds).start()
-        if run.launch.nodes * run.launch.processes_per_node > 1:
-            write_on_request(run.layout, rank, with_stacks=run.spec.backend == "nccl")
+        write_on_request(run.layout, rank, with_stacks=run.spec.backend == "nccl")
     return progress
 
 

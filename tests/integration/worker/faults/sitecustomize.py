@@ -132,6 +132,10 @@ def hang(path):
             import torch.distributed
 
             torch.distributed.barrier()
+        elif how == "interpreter":
+            import ctypes
+
+            ctypes.PyDLL(None).sleep(600)  # with the interpreter's lock
         elif how == "sleep":
             time.sleep(1)
         elif how == "compute":

@@ -100,6 +100,15 @@ def test_collectives_name_the_rank_and_what_the_others_wait_in(
     assert verdict.text.endswith(end)
 
 
+def test_rank_whose_threads_do_not_answer_has_its_interpreter_locked() -> None:
+    states = {1: RankState(rank=1, state="S", call="sleep", line="load.py:9 in decode")}
+    verdict = judge((1,), Evidence(BEHIND, states, None, frozenset({1})))
+    assert verdict.kind == "interpreter"
+    assert "a call in C keeps the interpreter's lock, called at load.py:9 in decode. 1 rank waits" in verdict.text
+    busy = {1: RankState(rank=1, state="R", processor_share=1.0)}
+    assert judge((1,), Evidence(BEHIND, busy, None, frozenset({1}))).kind == "slow"
+
+
 def test_several_ranks_are_counted() -> None:
     records = {rank: record(rank, 7 if rank else 9) for rank in range(8)}
     states = {rank: RankState(rank=rank, state="T") for rank in range(1, 8)}

@@ -20,8 +20,9 @@ class Run:
     """A run of two nodes with a rank each, by a clock of its own."""
 
     def __init__(self, folder: Path) -> None:
-        self.layout = AttemptLayout(folder)
-        self.layout.progress.mkdir()
+        self.folder = folder / "attempts" / "1"
+        self.layout = AttemptLayout(self.folder)
+        self.layout.progress.mkdir(parents=True)
         self.time = 0.0
         self.events: list[tuple[str, str, str, dict[str, Any]]] = []
         self.marks = 0
@@ -109,6 +110,15 @@ def test_node_that_does_not_answer_is_not_awaited(run: Run) -> None:
     run.pass_seconds(32, moves=False, nodes=1)
     assert run.types() == ["stall_limit", "stall_suspected"]
     assert [state["rank"] for state in run.events[-1][3]["states"]] == [0]
+
+
+def test_only_ranks_of_this_node_count_as_silent(run: Run) -> None:
+    """A network filesystem may show the files of another node's ranks much later."""
+    run.pass_seconds(60, moves=True)
+    run.pass_seconds(30, moves=False)
+    assert run.events[-1][3]["kind"] != "interpreter", "rank 1 is on another node"
+    evidence = json.loads((run.folder.parent.parent / "artifacts" / run.events[-1][3]["evidence"]).read_text())
+    assert evidence["collectives"] == {}
 
 
 def test_progress_that_a_node_states_itself_counts(run: Run) -> None:
