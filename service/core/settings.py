@@ -146,7 +146,7 @@ class Settings(SlurmSettings, UploadSettings, AddressSettings):
     """Hosts whose webhooks may use http and private addresses, comma-separated: `name:port`, or `name` with all its
     ports. Other hosts are reached by https on ports 443 and 80 alone."""
     disabled_plugins: Annotated[tuple[str, ...], NoDecode] = ()
-    """Parts of the service that are switched off, comma-separated: `mlflow`, `openai`, `registry`, `sweeps`,
+    """Parts of the service that are switched off, comma-separated: `mlflow`, `openai`, `planner`, `registry`, `sweeps`,
     `webhooks`."""
     session_hours: Annotated[float, Field(gt=0)] = 168.0
     """Lifetime of a browser session; it also ends with its token."""

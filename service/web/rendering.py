@@ -107,7 +107,10 @@ class Pages:
             "plugins": [plugin.name for plugin in self._plugins],
         }
         shared |= {"base": self._base, "navigation": self._navigation(visitor), "admin_tabs": self.admin_tabs}
-        shared["page_parts"] = [part for plugin in self._plugins for part in plugin.page_parts.get(template, ())]
+        parts = [plugin.page_parts[template] for plugin in self._plugins if template in plugin.page_parts]
+        shared["part_scripts"] = [part.script for part in parts if part.script]
+        shared["part_styles"] = [part.style for part in parts if part.style]
+        shared["slot"] = lambda name: [part.slots[name] for part in parts if name in part.slots]
         shared["maintenance"] = self._read_maintenance() if visitor else None
         body = self._templates.get_template(template).render({**shared, **context})
         if self._base:

@@ -7,7 +7,7 @@ from service.plugins.registry.routes import PREFIX, router
 
 REGISTRY = Plugin(
     name="registry",
-    prefix=PREFIX,
+    prefixes=(PREFIX,),
     routers=(router,),
     pages=(pages,),
     navigation=(PageLink(PATH, "Models"),),

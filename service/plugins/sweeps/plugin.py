@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from service.api.dependencies import AppState
 from service.api.plugin import PagePart, Plugin, RunGroups
 from service.core.periodic_task import PeriodicTask
+from service.core.process_pool import ProcessPool
 from service.db.leader_lease import LeaderLease
-from service.planner.process_pool import ProcessPool
 from service.plugins.sweeps.pages import PARAMETER, compare_members, recent_sweeps
 from service.plugins.sweeps.part import NAME, SweepPart, part_of
 from service.plugins.sweeps.routes import PREFIX, router
@@ -47,11 +47,11 @@ def _make_tasks(app_state: AppState, lease: LeaderLease) -> Sequence[PeriodicTas
 
 SWEEPS = Plugin(
     name=NAME,
-    prefix=PREFIX,
+    prefixes=(PREFIX,),
     routers=(router,),
     make_part=SweepPart,
     make_tasks=_make_tasks,
     templates="service.plugins.sweeps",
-    page_parts={"submit.html": (PagePart("sweep_form.html", "sweep_form.js"),)},
+    page_parts={"submit.html": PagePart({"editor": "sweep_form.html"}, "sweep_form.js", "sweep_form.css")},
     run_groups=(RunGroups(PARAMETER, "Sweeps", compare_members, recent_sweeps),),
 )

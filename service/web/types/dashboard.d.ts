@@ -399,5 +399,15 @@ interface RunGroup {
   addMetrics: (keys: string[]) => void;
 }
 
+/** Reads the text of a spec while it is written; submit.js. */
+interface SpecReader {
+  /** Called after each change of the text. */
+  changed: () => void;
+  /** The resolved spec; null while the text has problems or is being read. */
+  spec: () => Record<string, any> | null;
+  /** Whether the job is submitted although the reader advises against it. */
+  isForced: () => boolean;
+}
+
 /** A link to the submit page with a fork of a job. */
 type Fork = { href: string; title?: string; text: string };

@@ -30,6 +30,7 @@ from trainyard.contract.http import API_HEADER, API_VERSION
 ADDRESSES = {
     "mlflow": "/mlflow/version",
     "openai": "/openai/v1/models",
+    "planner": "/v1/start-estimates/est_none",
     "registry": "/v1/models",
     "sweeps": "/v1/sweeps",
     "webhooks": "/v1/webhooks",
@@ -80,8 +81,7 @@ def stderr_of(client: TestClient, *command: str) -> str:
 def test_a_disabled_plugin_has_no_routes(world: World, name: str) -> None:
     client = client_of(world, name)
     for plugin, address in ADDRESSES.items():
-        answer = client.get(address)
-        assert answer.status_code == (404 if plugin == name else 200)
+        assert ("plugin_disabled" in client.get(address).text) == (plugin == name)
     assert client.get("/v1/none").json()["error"]["code"] == "route_not_found", "only its own paths"
 
 
@@ -246,6 +246,22 @@ def test_the_api_is_described_without_plugins(world: World) -> None:
     assert not [path for path in paths if path.startswith(("/v1/models", "/v1/sweeps", "/v1/webhooks"))]
 
 
+def test_jobs_run_without_plans(world: World) -> None:
+    client = client_of(world, "planner")
+    world.reconciler = world.new_reconciler("two", disabled=("planner",))
+    huge = {"source": "builtin", "name": "mlp", "sizes": [2, 200_000, 200_000, 3]}
+    spec = {**SPEC, "model": huge, "gpus": 2, "strategy": "auto"}
+    for path in ("/v1/plans", "/v1/plans/data"):
+        assert client.post(path, json=spec).json()["error"]["code"] == "plugin_disabled", path
+    job = client.post("/v1/jobs", json=spec).json()
+    assert job["spec"]["strategy"] == "ddp"
+    world.tick()
+    assert world.status(job["id"]) == "pending", "nothing checks its memory"
+    page = browser_of(client, world).get("/submit").text
+    assert 'id="submit"' in page
+    assert not re.search(r'id="(verdict|force|estimate-start)"|plan_panel', page)
+
+
 def test_registered_models_protect_their_files_without_the_registry(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
@@ -261,7 +277,7 @@ def test_registered_models_protect_their_files_without_the_registry(world: World
 
 
 def test_an_unknown_name_of_a_plugin_is_refused() -> None:
-    with pytest.raises(InvalidRequestError, match="'mlfow' is not one of mlflow, openai, registry, sweeps, webhooks"):
+    with pytest.raises(InvalidRequestError, match="'mlfow' is not one of mlflow, openai, planner, registry"):
         select_plugins(["mlfow"])
 
 
@@ -271,5 +287,5 @@ def test_plugins_have_different_names_and_paths() -> None:
         (one.name, other.name)
         for one in PLUGINS
         for other in PLUGINS
-        if one is not other and one.prefix.startswith(other.prefix)
+        if one is not other and any(prefix.startswith(tuple(other.prefixes)) for prefix in one.prefixes)
     ]
