@@ -1,8 +1,8 @@
 """Plugins: parts of the service that can be switched off. The core imports none of them.
 
 A `Plugin` states what a part adds: routes, pages, background tasks, listeners, checks. `service.plugins.installed`
-lists the plugins of a release, and the composition root passes them to what adds their parts. The pages of the core
-leave out links to pages of a plugin that is switched off; for that, their templates and scripts know its name.
+lists the plugins of a release, and the composition root passes them to what adds their parts. Pages of the core have
+slots for the parts of plugins, and link to the pages of resources; they know no plugin by its name.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +33,15 @@ ErrorRenderer = Callable[[ServiceError], tuple[int, Mapping[str, Any]]]
 class PageLink:
     """A page, with the text of the link to it."""
 
+    path: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Shortcut:
+    """A keyboard shortcut of all pages: `g` and a key open a page."""
+
+    key: str
     path: str
     label: str
 
@@ -106,6 +115,10 @@ class Plugin:
     plugin is switched off."""
     pages: Sequence[APIRouter] = ()
     """The routes of its pages."""
+    resource_pages: Mapping[str, str] = field(default_factory=dict)
+    """Addresses of its pages about resources, by the kind of a resource: `{id}` stands for the id of one. Pages of the
+    core link to them."""
+    shortcuts: Sequence[Shortcut] = ()
     navigation: Sequence[PageLink] = ()
     """The pages of `pages` to which the navigation links."""
     admin_tabs: Sequence[PageLink] = ()

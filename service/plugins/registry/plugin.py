@@ -10,6 +10,7 @@ REGISTRY = Plugin(
     prefixes=(PREFIX,),
     routers=(router,),
     pages=(pages,),
+    resource_pages={"model": PATH},
     navigation=(PageLink(PATH, "Models"),),
     templates="service.plugins.registry",
 )

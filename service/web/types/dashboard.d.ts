@@ -399,6 +399,16 @@ interface RunGroup {
   addMetrics: (keys: string[]) => void;
 }
 
+/** What a plugin knows of the jobs in the table; jobs.js. */
+interface JobNotes {
+  /** Reads what is known of visible jobs. */
+  request: (jobs: Row[]) => void;
+  /** The text after a job's name. */
+  changesOf: (id: string) => string | undefined;
+  /** The name of a sweep. */
+  nameOf: (sweep: string | null) => string | undefined;
+}
+
 /** Reads the text of a spec while it is written; submit.js. */
 interface SpecReader {
   /** Called after each change of the text. */

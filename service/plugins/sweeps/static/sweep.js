@@ -148,6 +148,8 @@ class Members {
       !(await confirmAction(
         "Cancel the remaining jobs of this sweep?",
         "Waiting jobs will not start, and running jobs will stop. Checkpoints and metrics are kept.",
+        "Cancel jobs",
+        "Keep",
       ))
     )
       return;

@@ -56,10 +56,11 @@ def browser_of(client: TestClient, world: World) -> TestClient:
     return client
 
 
-def plugins_of(page: httpx.Response) -> list[str]:
-    """Return the plugins that the scripts of a page know."""
+def parts_of(page: httpx.Response) -> tuple[dict[str, str], list[Any]]:
+    """Return the pages of resources and the shortcuts that the scripts of a page get from plugins."""
     (embedded,) = re.findall(r'<script type="application/json" id="page-data">(.*?)</script>', page.text)
-    return list(json.loads(embedded)["plugins"])
+    document = json.loads(embedded)
+    return document["pages"], document["shortcuts"]
 
 
 def stderr_of(client: TestClient, *command: str) -> str:
@@ -198,12 +199,12 @@ def test_rows_of_a_disabled_plugin_end_with_their_retention(world: World, monkey
 def test_pages_of_a_disabled_plugin_are_hidden(world: World, name: str, path: str) -> None:
     page = browser_of(client_of(world), world).get("/admin")
     assert page.text.count(f'href="{path}"') == 1
-    assert plugins_of(page) == [plugin.name for plugin in PLUGINS]
+    assert set(parts_of(page)[0]) == {"model", "sweep"}
     browser = browser_of(client_of(world, name), world)
     page = browser.get("/admin")
     assert page.status_code == 200
     assert f'href="{path}"' not in page.text
-    assert name not in plugins_of(page)
+    assert ("model" in parts_of(page)[0]) == (name != "registry")
     assert 'href="/admin/audit"' in page.text
     gone = browser.get(path)
     assert gone.status_code == 404
@@ -216,7 +217,7 @@ def test_the_pages_of_the_core_work_without_plugins(world: World) -> None:
     of_job = (f"/jobs/{job}", f"/compare?job={job}", f"/submit?fork={job}")
     for path in ("/jobs", "/compare", "/submit", "/files", "/cluster", "/help", *of_job):
         page = browser.get(path)
-        assert (page.status_code, plugins_of(page)) == (200, []), path
+        assert (page.status_code, parts_of(page)) == (200, ({}, [])), path
 
 
 def test_members_of_a_sweep_are_ordinary_jobs_without_the_plugin(world: World) -> None:
@@ -236,8 +237,10 @@ def test_members_of_a_sweep_are_ordinary_jobs_without_the_plugin(world: World) -
     assert "the plugin `sweeps` is switched off" in html.unescape(gone.text)
     world.tick()
     assert [world.status(one["job_id"]) for one in sweep["members"]] == ["pending", "queued"], "the limit is in force"
-    page = browser_of(client_of(world), world).get("/compare")
-    assert f'href="/compare?sweep={sweep["id"]}"' in page.text
+    for with_plugin, path in ((True, "/compare"), (True, "/admin/audit"), (False, "/admin/audit")):
+        page = browser_of(client_of(world, *([] if with_plugin else ["sweeps"])), world).get(path)
+        assert page.status_code == 200
+        assert (f'href="/compare?sweep={sweep["id"]}"' in page.text) == with_plugin, path
 
 
 def test_the_api_is_described_without_plugins(world: World) -> None:

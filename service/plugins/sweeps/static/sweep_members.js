@@ -3,14 +3,13 @@
 import { call } from "./api.js";
 import { memberChanges } from "./job_rows.js";
 import { MEMBER_STATES } from "./job_status.js";
-import { hasPlugin } from "./page.js";
+import { connectNotes, removeFilter, showNotes } from "./jobs.js";
+import { byId, pageOf, setText, within } from "./page.js";
 
 const PAUSE = 150; // milliseconds after the last scroll before sweeps are requested
 
-export class SweepMembers {
-  /** @param {() => void} changed is called when the changes of more jobs are known. */
-  constructor(changed) {
-    this.changed = changed;
+class SweepMembers {
+  constructor() {
     /** @type {Map<string, string>} */
     this.changes = new Map();
     /** @type {Map<string, string>} */
@@ -52,13 +51,13 @@ export class SweepMembers {
   }
 
   /**
-   * A sweep, requested once; null on later calls, and without the plugin. Throws like `call`.
+   * A sweep, requested once; null on later calls. Throws like `call`.
    *
    * @param {string} id
    * @returns {Promise<Api.SweepDetail | null>}
    */
   async load(id) {
-    if (!hasPlugin("sweeps") || this.requested.has(id)) return null;
+    if (this.requested.has(id)) return null;
     this.requested.add(id);
     try {
       const sweep = await call(`/v1/sweeps/${encodeURIComponent(id)}`);
@@ -70,7 +69,7 @@ export class SweepMembers {
             .filter(Boolean)
             .join(", "),
         );
-      this.changed();
+      showNotes();
       return sweep;
     } catch (error) {
       this.requested.delete(id);
@@ -78,3 +77,24 @@ export class SweepMembers {
     }
   }
 }
+
+const members = new SweepMembers();
+const filter = byId("sweep-filter");
+
+/** Show the name of the sweep that the address filters by, with a link to its comparison. */
+async function showFilter() {
+  const id = new URLSearchParams(location.search).get("sweep");
+  const sweep = id && (await members.load(id));
+  if (!sweep) return;
+  filter.hidden = false;
+  const link = within(filter, "a", HTMLAnchorElement);
+  link.href = pageOf("sweep", id) ?? "";
+  setText(link, sweep.name);
+}
+
+within(filter, "button").addEventListener("click", () => {
+  filter.hidden = true;
+  removeFilter("sweep");
+});
+connectNotes(members);
+showFilter().catch(() => {}); // the name is optional
