@@ -38,10 +38,10 @@ from service.reconciler.repository import unread_attempts, waiting_jobs_after
 from service.reconciler.run_dir import read_claimant, read_exit_record
 from service.reconciler.snapshot import SnapshotLoader, stored_exit_record
 from service.reconciler.spool_ingest import SpoolIngests
+from service.reconciler.submission.attempts import submitted_job
 from service.reconciler.submission.submitter import Submitter
 from service.scheduler.backends import names_entries
 from service.scheduler.base import NoAnswerYetError, Observation, Scheduler, SchedulerUnavailableError, SubmittedJob
-from trainyard.contract.layout import RunLayout
 from trainyard.contract.wire.cluster import MaintenanceResource
 
 
@@ -401,9 +401,7 @@ class Reconciler:
                 self._set_condition(job, Condition("internal_error", {"error": type(error).__name__}))
 
     def _submitted(self, job: Job, attempt: Attempt) -> SubmittedJob:
-        folder = RunLayout(self._runs / job.id).attempt(attempt.folder_name).root
-        is_stopping = JobEntry(job, attempt).is_stopping
-        return SubmittedJob(attempt.tag, str(attempt.scheduler_id), folder, job.unix_uid, is_stopping)
+        return submitted_job(self._runs, job, attempt, is_stopping=JobEntry(job, attempt).is_stopping)
 
     def renew(self) -> None:
         """Renew the lease during a long tick."""

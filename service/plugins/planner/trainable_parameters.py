@@ -3,12 +3,11 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import translate
+from fnmatch import fnmatchcase, translate
 from functools import cached_property, lru_cache
 
 from service.plugins.planner import builtin_models
 from service.plugins.planner.model_structure import ModelStructure, Parameter
-from service.plugins.planner.optimizer_check import optimizer_problem
 from trainyard.contract.problems import Problem, nearest_names
 from trainyard.contract.spec.decoders import BuiltinDecoder
 from trainyard.contract.spec.layer_patterns import matches_layer, value_of
@@ -118,7 +117,7 @@ def _builtin_problem(
         if isinstance(selected, Problem):
             return selected
         hidden = selected.hidden_matrices if groups[0] == "muon" else ()
-        return optimizer_problem(*groups, selected.trained_parameters, hidden, adapted=False)
+        return _optimizer_problem(*groups, selected.trained_parameters, hidden, adapted=False)
     # Without the whole model, whose construction with adapters takes longer than all else.
     ranks = _adapted_layers(structure, rank, lora)
     if isinstance(ranks, Problem):
@@ -127,7 +126,7 @@ def _builtin_problem(
         return None
     weights = [p for p in structure.parameters if p.module in ranks and p.name.endswith(".weight")]
     adapters = [adapter for weight in weights for adapter in _adapters(weight, ranks[weight.module])]
-    return optimizer_problem(*groups, adapters, adapters, adapted=True)
+    return _optimizer_problem(*groups, adapters, adapters, adapted=True)
 
 
 def _adapted_layers(structure: ModelStructure, rank: int, lora: Lora) -> dict[str, int] | Problem:
@@ -213,3 +212,47 @@ def _adapters(weight: Parameter, rank: int) -> list[Parameter]:
         Parameter(f"{weight.module}.lora_A.default.weight", down),
         Parameter(f"{weight.module}.lora_B.default.weight", up),
     ]
+
+
+def _optimizer_problem(
+    name: str,
+    scaled: Sequence[str],
+    no_decay: Sequence[str],
+    trained: Sequence[Parameter],
+    hidden: Sequence[Parameter],
+    *,
+    adapted: bool,
+) -> Problem | None:
+    """Return why an optimizer's fields do not match the parameters that it updates.
+
+    Args:
+        name: The optimizer's.
+        scaled: The patterns of `lr_scale`.
+        no_decay: The kinds of `no_decay`.
+        trained: The trained parameters.
+        hidden: The matrices that Muon updates.
+        adapted: The run trains adapters.
+    """
+    names = [parameter.name for parameter in trained]
+    for pattern in scaled:
+        if not any(fnmatchcase(one, pattern) for one in names):
+            closest = f"the closest: {nearest_names(pattern, names, count=3)}"
+            advice = "set `lora_rank` for adapters" if "lora_" in pattern and not adapted else closest
+            message = f"`{pattern}` matches no trained parameter of the model; {advice}"
+            return Problem(param="optimizer.lr_scale", message=message)
+    if name == "muon" and not hidden:
+        message = "`muon` is for matrices of hidden layers, and none is trained; use `adamw`"
+        return Problem(param="optimizer.name", message=message)
+    kinds = {_decay_kind(parameter) for parameter in trained}
+    for kind in no_decay:
+        if kind not in kinds:
+            message = f"has no effect for `{kind}`: the run trains no such parameter; remove it"
+            return Problem(param="optimizer.no_decay", message=message)
+    return None
+
+
+def _decay_kind(parameter: Parameter) -> str | None:
+    """Return the kind of a parameter in `no_decay`, as in `worker/engine/parameter_groups.py`."""
+    if parameter.kind in ("embedding", "norm"):
+        return f"{parameter.kind}s"
+    return "biases" if parameter.name.endswith("bias") else None
