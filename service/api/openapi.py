@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from service.api.middleware.authentication import SIGN_IN_PATHS
 from service.api.openapi_examples import add_examples
+from trainyard.contract.base import SPEC_FORMAT
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.pages import ErrorEnvelope
 from trainyard.contract.wire.reports import MetricsBatch
@@ -157,9 +158,10 @@ def _add_bodies(document: dict[str, Any]) -> None:
         schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
         schemas.update(schema.pop("$defs"))
         schemas[model.__name__] = schema
-    # The request of a plugin, which may be switched off.
-    if (sweep := schemas.get("SweepRequest", {}).get("properties")) is not None:
-        sweep["spec"] = {"description": sweep["spec"]["description"], **SPEC}
+    for fields in [schema.get("properties", {}) for schema in schemas.values()]:
+        for name, field in fields.items():
+            if field.get("format") == SPEC_FORMAT:
+                fields[name] = {"description": field["description"], **SPEC}
 
 
 def _summary(description: str) -> str:

@@ -392,7 +392,9 @@ interface RunGroup {
   /** Reads the group and shows its changes. */
   read: () => Promise<void>;
   /** A run as the group was last read; undefined: it belongs to no group. */
-  stateOf: (id: string) => { state?: any; status?: any; metrics: Record<string, MetricValue> } | undefined;
+  stateOf: (id: string) => { status?: any; metrics: Record<string, MetricValue> } | undefined;
+  /** The text and the CSS class of a run's chip. */
+  chipOf: (run: Run) => { text: string; tone: string };
   /** Shows the group after its runs have changed. */
   show: () => void;
   highlight: (id: string | null) => void;

@@ -3,8 +3,8 @@
 import { call } from "./api.js";
 import { addOptions, REFRESH_INTERVAL, showComparison } from "./compare.js";
 import { asNumber } from "./format.js";
-import { memberChanges } from "./job_rows.js";
 import { TERMINAL } from "./job_status.js";
+import { chipOf, memberChanges } from "./member_texts.js";
 import { byId, confirmAction, data, maybeById, setText, toast, toastError } from "./page.js";
 import { hasRatios, ParallelCoordinates } from "./parallel_coordinates.js";
 import { SweepRanking } from "./sweep_ranking.js";
@@ -90,6 +90,11 @@ class Members {
   /** @param {string} id */
   stateOf(id) {
     return this.memberOf.get(id);
+  }
+
+  /** @param {Run} run */
+  chipOf({ id, status }) {
+    return chipOf({ state: this.memberOf.get(id)?.state, status });
   }
 
   /** Show the coordinates, and the button that cancels the sweep while any member is not finished. */

@@ -1,9 +1,8 @@
 // What each member of a sweep changes. All members have the same name, so the table shows their changes after it.
 
 import { call } from "./api.js";
-import { memberChanges } from "./job_rows.js";
-import { MEMBER_STATES } from "./job_status.js";
 import { connectNotes, removeFilter, showNotes } from "./jobs.js";
+import { MEMBER_STATES, memberChanges } from "./member_texts.js";
 import { byId, pageOf, setText, within } from "./page.js";
 
 const PAUSE = 150; // milliseconds after the last scroll before sweeps are requested
