@@ -15,10 +15,10 @@ from typing import Any
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from bench._ranks import Plan, run_ranks, serve_rank
-from service.planner.block_model import BlockModel
-from service.planner.fit import Estimate, FitEstimator
-from service.planner.host_and_disk import start_bytes
-from service.planner.model_reader import ModelReader
+from service.plugins.planner.block_model import BlockModel
+from service.plugins.planner.fit import Estimate, FitEstimator
+from service.plugins.planner.host_and_disk import start_bytes
+from service.plugins.planner.model_reader import ModelReader
 from tests.support import hf
 from tests.support.step_memory import measure
 from trainyard.contract.allowed_roots import UNRESTRICTED_ROOTS

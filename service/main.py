@@ -256,7 +256,7 @@ def background_services(
     Args:
         disabled: Plugins that are switched off. Their stored rows still end with their retention.
     """
-    loop = make_loop(app_state, scheduler)
+    loop = make_loop(app_state, scheduler, plugins)
     maintenance_task = maintenance.MaintenanceTask(
         app_state.database,
         loop.lease,
@@ -310,7 +310,7 @@ def make_scheduler(app_state: AppState) -> Scheduler:
     return LocalScheduler(settings.state, settings.local_slots, utc_now, gpus=gpus, owners=app_state.owners)
 
 
-def make_loop(app_state: AppState, scheduler: Scheduler) -> ReconcileLoop:
+def make_loop(app_state: AppState, scheduler: Scheduler, plugins: Sequence[Plugin] = ()) -> ReconcileLoop:
     """Build the reconciler and the loop that runs it."""
     settings, is_slow = app_state.settings, BACKENDS[scheduler.name].is_slow
     lease = LeaderLease(app_state.database, lease_owner(app_state.settings.state))
@@ -321,7 +321,6 @@ def make_loop(app_state: AppState, scheduler: Scheduler) -> ReconcileLoop:
         settings=settings,
         clock=app_state.clock,
         acceptance=app_state.acceptance,
-        planner=app_state.planner,
         scheduler=scheduler,
         lease=lease,
         metrics=app_state.metrics,
@@ -341,6 +340,7 @@ def make_loop(app_state: AppState, scheduler: Scheduler) -> ReconcileLoop:
         lease=lease,
         metrics=app_state.metrics,
         failpoint=app_state.failpoint,
+        scheduler_work=[work for plugin in plugins for work in plugin.make_scheduler_work(app_state, scheduler, lease)],
     )
     loop = ReconcileLoop(reconciler, app_state.metrics, settings.tick_seconds, max_tick_seconds)
     pool.on_result = loop.hint

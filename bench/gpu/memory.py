@@ -7,8 +7,8 @@ import torch
 from bench.gpu import limits
 from bench.gpu.cases import Case, Outcome, Tools
 from bench.gpu.shapes import SHAPES, Shape
-from service.planner.builtin_models import structure_of
-from service.planner.fit import Estimate, FitEstimator
+from service.plugins.planner.builtin_models import structure_of
+from service.plugins.planner.fit import Estimate, FitEstimator
 
 TOLERANCE = 0.05
 OFFLOAD = {"strategy": "fsdp", "fsdp": {"cpu_offload": True}}

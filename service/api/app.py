@@ -13,8 +13,7 @@ from starlette.exceptions import HTTPException
 
 from service.api.dependencies import AppState, get_caller, set_audit_caller
 from service.api.middleware import add_middleware
-from service.api.openapi import common_errors, customize_openapi, methods_of
-from service.api.openapi_route import add_openapi_route
+from service.api.openapi import add_openapi_route, common_errors, customize_openapi, methods_of
 from service.api.plugin import Plugin, disabled_error, install, installed, is_api, rendered_by_plugin
 from service.api.routes import (
     artifacts,
@@ -28,7 +27,6 @@ from service.api.routes import (
     media,
     metrics,
     orphans,
-    plans,
     secrets,
     sign_in,
     streams,
@@ -69,7 +67,6 @@ ROUTERS = (
     cluster.router,
     cluster.maintenance_router,
     orphans.router,
-    plans.router,
     code.router,
     files.router,
     files.uploads_router,

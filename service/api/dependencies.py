@@ -4,7 +4,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cached_property, partial
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Query, Request
@@ -27,6 +27,7 @@ from service.core.clock import Clock
 from service.core.errors import AuthenticationError, InvalidRequestError, NotFoundError, PermissionDeniedError
 from service.core.failpoints import Failpoint, no_failpoint
 from service.core.observability import ServiceMetrics
+from service.core.process_pool import ProcessPool
 from service.core.settings import Settings
 from service.core.thread_slots import ThreadSlots
 from service.core.timed_cache import TimedCache
@@ -42,12 +43,9 @@ from service.metrics.downsampling.downsampler import Downsampler
 from service.metrics.ingest.batch_queue import IngestQueue
 from service.metrics.ingest.worker_tokens import WorkerTokenCache
 from service.metrics.ingest.writer import PointWriter
-from service.planner.data_plans import DataPlanner
-from service.planner.process_pool import ProcessPool
-from service.planner.service import Planner
 from service.run_files.files import RunFiles, make_run_files
 from service.secrets.service import SecretService
-from service.specs.acceptance import SpecAcceptance
+from service.specs.acceptance import ModelAdvisor, NoAdvisor, SpecAcceptance
 from service.streaming.broadcaster import Broadcaster
 from service.streaming.sources import GlobalSource
 from trainyard.contract.base import Timestamp
@@ -78,8 +76,7 @@ class AppState:
         self.worker_slots = ThreadSlots(each=4, total=12, is_repeated=True)
         self.sign_in_slots = ThreadSlots(each=2, total=4)
         self.curve_slots = ThreadSlots(each=2, total=3)
-        self.planner = Planner(settings, pool=self.process_pool)
-        self.acceptance = SpecAcceptance(database, settings, self.planner)
+        self.advisor: ModelAdvisor = NoAdvisor()
         self.secrets = SecretService(database, settings)
         self.files = FileService(database, settings, lambda label: self.failpoint(label))
         self.downsampler = Downsampler(database)
@@ -112,10 +109,10 @@ class AppState:
         """The folders of runs, changed with the rights of the jobs that own them."""
         return make_run_files(self.settings.runs, self.owners)
 
-    @cached_property
-    def data_planner(self) -> DataPlanner:
-        """Reads the data of specs before they are submitted."""
-        return DataPlanner(self.settings, self.run_files)
+    @property
+    def acceptance(self) -> SpecAcceptance:
+        """Accepts the specs of requests and of stored jobs."""
+        return SpecAcceptance(self.database, self.settings, self.advisor)
 
     @property
     def cookie(self) -> Cookie:

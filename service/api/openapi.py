@@ -1,12 +1,17 @@
-"""Completes the OpenAPI document: common errors, security, headers, examples and the schema of specs."""
+"""The OpenAPI document: common errors, security, headers, examples, the schema of specs; and its route."""
 
 import re
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
+from fastapi import FastAPI, Request
+from starlette.responses import JSONResponse, Response
+
 from service.api.middleware.authentication import SIGN_IN_PATHS
 from service.api.openapi_examples import add_examples
+from trainyard.contract.base import SPEC_FORMAT
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.pages import ErrorEnvelope
 from trainyard.contract.wire.reports import MetricsBatch
@@ -153,9 +158,10 @@ def _add_bodies(document: dict[str, Any]) -> None:
         schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
         schemas.update(schema.pop("$defs"))
         schemas[model.__name__] = schema
-    # The request of a plugin, which may be switched off.
-    if (sweep := schemas.get("SweepRequest", {}).get("properties")) is not None:
-        sweep["spec"] = {"description": sweep["spec"]["description"], **SPEC}
+    for fields in [schema.get("properties", {}) for schema in schemas.values()]:
+        for name, field in fields.items():
+            if field.get("format") == SPEC_FORMAT:
+                fields[name] = {"description": field["description"], **SPEC}
 
 
 def _summary(description: str) -> str:
@@ -190,3 +196,30 @@ def _pattern(template: str) -> re.Pattern[str]:
     parts = re.split(r"(\{\w+\})", template)
     patterns = {"{path}": ".+"}
     return re.compile("".join(patterns.get(p, "[^/]+") if p.startswith("{") else re.escape(p) for p in parts))
+
+
+def add_openapi_route(app: FastAPI) -> None:
+    """Add the route. FastAPI's own renders the document, of almost a megabyte, on the event loop for each request."""
+    app.state.openapi_document = RenderedDocument(lambda: app.openapi())
+    app.add_api_route("/openapi.json", get_document, name="openapi", include_in_schema=False)
+
+
+def get_document(request: Request) -> Response:
+    """Return the document. A function of the module, since FastAPI caches each route's function for good."""
+    document: RenderedDocument = request.app.state.openapi_document
+    return Response(document.get(), media_type="application/json")
+
+
+class RenderedDocument:
+    """A JSON document that is rendered once; concurrent callers wait for it."""
+
+    def __init__(self, make: Callable[[], dict[str, Any]]):
+        self._make = make
+        self._lock = threading.Lock()
+        self._body: bytes | None = None
+
+    def get(self) -> bytes:
+        with self._lock:
+            if self._body is None:
+                self._body = bytes(JSONResponse(self._make()).body)
+            return self._body

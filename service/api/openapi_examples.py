@@ -71,7 +71,7 @@ def example_of(schema: Schema, schemas: Schema, name: str = "") -> Any:
             item = example_of(schema.get("items", {}), schemas, name)
             return [] if item is None else [item]
         case "object":
-            return schemas["TrainingSpec"]["example"] if name == "spec" else {}
+            return example_of(schemas["TrainingSpec"], schemas) if name == "spec" else {}
         case "string" if name == "time" or name.endswith("_at"):
             return EXAMPLE_TIME
         case "boolean":

@@ -1,8 +1,8 @@
 """Plugins: parts of the service that can be switched off. The core imports none of them.
 
 A `Plugin` states what a part adds: routes, pages, background tasks, listeners, checks. `service.plugins.installed`
-lists the plugins of a release, and the composition root passes them to what adds their parts. The pages of the core
-leave out links to pages of a plugin that is switched off; for that, their templates and scripts know its name.
+lists the plugins of a release, and the composition root passes them to what adds their parts. Pages of the core have
+slots for the parts of plugins, and link to the pages of resources; they know no plugin by its name.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +21,8 @@ from service.core.settings import Settings
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
 from service.db.listeners import ChangeListener
+from service.scheduler.base import Scheduler
+from service.specs.acceptance import ModelAdvisor, NoAdvisor
 from trainyard.contract.wire.diagnostics import Finding
 
 ErrorRenderer = Callable[[ServiceError], tuple[int, Mapping[str, Any]]]
@@ -36,13 +38,23 @@ class PageLink:
 
 
 @dataclass(frozen=True)
-class PagePart:
-    """A part of a page of the core."""
+class Shortcut:
+    """A keyboard shortcut of all pages: `g` and a key open a page."""
 
-    template: str
-    """Its elements, which the page includes."""
-    script: str
+    key: str
+    path: str
+    label: str
+
+
+@dataclass(frozen=True)
+class PagePart:
+    """What a plugin adds to a page of the core."""
+
+    slots: Mapping[str, str] = field(default_factory=dict)
+    """Templates by the slot of the page that includes them."""
+    script: str = ""
     """The module that makes them work; it imports from the page's own script."""
+    style: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,8 +86,8 @@ class Plugin:
 
     name: str
     """Its name in the setting `disabled_plugins`."""
-    prefix: str
-    """The beginning of the paths of its API. Its clients send a token, as for all of `/v1`."""
+    prefixes: Sequence[str]
+    """The beginnings of the paths of its API. Its clients send a token, as for all of `/v1`."""
     routers: Sequence[APIRouter]
     """The routes of its API, in the order in which they are matched."""
     render_error: ErrorRenderer | None = None
@@ -86,23 +98,33 @@ class Plugin:
     """Maximum sizes of bodies in bytes, by path; for other paths, the limit of a spec."""
     make_part: Callable[[AppState], Any] = lambda app_state: None
     """Makes the object that its routes and tasks share, `app_state.plugin_parts[name]`."""
+    make_advisor: Callable[[AppState], ModelAdvisor] | None = None
+    """Makes the object that advises the acceptance of specs. At most one plugin has one."""
     checks: Sequence[Callable[[Settings], Finding]] = ()
     """Checks of the installation."""
     listeners: Sequence[ChangeListener] = ()
     """Are called within the transactions of changes."""
     make_tasks: Callable[[AppState, LeaderLease], Sequence[PeriodicTask]] = lambda app_state, lease: ()
     """Makes the tasks that run in the background of the leader."""
+    make_scheduler_work: Callable[[AppState, Scheduler, LeaderLease], Sequence[Callable[[], bool]]] = (
+        lambda app_state, scheduler, lease: ()
+    )
+    """Makes requests to the scheduler, which the reconciler calls in each tick; each returns whether more wait."""
     delete_old: Callable[[Database, Settings, datetime], None] = lambda database, settings, now: None
     """Deletes a batch of its rows that exceed their retention at a time; the maintenance task calls it, also if the
     plugin is switched off."""
     pages: Sequence[APIRouter] = ()
     """The routes of its pages."""
+    resource_pages: Mapping[str, str] = field(default_factory=dict)
+    """Addresses of its pages about resources, by the kind of a resource: `{id}` stands for the id of one. Pages of the
+    core link to them."""
+    shortcuts: Sequence[Shortcut] = ()
     navigation: Sequence[PageLink] = ()
     """The pages of `pages` to which the navigation links."""
     admin_tabs: Sequence[PageLink] = ()
     """The pages of `pages` that administrators see as tabs."""
-    page_parts: Mapping[str, Sequence[PagePart]] = field(default_factory=dict)
-    """Parts that it adds to pages of the core, by the template of the page."""
+    page_parts: Mapping[str, PagePart] = field(default_factory=dict)
+    """What it adds to pages of the core, by the template of the page."""
     run_groups: Sequence[RunGroups] = ()
     """The groups of runs that the page `/compare` shows."""
     templates: str | None = None
@@ -111,7 +133,7 @@ class Plugin:
 
     def has_path(self, path: str) -> bool:
         """Return whether a path belongs to its API or its pages."""
-        paths = (self.prefix, *(link.path for link in (*self.navigation, *self.admin_tabs)))
+        paths = (*self.prefixes, *(link.path for link in (*self.navigation, *self.admin_tabs)))
         return any(path == one or path.startswith(f"{one.rstrip('/')}/") for one in paths)
 
 
@@ -127,6 +149,8 @@ def install(app: FastAPI, app_state: AppState, plugins: Sequence[Plugin], disabl
             app_state.plugin_parts[plugin.name] = plugin.make_part(app_state)
         for router in plugin.routers:
             app.include_router(router)
+    advisors = [plugin.make_advisor(app_state) for plugin in plugins if plugin.make_advisor is not None]
+    app_state.advisor = advisors[0] if advisors else NoAdvisor()
     app_state.database.listeners = tuple(listener for plugin in plugins for listener in plugin.listeners)
 
 
@@ -165,7 +189,7 @@ def named_group(request: Request) -> tuple[RunGroups, str] | None:
 
 def plugin_of(scope: Scope) -> Plugin | None:
     """Return the plugin to which the path of a request belongs."""
-    return next((plugin for plugin in installed(scope) if scope["path"].startswith(plugin.prefix)), None)
+    return next((plugin for plugin in installed(scope) if scope["path"].startswith(tuple(plugin.prefixes))), None)
 
 
 def rendered_by_plugin(error: ServiceError, scope: Scope) -> tuple[int, Mapping[str, Any]] | None:
@@ -184,4 +208,5 @@ def is_api(scope: Scope, path: str | None = None) -> bool:
     Args:
         path: The path; None: the path of the request.
     """
-    return (path or scope["path"]).startswith(("/v1/", *(plugin.prefix for plugin in installed(scope))))
+    prefixes = [prefix for plugin in installed(scope) for prefix in plugin.prefixes]
+    return (path or scope["path"]).startswith(("/v1/", *prefixes))

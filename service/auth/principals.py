@@ -41,6 +41,11 @@ class Principal:
     may_run_code: bool = False
     """Granted to the token itself, independent of its role."""
 
+    @property
+    def owner_filter(self) -> str | None:
+        """The owner whose private resources the user sees; None: everyone's, as an administrator."""
+        return None if self.role == "admin" else self.name
+
 
 def authenticate(database: Database, authorization: str | None, now: datetime) -> Principal:
     """Return the principal of a bearer token.

@@ -16,7 +16,6 @@ from service.core.address_settings import AddressSettings
 from service.core.private_files import read_secret
 from service.core.setting_parsers import parse_gpu_memory, parse_option_names, parse_sbatch_options, require_inheritable
 from service.core.slurm_settings import SlurmSettings
-from service.core.upload_settings import UploadSettings
 from trainyard.contract.local_paths import default_state_dir
 from trainyard.contract.sizes import GIB
 from trainyard.contract.spec.containers import ContainerRuntime
@@ -36,7 +35,7 @@ _SIMILARITY = 0.9
 """Similarity above which a variable counts as misspelled; `PORTS` of the compose file is not a misspelled `PORT`."""
 
 
-class Settings(SlurmSettings, UploadSettings, AddressSettings):
+class Settings(SlurmSettings, AddressSettings):
     """Every setting has a default that suits a single user on a single machine."""
 
     model_config = SettingsConfigDict(env_prefix=_PREFIX, use_attribute_docstrings=True)
@@ -140,13 +139,21 @@ class Settings(SlurmSettings, UploadSettings, AddressSettings):
     """The same limit for jobs that an administrator submitted."""
     max_queued_per_user: Annotated[int | None, Field(ge=1)] = 10_000
     """Maximum number of a user's `queued` jobs; further jobs are rejected."""
+    file_quota_gb_per_user: Annotated[float, Field(ge=0)] = 50.0
+    """Maximum size of a user's uploaded data files, in GiB; further uploads are rejected. Unfinished uploads count with
+    their whole size. 0: no limit."""
+    max_file_gb: Annotated[float, Field(gt=0)] = 10.0
+    """Maximum size of an uploaded data file, in GiB."""
     max_sweep_members: Annotated[int, Field(ge=1, le=1000)] = 200
     """Maximum number of jobs in a sweep."""
+    models_file: Path | None = None
+    """File with the base models that clients of OpenAI's API can fine-tune; default: `models.yaml` in the state
+    directory. `docs/openai.md` describes it."""
     webhook_allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
     """Hosts whose webhooks may use http and private addresses, comma-separated: `name:port`, or `name` with all its
     ports. Other hosts are reached by https on ports 443 and 80 alone."""
     disabled_plugins: Annotated[tuple[str, ...], NoDecode] = ()
-    """Parts of the service that are switched off, comma-separated: `mlflow`, `openai`, `registry`, `sweeps`,
+    """Parts of the service that are switched off, comma-separated: `mlflow`, `openai`, `planner`, `registry`, `sweeps`,
     `webhooks`."""
     session_hours: Annotated[float, Field(gt=0)] = 168.0
     """Lifetime of a browser session; it also ends with its token."""
@@ -154,6 +161,9 @@ class Settings(SlurmSettings, UploadSettings, AddressSettings):
     """Retention of audit entries."""
     code_retention_days: Annotated[int, Field(ge=1)] = 7
     """Retention of uploaded code that no job refers to."""
+    upload_retention_hours: Annotated[int, Field(ge=1)] = 24
+    """How long an unfinished upload waits for its next part. Contents of files that nothing refers to are removed after
+    the same time."""
     delivery_retention_days: Annotated[int, Field(ge=1)] = 30
     """Retention of webhook deliveries."""
     body_limit: int = 1024 * 1024
@@ -236,6 +246,15 @@ class Settings(SlurmSettings, UploadSettings, AddressSettings):
         if url and not url.startswith(("sqlite:///", "postgresql://", "postgres://", "postgresql+psycopg://")):
             raise ValueError("must be sqlite:///<file> or postgresql://<user>@<host>/<database>")
         return url
+
+    @property
+    def file_quota_bytes(self) -> int | None:
+        """Quota of a user's data files in bytes; None: no limit."""
+        return int(self.file_quota_gb_per_user * GIB) or None
+
+    @property
+    def file_limit_bytes(self) -> int:
+        return int(self.max_file_gb * GIB)
 
     @property
     def state(self) -> Path:

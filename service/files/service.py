@@ -25,6 +25,7 @@ from service.db.paging import PageRequest
 from service.files.repository import FileRepository
 from service.files.store import Incoming, Parts, PartWriter, has_content
 from service.files.upload_checks import UploadCheck, UploadChecks
+from service.jobs.service import require_change
 from trainyard.contract.data_files import MAX_SINGLE_UPLOAD_BYTES, data_file
 from trainyard.contract.sizes import format_size
 from trainyard.contract.wire.data_files import DataFileResource, FileFormat, UploadRequest, UploadResource
@@ -60,7 +61,7 @@ class FileService:
             PermissionDeniedError: The user may only read.
             QuotaExceededError: The user's files hold the quota.
         """
-        _require_writer(principal)
+        require_change(principal)
         self._check_quota(principal.name, 1)
         return Incoming(self.runs, new_id("upl", now), format, limit=min(limit, self.settings.file_limit_bytes))
 
@@ -102,7 +103,7 @@ class FileService:
         with self.database.write() as session:
             files = FileRepository(session)
             row = files.get(file_id)
-            _require_writer(principal)
+            require_change(principal)
             if principal.role != "admin" and row.created_by != principal.name:
                 raise PermissionDeniedError(f"file {row.id} belongs to {row.created_by}")
             files.delete(row)
@@ -114,7 +115,7 @@ class FileService:
             InvalidRequestError: The file is too large.
             QuotaExceededError: The user's files would exceed the quota.
         """
-        _require_writer(principal)
+        require_change(principal)
         if request.size_bytes > self.settings.file_limit_bytes:
             limit = f"{format_size(self.settings.file_limit_bytes)} (TRAINYARD_MAX_FILE_GB)"
             message = (
@@ -135,12 +136,12 @@ class FileService:
     def upload(self, principal: Principal, upload_id: str) -> Upload:
         """Return an upload of the user, or for administrators of any user. Raises NotFoundError."""
         with self.database.read() as session:
-            return FileRepository(session).upload(upload_id, _visible_owner(principal))
+            return FileRepository(session).upload(upload_id, principal.owner_filter)
 
     def uploads_page(self, principal: Principal, page: PageRequest) -> tuple[list[Upload], bool]:
         """Return a page of the user's unfinished uploads; for administrators, of all users."""
         with self.database.read() as session:
-            return FileRepository(session).uploads_page(page, _visible_owner(principal))
+            return FileRepository(session).uploads_page(page, principal.owner_filter)
 
     def open_part(self, principal: Principal, upload_id: str, offset: int, now: datetime) -> PartWriter:
         """Return the writer of a part.
@@ -253,7 +254,7 @@ class FileService:
         return data_file(self.runs, self.get(file_id).digest)
 
     def _changeable(self, principal: Principal, upload_id: str) -> Upload:
-        _require_writer(principal)
+        require_change(principal)
         return self.upload(principal, upload_id)
 
     def _check_quota(self, owner: str, size: int) -> None:
@@ -292,12 +293,3 @@ def file_resource(row: DataFile) -> DataFileResource:
 
 def _format(row: Upload) -> FileFormat | None:
     return row.format  # type: ignore[return-value]  # Only formats are stored.
-
-
-def _require_writer(principal: Principal) -> None:
-    if principal.role == "viewer":
-        raise PermissionDeniedError("a viewer can only read")
-
-
-def _visible_owner(principal: Principal) -> str | None:
-    return None if principal.role == "admin" else principal.name

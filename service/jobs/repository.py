@@ -418,3 +418,9 @@ def _to_float(value: object) -> float:
         return float(str(value))
     except ValueError:
         return math.nan
+
+
+def checkpoint_at(session: Session, job: Job, step: int) -> Checkpoint | None:
+    """Return the checkpoint of a step, unless it is deleted."""
+    query = sa.select(Checkpoint).where(Checkpoint.job_pk == job.pk, Checkpoint.step == step)
+    return session.scalar(query.where(Checkpoint.deleted_at.is_(None)))

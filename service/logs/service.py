@@ -1,4 +1,4 @@
-"""Appending to the logs of an attempt, and reading them."""
+"""Appending to the logs of an attempt, reading them, and where a log was at a time or a step."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -10,6 +10,7 @@ from service.db.engine import Database
 from service.db.models import Attempt, LogChunk
 from service.jobs.repository import JobRepository
 from service.logs.repository import LogRepository
+from trainyard.contract.wire.logs import LogPosition
 
 LAUNCH = "launch"
 """The log of the launcher."""
@@ -169,3 +170,43 @@ def _tail(logs: LogRepository, attempt_id: str, rank: str, lines: int, limit: in
     text = b"".join(reversed(chunks))[-limit:]
     last = b"".join(text.splitlines(keepends=True)[-lines:]) if lines else b""
     return end - len(last), last
+
+
+def find_position(
+    database: Database,
+    job_id: str,
+    rank: str,
+    *,
+    attempt: int | None,
+    time: datetime | None,
+    step: int | None,
+    now: datetime,
+) -> LogPosition:
+    """Return where the log was at a time, or when a step was done.
+
+    Args:
+        attempt: Default: the newest; of a step, the newest that did it.
+
+    Raises:
+        InvalidRequestError: Neither a time nor a step is given, or both.
+        NotFoundError: There is no such job, attempt, log or step.
+    """
+    if (time is None) == (step is None):
+        raise InvalidRequestError("give either `time` or `step`", param="time")
+    with database.read() as session:
+        jobs, logs = JobRepository(session, now), LogRepository(session, database)
+        job = jobs.get(job_id)
+        if step is not None:
+            done = logs.time_of_step(job.pk, step, jobs.find_attempt(job, attempt) if attempt else None)
+            if done is None:
+                raise NotFoundError(
+                    f"the job has no point at step {step} or later", param="step", code="step_not_found"
+                )
+            time, execution = done
+            attempt = attempt or logs.attempt_of_execution(job.pk, execution)
+        assert time is not None
+        row, size = find_log(session, logs, job_id, rank, attempt, now)
+        if row is None:
+            raise NotFoundError("the job has no attempt yet", param="attempt", code="attempt_not_found")
+        offset = logs.offset_at(row.id, rank, time)
+        return LogPosition(attempt=row.number, rank=rank, offset=size if offset is None else offset, time=time)

@@ -19,8 +19,8 @@ from service.reconciler.evidence import Evidence, Verdict, cancelled_text, verdi
 from service.reconciler.repository import unexplained_attempts
 from service.reconciler.run_dir import UnclaimedAttempt
 from service.reconciler.snapshot import stored_exit_record
-from service.scheduler.base import Accounting, EndedAs, Observation, Scheduler, SchedulerUnavailableError, SubmittedJob
-from trainyard.contract.layout import RunLayout
+from service.reconciler.submission.attempts import submitted_job
+from service.scheduler.base import Accounting, EndedAs, Observation, Scheduler, SchedulerUnavailableError
 from trainyard.contract.wire.jobs import TERMINAL, ConditionCode
 
 END_EXPLAINED = "end_explained"
@@ -125,7 +125,9 @@ class LateEvidence:
             return
         self._queried_at = now
         try:
-            recorded = self.scheduler.recorded_ends([self._submitted(job, attempt) for job, attempt in attempts])
+            recorded = self.scheduler.recorded_ends(
+                [submitted_job(self.runs, job, attempt) for job, attempt in attempts]
+            )
         except SchedulerUnavailableError as error:
             log.warning("accounting unavailable", error=str(error))
             return
@@ -135,10 +137,6 @@ class LateEvidence:
         """Return whether the last query is at least an interval ago. A query is due, too, after the clock was set
         back."""
         return self._queried_at is None or not timedelta(0) <= now - self._queried_at < interval
-
-    def _submitted(self, job: Job, attempt: Attempt) -> SubmittedJob:
-        folder = RunLayout(self.runs / job.id).attempt(attempt.folder_name).root
-        return SubmittedJob(attempt.tag, str(attempt.scheduler_id), folder, job.unix_uid)
 
     def _explain(self, attempts: list[tuple[Job, Attempt]], recorded: Mapping[str, Observation]) -> None:
         for job, attempt in attempts:

@@ -17,9 +17,14 @@ from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
 from service.reconciler.repository import jobs_of_attempts, long_pending_ids, pending_attempt_ids
-from service.reconciler.submission.attempts import NodeChoice, explain_avoided, explain_lifted, spec_exclusions
-from service.scheduler.base import QueueEditor, Scheduler, SchedulerUnavailableError, SubmittedJob
-from trainyard.contract.layout import RunLayout
+from service.reconciler.submission.attempts import (
+    NodeChoice,
+    explain_avoided,
+    explain_lifted,
+    spec_exclusions,
+    submitted_job,
+)
+from service.scheduler.base import QueueEditor, Scheduler, SchedulerUnavailableError
 from trainyard.contract.spec.stored_spec import parse_stored_spec
 from trainyard.contract.spec.training_spec import TrainingSpec
 
@@ -115,7 +120,7 @@ class QueueExclusion:
         return changes
 
     def _apply(self, editor: QueueEditor, changes: Sequence[_Change], nodes: Sequence[str]) -> None:
-        editor.exclude_nodes([self._submitted(change.job, change.attempt) for change in changes], nodes)
+        editor.exclude_nodes([submitted_job(self.runs, change.job, change.attempt) for change in changes], nodes)
         with self.lease.write() as session:
             jobs = JobRepository(session, self.clock())
             for change in changes:
@@ -127,10 +132,6 @@ class QueueExclusion:
                 if change.new and job.attempt_id == attempt.id:
                     explain_avoided(jobs, job, attempt, change.new)
                 self._examined.add(attempt.id)
-
-    def _submitted(self, job: Job, attempt: Attempt) -> SubmittedJob:
-        folder = RunLayout(self.runs / job.id).attempt(attempt.folder_name).root
-        return SubmittedJob(attempt.tag, str(attempt.scheduler_id), folder, job.unix_uid)
 
 
 def _change(job: Job, attempt: Attempt, spec: TrainingSpec, choice: NodeChoice, own: Sequence[str]) -> _Change | None:

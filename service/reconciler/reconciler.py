@@ -38,11 +38,10 @@ from service.reconciler.repository import unread_attempts, waiting_jobs_after
 from service.reconciler.run_dir import read_claimant, read_exit_record
 from service.reconciler.snapshot import SnapshotLoader, stored_exit_record
 from service.reconciler.spool_ingest import SpoolIngests
-from service.reconciler.start_estimates import StartEstimates
+from service.reconciler.submission.attempts import submitted_job
 from service.reconciler.submission.submitter import Submitter
 from service.scheduler.backends import names_entries
 from service.scheduler.base import NoAnswerYetError, Observation, Scheduler, SchedulerUnavailableError, SubmittedJob
-from trainyard.contract.layout import RunLayout
 from trainyard.contract.wire.cluster import MaintenanceResource
 
 
@@ -106,7 +105,12 @@ class Reconciler:
         lease: LeaderLease,
         metrics: ServiceMetrics,
         failpoint: Failpoint = no_failpoint,
+        scheduler_work: Sequence[Callable[[], bool]] = (),
     ):
+        """
+        Args:
+            scheduler_work: Further requests to the scheduler; each returns whether more of them wait.
+        """
         self.lease = lease
         self.changed = False
         """Whether the last tick wrote anything, or has a submission in flight."""
@@ -122,7 +126,7 @@ class Reconciler:
         self._metrics = metrics
         self._failpoint = failpoint
         self._cluster_poll = ClusterPoll(database, clock, scheduler, lease)
-        self._start_estimates = StartEstimates(database, clock, scheduler, lease)
+        self._scheduler_work = scheduler_work
         self._queue_exclusion = QueueExclusion(database, clock, scheduler, lease, settings.runs)
         self._late_evidence = LateEvidence(database, clock, scheduler, lease, settings.runs)
         self._snapshots = SnapshotLoader(database, clock, settings, watching_since=clock())
@@ -172,10 +176,11 @@ class Reconciler:
             if not self._adoption.run_once():
                 return True
             self._orphans.scan_again()
-        estimates_open = False
+        has_work = False
         with self._isolate_errors():
             self._cluster_poll.run_once()
-            estimates_open = self._start_estimates.run_once()
+            for work in self._scheduler_work:
+                has_work |= work()
         maintenance = self._load_maintenance()
         entries, waiting = self._load(all_queued=maintenance.active or self._may_state_maintenance)
         blocked = blocked_jobs([quota_entry(entry.job) for entry in entries], self._quotas, maintenance, waiting)
@@ -206,7 +211,7 @@ class Reconciler:
                 self._queue_exclusion.run_once()
                 self._late_evidence.run_once()
         self._submitter.collect()
-        return estimates_open or any(entry.job.status in ACTIVE or entry.job.status == "queued" for entry in entries)
+        return has_work or any(entry.job.status in ACTIVE or entry.job.status == "queued" for entry in entries)
 
     def _load_maintenance(self) -> MaintenanceResource:
         with self._database.read() as session:
@@ -396,9 +401,7 @@ class Reconciler:
                 self._set_condition(job, Condition("internal_error", {"error": type(error).__name__}))
 
     def _submitted(self, job: Job, attempt: Attempt) -> SubmittedJob:
-        folder = RunLayout(self._runs / job.id).attempt(attempt.folder_name).root
-        is_stopping = JobEntry(job, attempt).is_stopping
-        return SubmittedJob(attempt.tag, str(attempt.scheduler_id), folder, job.unix_uid, is_stopping)
+        return submitted_job(self._runs, job, attempt, is_stopping=JobEntry(job, attempt).is_stopping)
 
     def renew(self) -> None:
         """Renew the lease during a long tick."""

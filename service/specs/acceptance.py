@@ -56,7 +56,11 @@ class RejectedSpec:
 
 
 class ModelAdvisor(Protocol):
-    """Answers the questions of acceptance that need the structure of the model."""
+    """Answers the questions about specs that need the structure of the model.
+
+    It can be pickled, so that other processes accept specs too. Its methods may read the model's folder: call them
+    outside of database sessions.
+    """
 
     def trainable_problem(self, spec: TrainingSpec) -> Problem | None:
         """Return why the spec's `lora`, `trainable` or optimizer does not match its model, if that is certain."""
@@ -65,6 +69,24 @@ class ModelAdvisor(Protocol):
     def choose_strategy(self, accepted: AcceptedSpec) -> tuple[Strategy, str]:
         """Return the strategy that `auto` becomes, and the reason."""
         ...
+
+    def exceeds_memory(self, accepted: AcceptedSpec) -> list[Problem]:
+        """Return why a resolved spec can never fit its machines; empty if that is not certain."""
+        ...
+
+
+class NoAdvisor:
+    """Answers for a service without an advisor: no model's structure is known."""
+
+    def trainable_problem(self, spec: TrainingSpec) -> Problem | None:
+        return None
+
+    def choose_strategy(self, accepted: AcceptedSpec) -> tuple[Strategy, str]:
+        strategy = accepted.spec.strategy
+        return strategy, f"`auto` selects {strategy}; this service does not estimate memory"
+
+    def exceeds_memory(self, accepted: AcceptedSpec) -> list[Problem]:
+        return []
 
 
 @dataclass(frozen=True)

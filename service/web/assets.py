@@ -46,12 +46,12 @@ class Assets:
         """Return the address of a file. A module's relative imports resolve to the same version."""
         return f"/static/{self.version}/{name}"
 
-    def imports(self, name: str) -> list[str]:
-        """Return the modules that a script imports, directly or not, so that a page can preload them at once."""
-        names = [name]
+    def imports(self, *scripts: str) -> list[str]:
+        """Return the modules that scripts import, directly or not, so that a page can preload them at once."""
+        names = list(scripts)
         for current in names:
             names += [one.decode() for one in _IMPORT.findall(self._files[current].body) if one.decode() not in names]
-        return names[1:]
+        return names[len(scripts) :]
 
     def get(self, group: str, name: str) -> Asset | None:
         """Return a file, or None if there is none. An outdated version in the address gets the current file."""

@@ -12,7 +12,7 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-from service.api.plugin import PageLink, Plugin, is_api
+from service.api.plugin import PageLink, PagePart, Plugin, is_api
 from service.auth.principals import Principal
 from service.auth.sessions import csrf_of
 from service.core.errors import NotFoundError
@@ -94,6 +94,7 @@ class Pages:
         self.assets = _assets()
         self._templates = _templates(("service.web", *(plugin.templates for plugin in plugins if plugin.templates)))
         self._plugins = plugins
+        self._resource_pages = {kind: path for plugin in plugins for kind, path in plugin.resource_pages.items()}
         self._results = (*_RESULTS, *(link for plugin in plugins for link in plugin.navigation))
         more = [tab for plugin in plugins for tab in plugin.admin_tabs]
         self.admin_tabs = (PageLink("/admin", "Tokens"), *more, PageLink("/admin/audit", "Audit"))
@@ -104,20 +105,31 @@ class Pages:
             "visitor": visitor,
             "section": "",
             "data": {},
-            "plugins": [plugin.name for plugin in self._plugins],
+            "resource_pages": self._resource_pages,
+            "shortcuts": [(one.key, one.path, one.label) for plugin in self._plugins for one in plugin.shortcuts],
         }
         shared |= {"base": self._base, "navigation": self._navigation(visitor), "admin_tabs": self.admin_tabs}
-        shared["page_parts"] = [part for plugin in self._plugins for part in plugin.page_parts.get(template, ())]
+        parts = self._parts(template)
+        shared["part_scripts"] = [part.script for part in parts if part.script]
+        shared["part_styles"] = [part.style for part in parts if part.style]
+        shared["slot"] = lambda name: [part.slots[name] for part in parts if name in part.slots]
         shared["maintenance"] = self._read_maintenance() if visitor else None
         body = self._templates.get_template(template).render({**shared, **context})
         if self._base:
             body = _ADDRESS.sub(rf"\1{self._base}/", body)
         return HTMLResponse(body, status_code=status, headers=PAGE_HEADERS)
 
+    def _parts(self, template: str) -> list[PagePart]:
+        return [plugin.page_parts[template] for plugin in self._plugins if template in plugin.page_parts]
+
     def _navigation(self, visitor: Visitor | None) -> Sequence[PageLink]:
         role = visitor.user.role if visitor else None
         admin = (PageLink("/admin", "Admin"),) if role == "admin" else ()
-        return (*self._results, PageLink("/submit", "Plan" if role == "viewer" else "New job"), *_OTHERS, *admin)
+        may_plan = any("plan" in part.slots for part in self._parts("submit.html"))
+        writing = (
+            (PageLink("/submit", "Plan" if role == "viewer" else "New job"),) if role != "viewer" or may_plan else ()
+        )
+        return (*self._results, *writing, *_OTHERS, *admin)
 
     def static_file(self, group: str, name: str, *, gzipped: bool) -> Response:
         """Return a script or a style.

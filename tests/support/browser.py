@@ -1,12 +1,11 @@
 """Chromium with a signed-in user; records errors of pages and requests to other hosts."""
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Route, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 
 from tests.support.chromium import chromium
 
@@ -124,16 +123,6 @@ def open_tab(context: BrowserContext, url: str) -> Iterator[Visit]:
         yield visit
     finally:
         visit.page.close()
-
-
-def remove_plugins(page: Page, pattern: str) -> None:
-    """Let the scripts of the pages at addresses of a pattern read that the service has no plugins."""
-
-    def fulfill(route: Route) -> None:
-        response = route.fetch()
-        route.fulfill(response=response, body=re.sub(r'"plugins":\[.*?\]', '"plugins":[]', response.text()))
-
-    page.route(pattern, fulfill)
 
 
 @contextmanager

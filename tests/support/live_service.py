@@ -15,8 +15,9 @@ import httpx
 from service.core.clock import utc_now
 from service.main import background_services
 from service.metrics.summaries import Summarizer
-from service.plugins.installed import PLUGINS
+from service.plugins.installed import select_plugins
 from service.scheduler.base import Observation
+from service.web.app import create_app
 from tests.support.live_world import served
 from tests.support.wait import wait_until
 from tests.support.world import FakeClock, FakeWorker, World
@@ -220,12 +221,15 @@ def live_service(database: Path, folder: Path, **settings: Any) -> Iterator[Live
         webhook_allowed_hosts=("127.0.0.1",),
         **settings,
     )
+    plugins, disabled = select_plugins(world.settings.disabled_plugins)
+    if disabled:
+        world.app = create_app(world.app_state, plugins, disabled=disabled)
     world.scheduler.ends_cancelled = True
     world.scheduler.nodes = ClusterSnapshot(slots=SlotCount(total=SLOTS, free=SLOTS - 1))
     world.database.after_commit.append(Summarizer(world.database).on_commit)
     with ExitStack() as stack:
         stack.callback(world.database.dispose)
-        for part in background_services(world.app_state, world.scheduler, PLUGINS):
+        for part in background_services(world.app_state, world.scheduler, plugins, disabled):
             part.start()
             stack.callback(part.stop)
         yield LiveService(world, stack.enter_context(served(world)))

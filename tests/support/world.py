@@ -16,7 +16,7 @@ from service.core.failpoints import no_failpoint
 from service.db.leader_lease import LeaderLease
 from service.db.models import Token
 from service.maintenance.task import MaintenanceTask
-from service.plugins.installed import PLUGINS
+from service.plugins.installed import PLUGINS, enabled_plugins
 from service.plugins.sweeps.plugin import make_searcher
 from service.plugins.sweeps.search.searcher import SweepSearcher
 from service.plugins.webhooks.dispatcher import WebhookDispatcher
@@ -152,10 +152,10 @@ class World:
         self.database = WorldDatabase(self.settings.url)
         self.scheduler = FakeScheduler()
         self.app_state = AppState(settings=self.settings, database=self.database, clock=self.clock)
+        self.app = app_with_shared_routes(self.app_state)
         self.reconciler = self.new_reconciler("one")
         ensure_admin_token(self.database, self.settings.state / "admin_token", self.clock())
         self.token = (self.settings.state / "admin_token").read_text().strip()
-        self.app = app_with_shared_routes(self.app_state)
         self.client = self.new_client(self.token)
 
     def new_client(self, token: str | None) -> TestClient:
@@ -163,8 +163,12 @@ class World:
         app = ending_requests_only(self.app)
         return SharedLoopClient(app, base_url="http://localhost", headers=headers, raise_server_exceptions=False)
 
-    def new_reconciler(self, owner: str, pool: SubmitPool | None = None) -> Reconciler:
-        """The reconciler of a restarted or of a second service."""
+    def new_reconciler(self, owner: str, pool: SubmitPool | None = None, disabled: Sequence[str] = ()) -> Reconciler:
+        """The reconciler of a restarted or of a second service.
+
+        Args:
+            disabled: Plugins that are switched off.
+        """
         lease = LeaderLease(self.database, owner)
         app_state = self.app_state
         submitter = Submitter(
@@ -172,7 +176,6 @@ class World:
             settings=self.settings,
             clock=self.clock,
             acceptance=app_state.acceptance,
-            planner=app_state.planner,
             scheduler=self.scheduler,
             lease=lease,
             metrics=app_state.metrics,
@@ -190,6 +193,11 @@ class World:
             lease=lease,
             metrics=self.app_state.metrics,
             failpoint=lambda label: self.app_state.failpoint(label),
+            scheduler_work=[
+                work
+                for plugin in enabled_plugins(disabled)
+                for work in plugin.make_scheduler_work(app_state, self.scheduler, lease)
+            ],
         )
 
     def fail_at(self, label: str) -> None:

@@ -50,7 +50,7 @@ EXCEPTIONS = {
     "trainyard/contract/spec/forks.py": ({"ddp", "fsdp"}, "sections of the spec"),
     "trainyard/contract/spec/ineffective_fields.py": ({"ddp", "fsdp"}, "sections of the spec"),
     "trainyard/contract/spec/field_advice.py": ({"bf16", "fp16", "fp8"}, "fields of other programs' configurations"),
-    "service/planner/build_plan.py": ({"fsdp"}, "a section of the spec"),
+    "service/plugins/planner/build_plan.py": ({"fsdp"}, "a section of the spec"),
     "worker/engine/flops.py": ({"bf16", "fp16", "fp8", "fp32"}, "the number formats of GPUs"),
 }
 """Literals that only look like the name of a kind, with their meaning."""

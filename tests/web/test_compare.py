@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from service.web.assets import Assets
-from tests.support.browser import Visit, remove_plugins
+from tests.support.browser import Visit
 from tests.support.live import wait_for_status
 from tests.support.live_service import LiveService
 from tests.web.specs import SPEC
@@ -177,18 +177,6 @@ def test_run_is_added_by_search_and_removed(visit: Visit, client: Client, sweep:
     page.get_by_role("link", name="Remove of-a-sweep").first.click()
     expect(page.locator("#runs tbody tr")).to_have_count(1)
     expect(page).to_have_url(f"{visit.url}/compare?job={second}")
-
-
-def test_without_the_plugin_the_jobs_of_a_sweep_have_no_links_to_it(new_tab: Visit, sweep: SweepDetail) -> None:
-    requests: list[str] = []
-    new_tab.page.on("request", lambda request: requests.append(request.url))
-    remove_plugins(new_tab.page, "**/jobs?*")
-    page = new_tab.go(f"/jobs?sweep={sweep.id}&group=sweep")
-    expect(page.locator("tr.job .name > a")).to_have_text(["of-a-sweep"] * 2)
-    expect(page.get_by_role("link", name=re.compile("^(compare|sweep.*)$"))).to_have_count(0)
-    page.get_by_role("button", name="Keyboard shortcuts").click()
-    expect(page.get_by_role("dialog")).not_to_contain_text("sweep")
-    assert not [url for url in requests if "/v1/sweeps" in url]
 
 
 def test_sweep_has_parallel_coordinates_that_filter(visit: Visit, sweep: SweepDetail) -> None:

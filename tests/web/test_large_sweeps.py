@@ -185,7 +185,7 @@ def test_scatter_offers_all_metrics(visit: Visit) -> None:
 def test_changes_of_a_member_are_written_as_in_the_tables(script_tab: Page) -> None:
     changes = script_tab.evaluate(
         """async ([url, values]) => (await import(url)).memberChanges({ values })""",
-        [Assets().url("job_rows.js"), {"optimizer.lr": 0.00026353012, "name": "adamw", "batch.size": 32}],
+        [Assets().url("member_texts.js"), {"optimizer.lr": 0.00026353012, "name": "adamw", "batch.size": 32}],
     )
     assert changes == "lr 2.635e-4, name adamw, size 32"
 

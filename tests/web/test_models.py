@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.support.accessibility import assert_accessible
-from tests.support.browser import Visit, remove_plugins
+from tests.support.browser import Visit
 from tests.support.live import wait_for_status
 from tests.support.live_service import LiveService
 from tests.web.specs import SPEC
@@ -108,12 +108,6 @@ def test_lines_of_a_finished_job_are_copied(visit: Visit, trained: Any) -> None:
     box.get_by_role("button", name="Copy the lines for Python").click()
     expect(box.get_by_role("button").first).to_have_text("Copied")
     assert f'trainyard.load("{trained.id}")' in box.locator("pre").first.inner_text()
-
-
-def test_without_the_registry_no_job_can_be_registered(new_tab: Visit, trained: Any) -> None:
-    remove_plugins(new_tab.page, f"**/jobs/{trained.id}")
-    box = new_tab.go(f"/jobs/{trained.id}").locator("#use-model")
-    expect(box.locator("h3")).to_have_text(["Python"])
 
 
 def test_registered_models_lead_to_their_versions_and_jobs(visit: Visit, trained: Any) -> None:

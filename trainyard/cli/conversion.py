@@ -1,4 +1,5 @@
-"""Conversion of a checkpoint by the worker's package, in a process of its own: the command line imports no torch."""
+"""Work of the packages that import torch, in processes of their own, since the command line imports none of them: the
+conversion of a checkpoint."""
 
 import os
 import signal
@@ -6,13 +7,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import IO
+from typing import IO, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from trainyard.cli.errors import ConversionError
 from trainyard.cli.output import is_terminal, one_line
 from trainyard.contract.wire.export import ExportRequest, ExportUpdate
+
+T = TypeVar("T")
 
 
 def convert(request: ExportRequest, *, quiet: bool) -> ExportUpdate:
@@ -21,11 +24,20 @@ def convert(request: ExportRequest, *, quiet: bool) -> ExportUpdate:
     Raises:
         ConversionError: It failed.
     """
+    with _progress_bar(quiet=quiet) as show:
+        last, status = run_module("worker.export", request, lambda lines: _last_update(lines, show))
+    if last.phase == "done" and last.kind is not None:
+        return last
+    raise ConversionError(_describe_failure(last, status))
+
+
+def run_module(module: str, request: BaseModel, read: Callable[[IO[bytes]], T]) -> tuple[T, int]:
+    """Run a module that reads a request as JSON, and return what `read` makes of its output, and its exit status."""
     debug = os.environ.get("TRAINYARD_DEBUG") == "1"
     # In a session of its own: Ctrl-C interrupts this process, which ends the child. With -P, files in the current
     # folder do not replace modules.
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", "worker.export"],
+        [sys.executable, "-P", "-m", module],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=None if debug else subprocess.DEVNULL,
@@ -36,14 +48,9 @@ def convert(request: ExportRequest, *, quiet: bool) -> ExportUpdate:
             assert process.stdout is not None
             with suppress(BrokenPipeError), process.stdin:
                 process.stdin.write(request.model_dump_json().encode())
-            with _progress_bar(quiet=quiet) as show:
-                last = _last_update(process.stdout, show)
-            status = process.wait()
+            return read(process.stdout), process.wait()
         finally:
             process.kill()
-    if last.phase == "done" and last.kind is not None:
-        return last
-    raise ConversionError(_describe_failure(last, status))
 
 
 def _last_update(lines: IO[bytes], show: Callable[[ExportUpdate], None]) -> ExportUpdate:

@@ -1,8 +1,6 @@
 """`generate`: continues a text with a trained model, on this machine."""
 
-import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,7 +14,7 @@ from pydantic import ValidationError
 from trainyard.cli.arguments import JsonOption, make_client
 from trainyard.cli.checkpoints import progress_bars
 from trainyard.cli.completion import complete_job
-from trainyard.cli.conversion import convert
+from trainyard.cli.conversion import convert, run_module
 from trainyard.cli.errors import GenerationError, UsageError, print_note
 from trainyard.cli.output import one_line, print_json, sanitize
 from trainyard.contract.wire.export import ExportRequest
@@ -96,25 +94,7 @@ def run_model(request: GenerationRequest, on_text: Callable[[str], None]) -> Gen
     Raises:
         GenerationError: It failed.
     """
-    debug = os.environ.get("TRAINYARD_DEBUG") == "1"
-    # In a session of its own: Ctrl-C interrupts this process, which ends the child. With -P, files in the current
-    # folder do not replace modules.
-    with subprocess.Popen(
-        [sys.executable, "-P", "-m", "trainyard.loading"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=None if debug else subprocess.DEVNULL,
-        start_new_session=True,
-    ) as process:
-        try:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            with suppress(BrokenPipeError), process.stdin:
-                process.stdin.write(request.model_dump_json().encode())
-            last = _read_updates(process.stdout, on_text)
-            status = process.wait()
-        finally:
-            process.kill()
+    last, status = run_module("trainyard.loading", request, lambda lines: _read_updates(lines, on_text))
     if last is not None and last.phase == "done":
         return last
     if last is not None and last.phase == "failed":

@@ -165,6 +165,9 @@ EXAMPLE_JOB = "job_01kdvdna00az9cxjnszk8v8abh"
 EXAMPLE_ATTEMPT = "0123456789abcdef"
 EXAMPLE_DIGEST = "sha256:" + "0" * 64
 
+SPEC_FORMAT = "training-spec"
+"""The format, in a schema, of a mapping that is a spec. The OpenAPI document has the schema of specs in its place."""
+
 
 def example(**fields: JsonValue) -> ConfigDict:
     """Return the model configuration with the values that the model's example states itself.

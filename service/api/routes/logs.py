@@ -9,9 +9,8 @@ from service.api.json_body import SlotRoute
 from service.api.openapi import described_headers
 from service.core.errors import InvalidRequestError
 from service.logs.patterns import MAX_TEXT, compile_pattern
-from service.logs.positions import find_position
 from service.logs.search import LogSearch, Order, search_log
-from service.logs.service import read_log
+from service.logs.service import find_position, read_log
 from trainyard.contract.base import MAX_SAFE_INT
 from trainyard.contract.validation_messages import RANK_PATTERN
 from trainyard.contract.wire.logs import LogLevel, LogLines, LogPosition

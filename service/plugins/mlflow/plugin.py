@@ -6,7 +6,7 @@ from service.plugins.mlflow.routes import fallback_router, history_router, route
 
 MLFLOW = Plugin(
     name="mlflow",
-    prefix=PREFIX,
+    prefixes=(PREFIX,),
     routers=(router, history_router, fallback_router),
     render_error=mlflow_error,
 )

@@ -62,7 +62,7 @@ def _problems(settings: Settings, entry: BaseModelEntry) -> Iterator[str]:
 
 OPENAI = Plugin(
     name="openai",
-    prefix=PREFIX,
+    prefixes=(PREFIX,),
     routers=(router, file_router, fallback_router),
     render_error=openai_error,
     hint=missing_prefix_hint,

@@ -143,10 +143,5 @@ class FineTuneRepository:
         rows = list(self._session.scalars(query.order_by(Checkpoint.step.desc()).limit(limit + 1)))
         return rows[:limit], len(rows) > limit
 
-    def checkpoint(self, job: Job, step: int) -> Checkpoint | None:
-        """Return the checkpoint of a step; None if it is not on the disk."""
-        query = sa.select(Checkpoint).where(Checkpoint.job_pk == job.pk, Checkpoint.step == step)
-        return self._session.scalar(query.where(Checkpoint.deleted_at.is_(None)))
-
 
 _ALL = sa.select(FineTune, Job).join(Job, Job.id == FineTune.job_id).where(Job.deletion_requested_at.is_(None))

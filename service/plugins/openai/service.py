@@ -16,7 +16,7 @@ from service.core.errors import ConflictError, InvalidRequestError, InvalidSpecE
 from service.db.engine import Database
 from service.db.models import DataFile, FineTune, Job
 from service.files.service import FileService
-from service.jobs.repository import JobRepository
+from service.jobs.repository import JobRepository, checkpoint_at
 from service.jobs.service import JobAction, apply_action, delete_checkpoints, require_change
 from service.jobs.service import cancel as cancel_job
 from service.metrics.queries import CurveQuery, read_curves
@@ -312,7 +312,7 @@ class FineTuneService:
             if step is None:
                 return model_document(name, job.finished_at or job.created_at, job.created_by)
             with self.database.read() as session:
-                checkpoint = FineTuneRepository(session).checkpoint(job, step)
+                checkpoint = checkpoint_at(session, job, step)
             if checkpoint is not None:
                 return model_document(name, checkpoint.created_at, job.created_by)
         raise NotFoundError(f"there is no model {name[:200]!r}", code="model_not_found", param="model")

@@ -7,9 +7,10 @@ from service.plugins.registry.routes import PREFIX, router
 
 REGISTRY = Plugin(
     name="registry",
-    prefix=PREFIX,
+    prefixes=(PREFIX,),
     routers=(router,),
     pages=(pages,),
+    resource_pages={"model": PATH},
     navigation=(PageLink(PATH, "Models"),),
     templates="service.plugins.registry",
 )

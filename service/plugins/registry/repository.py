@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from service.core.errors import NotFoundError
 from service.db.engine import Database
-from service.db.models import Checkpoint, Job, ModelVersion, RegisteredModel
+from service.db.models import ModelVersion, RegisteredModel
 from service.db.paging import PageRequest, fetch_page
 
 
@@ -78,11 +78,6 @@ class RegistryRepository:
                 f"model {name!r} has no version {number}", code="model_version_not_found", param="version"
             )
         return row
-
-    def find_checkpoint(self, job: Job, step: int) -> Checkpoint | None:
-        """Return the checkpoint of a job at a step, unless it is deleted."""
-        query = sa.select(Checkpoint).where(Checkpoint.job_pk == job.pk, Checkpoint.step == step)
-        return self._session.scalar(query.where(Checkpoint.deleted_at.is_(None)))
 
     def add_version(self, version: ModelVersion) -> None:
         self._session.add(version)

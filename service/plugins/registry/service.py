@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from sqlalchemy.orm import Session
+
 from service.auth.principals import Principal
 from service.checkpoints.ranking import best_criterion, best_step
 from service.core.errors import ConflictError, InvalidRequestError, NotFoundError, PermissionDeniedError
@@ -14,7 +16,7 @@ from service.db.engine import Database
 from service.db.models import Checkpoint, Job, ModelVersion, RegisteredModel
 from service.db.paging import PageRequest
 from service.db.visibility import visible_owner
-from service.jobs.repository import JobRepository
+from service.jobs.repository import JobRepository, checkpoint_at
 from service.jobs.schemas import shown_metrics
 from service.jobs.service import require_change
 from service.plugins.registry.repository import RegistryRepository
@@ -180,7 +182,7 @@ class ModelRegistry:
                 raise ConflictError(message, code="no_model")
             if request.checkpoint is not None:
                 _require_ended(job)
-                row = _chosen(jobs, RegistryRepository(session), job, request.checkpoint)
+                row = _chosen(session, jobs, job, request.checkpoint)
                 target = _Target(row.id, row.step, row.digest, dict(row.metrics))
         if request.checkpoint is None:
             return self._export_of(job)
@@ -273,7 +275,7 @@ def _check_aliases(aliases: list[str]) -> None:
         raise InvalidRequestError(f"`{NEWEST}` always names the newest version", param="alias", code="reserved_alias")
 
 
-def _chosen(jobs: JobRepository, registry: RegistryRepository, job: Job, reference: str | int) -> Checkpoint:
+def _chosen(session: Session, jobs: JobRepository, job: Job, reference: str | int) -> Checkpoint:
     """Return the checkpoint of a step, or the `best` or `latest` checkpoint."""
     step: int | None
     if reference == "best":
@@ -281,7 +283,7 @@ def _chosen(jobs: JobRepository, registry: RegistryRepository, job: Job, referen
         step = best_step(jobs.checkpoint_values(job, criterion.metric), criterion)
     else:
         step = max(jobs.checkpoint_steps(job), default=None) if reference == "latest" else int(reference)
-    row = None if step is None else registry.find_checkpoint(job, step)
+    row = None if step is None else checkpoint_at(session, job, step)
     if row is None:
         raise NotFoundError(
             f"job {job.id} has no checkpoint {reference!r}", code="checkpoint_not_found", param="checkpoint"

@@ -1,17 +1,15 @@
 """Acceptance of many specs: the first in this process, the rest of an expensive batch in another process."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from time import thread_time
 from typing import Any
 
 from service.cluster.repository import ClusterRepository
 from service.core.errors import InvalidSpecError, ServiceError
-from service.core.settings import Settings
+from service.core.process_pool import ProcessPool
 from service.db.engine import Database
-from service.planner.process_pool import ProcessPool
-from service.planner.service import Planner
 from service.specs.acceptance import AcceptedSpec, RejectedSpec, SpecAcceptance
 from trainyard.contract.problems import MAX_PROBLEMS, Problem
 from trainyard.contract.wire.cluster import ClusterResource
@@ -37,22 +35,21 @@ class BatchAcceptance:
             InvalidRequestError: The batch takes too long.
             TooManyRequestsError: Another expensive batch of this user is being checked.
         """
-        settings = self.acceptance.settings
         with self.database.read() as session:
-            cluster = ClusterRepository(session).resource(settings.backend, now)
+            cluster = ClusterRepository(session).resource(self.acceptance.settings.backend, now)
         started = thread_time()
         for number, document in enumerate(documents):
             if thread_time() - started > _MAX_SECONDS:
-                yield from self.pool.run(owner, accept_rest, settings, cluster, documents[number:], owner)
+                rest = replace(self.acceptance, database=None)
+                yield from self.pool.run(owner, accept_rest, rest, cluster, documents[number:], owner)
                 return
             yield _accept(self.acceptance, document, cluster, owner)
 
 
 def accept_rest(
-    settings: Settings, cluster: ClusterResource, documents: Sequence[dict[str, Any]], owner: str
+    acceptance: SpecAcceptance, cluster: ClusterResource, documents: Sequence[dict[str, Any]], owner: str
 ) -> list[AcceptedSpec | RejectedSpec]:
     """Return the result of each document, up to `MAX_PROBLEMS` problems. Runs in a process of the pool."""
-    acceptance = SpecAcceptance(None, settings, Planner(settings))
     results: list[AcceptedSpec | RejectedSpec] = []
     problems = 0
     for document in documents:

@@ -18,6 +18,8 @@ from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.sweeps import SweepDetail
 
 PARAMETER = "sweep"
+BY_SWEEP = "/jobs?where=exists+sweep&group=sweep"
+"""The table of jobs, with a group for each sweep."""
 """The parameter of `/compare` that names a sweep."""
 _MAX_MEMBERS = 200
 _MAX_FIELDS = 20

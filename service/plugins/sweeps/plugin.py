@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 
 from service.api.dependencies import AppState
-from service.api.plugin import PagePart, Plugin, RunGroups
+from service.api.plugin import PagePart, Plugin, RunGroups, Shortcut
 from service.core.periodic_task import PeriodicTask
+from service.core.process_pool import ProcessPool
 from service.db.leader_lease import LeaderLease
-from service.planner.process_pool import ProcessPool
-from service.plugins.sweeps.pages import PARAMETER, compare_members, recent_sweeps
+from service.plugins.sweeps.pages import BY_SWEEP, PARAMETER, compare_members, recent_sweeps
 from service.plugins.sweeps.part import NAME, SweepPart, part_of
 from service.plugins.sweeps.routes import PREFIX, router
 from service.plugins.sweeps.search import searcher
@@ -47,11 +47,16 @@ def _make_tasks(app_state: AppState, lease: LeaderLease) -> Sequence[PeriodicTas
 
 SWEEPS = Plugin(
     name=NAME,
-    prefix=PREFIX,
+    prefixes=(PREFIX,),
     routers=(router,),
     make_part=SweepPart,
     make_tasks=_make_tasks,
     templates="service.plugins.sweeps",
-    page_parts={"submit.html": (PagePart("sweep_form.html", "sweep_form.js"),)},
+    resource_pages={"sweep": f"/compare?{PARAMETER}={{id}}"},
+    shortcuts=(Shortcut("s", BY_SWEEP, "Go to the jobs of sweeps, by sweep"),),
+    page_parts={
+        "submit.html": PagePart({"editor": "sweep_form.html"}, "sweep_form.js", "sweep_form.css"),
+        "jobs.html": PagePart({"actions": "sweeps_link.html", "filters": "sweep_filter.html"}, "sweep_members.js"),
+    },
     run_groups=(RunGroups(PARAMETER, "Sweeps", compare_members, recent_sweeps),),
 )

@@ -50,7 +50,7 @@ def _delete_old(database: Database, settings: Settings, now: datetime) -> None:
 
 WEBHOOKS = Plugin(
     name=NAME,
-    prefix=PREFIX,
+    prefixes=(PREFIX,),
     routers=(router,),
     make_part=lambda app_state: WebhookPart(),
     listeners=(Outbox(),),

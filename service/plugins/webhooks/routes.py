@@ -51,7 +51,7 @@ def create(
 def list_all(app_state: AppStateDep, user: UserDep, window: WebhookWindowDep) -> Page[WebhookResource]:
     """List your webhooks; for administrators, the webhooks of all users."""
     with app_state.database.read() as session:
-        rows, has_more = WebhookRepository(session).list_page(webhook_service.visible_owner(user), window)
+        rows, has_more = WebhookRepository(session).list_page(user.owner_filter, window)
     return page_of(rows, has_more, _webhook, lambda webhook: webhook.id)
 
 
@@ -59,7 +59,7 @@ def list_all(app_state: AppStateDep, user: UserDep, window: WebhookWindowDep) ->
 def get(app_state: AppStateDep, user: UserDep, webhook_id: WebhookId) -> WebhookResource:
     """Get a webhook, without its secret."""
     with app_state.database.read() as session:
-        return _webhook(WebhookRepository(session).get(webhook_id, webhook_service.visible_owner(user)))
+        return _webhook(WebhookRepository(session).get(webhook_id, user.owner_filter))
 
 
 @router.delete("/{webhook_id}", status_code=204, operation_id="delete_webhook")
@@ -83,7 +83,7 @@ def deliveries(
     """List the deliveries of a webhook, sent and waiting, newest first."""
     with app_state.database.read() as session:
         repository = WebhookRepository(session)
-        webhook = repository.get(webhook_id, webhook_service.visible_owner(user))
+        webhook = repository.get(webhook_id, user.owner_filter)
         rows, has_more = repository.list_deliveries(webhook, window)
     return page_of(rows, has_more, _delivery, lambda delivery: delivery.id)
 

@@ -74,7 +74,7 @@ def delete(database: Database, principal: Principal, webhook_id: str) -> None:
     require_change(principal)
     with database.write() as session:
         repository = WebhookRepository(session)
-        repository.delete(repository.get(webhook_id, visible_owner(principal)))
+        repository.delete(repository.get(webhook_id, principal.owner_filter))
 
 
 def test(database: Database, principal: Principal, webhook_id: str, now: datetime) -> Delivery:
@@ -82,10 +82,5 @@ def test(database: Database, principal: Principal, webhook_id: str, now: datetim
     require_change(principal)
     with database.write() as session:
         repository = WebhookRepository(session)
-        webhook = repository.get(webhook_id, visible_owner(principal))
+        webhook = repository.get(webhook_id, principal.owner_filter)
         return enqueue_delivery(session, webhook, "test", now, {"webhook_id": webhook.id})
-
-
-def visible_owner(principal: Principal) -> str | None:
-    """Return whose webhooks the caller may see: None, everyone's, for administrators, else their own."""
-    return None if principal.role == "admin" else principal.name

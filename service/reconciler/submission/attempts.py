@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import accumulate
+from pathlib import Path
 
 from sqlalchemy.orm import Session
 
@@ -13,10 +14,11 @@ from service.core.ids import new_attempt_id, scheduler_tag
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
 from service.reconciler.node_exclusion import affordable, next_excluded
+from service.scheduler.base import SubmittedJob
 from service.scheduler.launch_document import ranks_per_node
 from service.specs.site import partition_names
 from trainyard.contract.kinds.tasks import task_kind
-from trainyard.contract.layout import attempt_folder_name
+from trainyard.contract.layout import RunLayout, attempt_folder_name
 from trainyard.contract.spec.training_spec import NODE_TEST, TrainingSpec
 from trainyard.contract.wire.cluster import ClusterResource
 
@@ -170,3 +172,9 @@ def full_disks(attempts: Sequence[Attempt]) -> int:
     """Return how many of the newest attempts in a row a full disk ended."""
     ordered = sorted(attempts, key=lambda attempt: attempt.number, reverse=True)
     return next((count for count, each in enumerate(ordered) if each.exit_reason != "disk_full"), len(ordered))
+
+
+def submitted_job(runs: Path, job: Job, attempt: Attempt, *, is_stopping: bool = False) -> SubmittedJob:
+    """Return an attempt as the scheduler knows it."""
+    folder = RunLayout(runs / job.id).attempt(attempt.folder_name).root
+    return SubmittedJob(attempt.tag, str(attempt.scheduler_id), folder, job.unix_uid, is_stopping)

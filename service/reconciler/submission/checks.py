@@ -16,7 +16,6 @@ from service.jobs.conditions import Condition
 from service.jobs.repository import JobRepository
 from service.jobs.service import RETRY
 from service.jobs.submission import PREFLIGHT_OVERRIDDEN
-from service.planner.service import Planner
 from service.reconciler.site_events import ended_by_site, wait_after
 from service.reconciler.submission.attempts import full_disks, newest_step
 from service.run_files.files import RunFiles
@@ -80,7 +79,6 @@ class SubmissionChecks:
     settings: Settings
     clock: Clock
     acceptance: SpecAcceptance
-    planner: Planner
     run_files: RunFiles
     _unknown_since: dict[int, datetime] = field(default_factory=dict)
     """When the name service first did not know an account, by uid."""
@@ -112,7 +110,7 @@ class SubmissionChecks:
                 return CheckedJob(job, accepted, problems=error.problems, hint=_CHANGE_FIELDS)
         problems = unavailable_resources(self.settings, accepted)
         check_memory = self.settings.slurm_preflight and not forced
-        excess = self.planner.exceeds_memory(accepted) if check_memory else []
+        excess = self.acceptance.advisor.exceeds_memory(accepted) if check_memory else []
         hint = _REDUCE_MEMORY if excess else _CHANGE_FIELDS
         return CheckedJob(job, accepted, resolved, problems=[*problems, *excess], hint=hint)
 

@@ -23,7 +23,6 @@ from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
 from service.jobs.conditions import Condition, has_message, minute_text
 from service.jobs.repository import JobRepository
-from service.planner.service import Planner
 from service.reconciler.repository import withdrawn_attempts
 from service.reconciler.run_dir import read_claimant
 from service.reconciler.submission.attempts import NodeChoice, new_attempt
@@ -65,7 +64,6 @@ class Submitter:
     settings: Settings
     clock: Clock
     acceptance: SpecAcceptance
-    planner: Planner
     scheduler: Scheduler
     lease: LeaderLease
     run_files: RunFiles
@@ -86,14 +84,7 @@ class Submitter:
         self._last_lookup: dict[str, datetime] = {}
         """Last lookup by attempt id. Empty after a restart, so that lookups begin at once."""
         self._recorder = OutcomeRecorder(self.lease, self.clock, self.failpoint)
-        self._checks = SubmissionChecks(
-            self.database,
-            self.settings,
-            self.clock,
-            self.acceptance,
-            self.planner,
-            self.run_files,
-        )
+        self._checks = SubmissionChecks(self.database, self.settings, self.clock, self.acceptance, self.run_files)
         self._preparation = Preparation(
             self.database,
             self.settings,

@@ -9,6 +9,20 @@ const base = document.documentElement.dataset.base ?? "";
  */
 export const urlOf = (path) => base + path;
 
+/**
+ * Set parameters to the texts of each, and remove those without texts.
+ *
+ * @param {URLSearchParams} parameters
+ * @param {Record<string, string[]>} values
+ */
+export function setParameters(parameters, values) {
+  for (const [name, texts] of Object.entries(values)) {
+    parameters.delete(name);
+    for (const text of texts) parameters.append(name, text);
+  }
+  return parameters;
+}
+
 /** The path and the query of this page. */
 export function currentPath() {
   const { pathname, search } = location;

@@ -108,6 +108,7 @@ async function run(name, { allows, send, verb, warning }, selected, finished) {
       title,
       left ? `${warning} ${left} of the selected jobs: ${unchanged(left)}.` : (warning ?? ""),
       `${verb} jobs`,
+      "Keep",
     ))
   )
     return;

@@ -1,5 +1,7 @@
 // What a reader chose for the charts of a page. `toggled` are the sections that are not as the page has them at first. It is stored in the address, so that a link shows the same view.
 
+import { setParameters } from "./address.js";
+
 /** @type {ChartsView} */
 const DEFAULTS = {
   axis: "step",
@@ -77,11 +79,7 @@ export function writeView(view, parameters) {
     section: view.toggled,
     chart: view.combined.map(joinKeys),
   };
-  for (const [name, texts] of Object.entries(values)) {
-    parameters.delete(name);
-    for (const text of texts) parameters.append(name, text);
-  }
-  return parameters;
+  return setParameters(parameters, values);
 }
 
 /** @type {number | undefined} */

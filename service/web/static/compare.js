@@ -11,7 +11,7 @@ import { swatchColour } from "./colours.js";
 import { connectCodes } from "./compare_code.js";
 import { number, specValue } from "./format.js";
 import { withDistinctNames } from "./job_rows.js";
-import { chipOf, TERMINAL } from "./job_status.js";
+import { TERMINAL, tone } from "./job_status.js";
 import { afterPaint, byId, data, make, setText, toastError, within } from "./page.js";
 import { inParts } from "./parts.js";
 import { AXES, RunCurves, SELECTED, TOKENS } from "./run_curves.js";
@@ -304,7 +304,7 @@ function showTableValues() {
  *
  * @param {Run} run
  */
-const statusOf = (run) => chipOf({ state: group?.stateOf(run.id)?.state, status: run.status });
+const statusOf = (run) => group?.chipOf(run) ?? { text: run.status ?? "", tone: tone(run.status ?? null) };
 
 /** @param {Run} run */
 function showStatus(run) {

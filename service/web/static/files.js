@@ -121,7 +121,8 @@ maybeById("files")?.addEventListener("click", async (event) => {
   const row = around(event, ".delete")?.closest("tr");
   if (!row) return;
 
-  if (!(await confirmAction(`Delete ${row.dataset.name}?`, "Jobs that have not ended keep its content."))) return;
+  if (!(await confirmAction(`Delete ${row.dataset.name}?`, "Jobs that have not ended keep its content.", "Delete")))
+    return;
   try {
     await call(`/v1/files/${row.dataset.id}`, { method: "DELETE" });
     row.remove();

@@ -100,7 +100,7 @@ async function deleteJob(path) {
 async function requestOf(name, job) {
   if (CONFIRMATIONS[name]) {
     const [title, text, verb] = CONFIRMATIONS[name];
-    return (await confirmAction(`${title} ${job.name}?`, text, verb)) ? [name] : null;
+    return (await confirmAction(`${title} ${job.name}?`, text, verb, "Keep job")) ? [name] : null;
   }
   if (name !== "retry") return [name];
   const dialog = byId("retry", HTMLDialogElement);

@@ -4,7 +4,7 @@ import { urlOf } from "./address.js";
 import { call } from "./api.js";
 import { count } from "./format.js";
 import { tone } from "./job_status.js";
-import { byId, hasPlugin, make, toastError } from "./page.js";
+import { byId, make, pageOf, toastError } from "./page.js";
 
 /**
  * Read and show the lineage of a job.
@@ -31,19 +31,7 @@ function treeOf(job, lineage) {
   const data = lineage.data.map((one) =>
     item("data", make("span", { class: "mono", text: one.field }), " ", dataName(one)),
   );
-  const sweep = lineage.sweep_id
-    ? [
-        item(
-          "sweep",
-          hasPlugin("sweeps")
-            ? make("a", {
-                href: urlOf(`/compare?sweep=${encodeURIComponent(lineage.sweep_id)}`),
-                text: lineage.sweep_id,
-              })
-            : make("span", { text: lineage.sweep_id }),
-        ),
-      ]
-    : [];
+  const sweep = lineage.sweep_id ? [item("sweep", resourceLink("sweep", lineage.sweep_id, lineage.sweep_id))] : [];
   const prerequisites = lineage.prerequisites.map((one) => item("after", ...dependency(one)));
   const dependents = lineage.dependents.map((one) => item("before", ...dependency(one)));
   if (lineage.has_more_forks) forks.push(hint(`Only the first ${count(forks.length)} forks are shown.`));
@@ -68,7 +56,19 @@ const item = (kind, ...content) => make("li", {}, make("span", { class: "kind", 
 /** @param {{ model: string, version: number, step: number | null }} options */
 function versionLink({ model, version, step }) {
   const text = `${model}@${version}${step === null ? "" : `, step ${count(step)}`}`;
-  return hasPlugin("registry") ? make("a", { href: urlOf("/models"), text }) : make("span", { text });
+  return resourceLink("model", model, text);
+}
+
+/**
+ * A text, which is a link where the resource has a page.
+ *
+ * @param {string} kind
+ * @param {string} id
+ * @param {string} text
+ */
+function resourceLink(kind, id, text) {
+  const href = pageOf(kind, id);
+  return make(href ? "a" : "span", { href, text });
 }
 
 /** @param {Api.UsedData} used */

@@ -1,6 +1,6 @@
 // The fields of jobs that the table shows.
 
-import { failureText, specValue } from "./format.js";
+import { failureText } from "./format.js";
 
 export const LOSS = "train/loss";
 /** Begins the keys that stand for a metric even before any job has reported it. */
@@ -157,13 +157,3 @@ export function withDistinctNames(runs) {
   for (const { name } of runs) counts.set(name, (counts.get(name) ?? 0) + 1);
   return runs.map((run) => (counts.get(run.name) > 1 ? { ...run, name: `${run.name} …${run.id.slice(-4)}` } : run));
 }
-
-/**
- * The fields that a sweep's member changes: `lr 0.001, size 32`.
- *
- * @param {{ values: Record<string, any> }} member
- */
-export const memberChanges = (member) =>
-  Object.entries(member.values)
-    .map(([field, value]) => `${field.split(".").at(-1)} ${specValue(value)}`)
-    .join(", ");

@@ -19,7 +19,6 @@ import { SavedViews } from "./saved_views.js";
 import { SelectionCharts } from "./selection_charts.js";
 import { Sparklines } from "./sparklines.js";
 import { follow } from "./stream.js";
-import { SweepMembers } from "./sweep_members.js";
 import { columnOf, keysOfColumns } from "./table_columns.js";
 import { openJob, TableRows } from "./table_rows.js";
 import {
@@ -53,17 +52,17 @@ const jobs = new JobList(data, requested, (isNew) => {
   else show();
 });
 const sparklines = new Sparklines((id) => table.refresh(id));
-const members = new SweepMembers(() => {
-  table.refresh();
-  showCharts(selectedJobs());
-});
+/** @type {JobNotes | null} */
+let notes = null; // of a plugin
+/** @type {Row[]} */
+let visibleJobs = [];
 const charts = new SelectionCharts();
 const rows = new TableRows({
   selected,
   job: (id) => jobs.get(id),
   group: (id) => shownGroup(groups.get(id)),
-  sweep: (id) => members.nameOf(id),
-  note: (id) => members.changesOf(id),
+  sweep: (id) => notes?.nameOf(id),
+  note: (id) => notes?.changesOf(id),
   curve: (id) => sparklines.valuesOf(id),
   colour: (id) => charts.colourOf(id),
 });
@@ -73,10 +72,10 @@ const table = new VirtualRows(byId("rows"), {
   fill: (row, id) => rows.fill(row, id),
   kindOf: (id) => rows.kindOf(id),
   visible(ids) {
-    const visible = ids.flatMap((id) => jobs.get(id) ?? groups.get(id)?.jobs[0] ?? []);
+    visibleJobs = ids.flatMap((id) => jobs.get(id) ?? groups.get(id)?.jobs[0] ?? []);
     if (view.columns.includes("loss"))
-      sparklines.request(visible.filter((job) => job.metrics[LOSS] !== null && job.metrics[LOSS] !== undefined));
-    members.request(visible);
+      sparklines.request(visibleJobs.filter((job) => job.metrics[LOSS] !== null && job.metrics[LOSS] !== undefined));
+    notes?.request(visibleJobs);
   },
   nearEnd: () => {
     if (!view.group) loadMore();
@@ -340,24 +339,32 @@ function applyFilters() {
   if (requested().toString() !== before) reload();
 }
 
-/** Show the name of the sweep that the address filters by, with a link to its comparison. */
-async function showSweepFilter() {
-  const id = parameters().get("sweep");
-  if (!id) return;
-  const sweep = await members.load(id);
-  if (!sweep) return;
-  const element = byId("sweep-filter");
-  element.hidden = false;
-  const link = within(element, "a", HTMLAnchorElement);
-  link.href = urlOf(`/compare${query({ sweep: id })}`);
-  setText(link, sweep.name);
+/**
+ * Remove a filter that a plugin shows.
+ *
+ * @param {string} name
+ */
+export function removeFilter(name) {
+  storeAddress((address) => address.delete(name));
+  reload();
 }
 
-within(byId("sweep-filter"), "button").addEventListener("click", () => {
-  byId("sweep-filter").hidden = true;
-  storeAddress((address) => address.delete("sweep"));
-  reload();
-});
+/**
+ * Show the notes of a plugin on the jobs.
+ *
+ * @param {JobNotes} made
+ */
+export function connectNotes(made) {
+  notes = made;
+  notes.request(visibleJobs);
+}
+
+/** Show the notes again after a change. */
+export function showNotes() {
+  table.refresh();
+  showCharts(selectedJobs());
+}
+
 within(byId("grouped"), "button").addEventListener("click", () => changeView({ group: "" }));
 byId("choose-columns").addEventListener("click", async () => {
   const chosen = await chooseColumns(view.columns);
@@ -393,7 +400,7 @@ function showCharts(chosen) {
   byId("workspace").classList.toggle("with-charts", isOpen);
   if (isOpen)
     charts
-      .show(withDistinctNames(chosen.map(({ id, name }) => ({ id, name: members.changesOf(id) ?? name }))))
+      .show(withDistinctNames(chosen.map(({ id, name }) => ({ id, name: notes?.changesOf(id) ?? name }))))
       .then(() => table.refresh(), toastError);
 }
 
@@ -522,6 +529,5 @@ show();
 showAddress();
 showGrouping();
 if (view.group) loadForGroups().catch(toastError);
-showSweepFilter().catch(() => {}); // the name is optional
 formatTimes();
 if (searchField.value.trim() !== (parameters().get("search") ?? "")) applyFilters(); // typed before the script ran

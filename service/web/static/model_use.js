@@ -1,6 +1,6 @@
 // How the model of a job is used: lines for Python and the shell, each where it applies.
 
-import { byId, hasPlugin, make } from "./page.js";
+import { byId, make, pageOf } from "./page.js";
 
 // Tasks whose loop trains a model.
 const TASKS = [
@@ -49,7 +49,7 @@ export function usesOf(job) {
       code: `trainyard generate ${job.id} "…"${exported ? "" : " --checkpoint latest"}`,
     });
   if (exported && generates) uses.push(...folderUses(job));
-  if (hasPlugin("registry"))
+  if (pageOf("model", ""))
     uses.push({
       title: "Register",
       code: `trainyard models register NAME ${job.id} --alias prod${exported ? "" : " --checkpoint latest"}`,

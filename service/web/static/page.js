@@ -71,11 +71,23 @@ export const visitor = embedded.visitor;
 export const data = embedded.data;
 
 /**
- * Whether a plugin of the service runs. Others have no pages and no routes.
+ * The keyboard shortcuts of plugins: a key, the page that it opens, and what the list of shortcuts calls it.
  *
- * @param {string} name
+ * @type {[string, string, string][]}
  */
-export const hasPlugin = (name) => embedded.plugins.includes(name);
+export const shortcuts = embedded.shortcuts;
+
+/**
+ * The address of the page about a resource; undefined where the service has no such pages.
+ *
+ * @param {string} kind
+ * @param {string | null} id
+ * @returns {string | undefined}
+ */
+export const pageOf = (kind, id) =>
+  id !== null && kind in embedded.pages
+    ? urlOf(embedded.pages[kind].replace("{id}", encodeURIComponent(id)))
+    : undefined;
 
 /**
  * Whether the user may change the resources of `owner`.
@@ -279,17 +291,19 @@ export async function submitDialog(dialog, send) {
 }
 
 /**
- * Confirm an action in the page's dialog, with `verb` on the button that does it; true when confirmed.
+ * Confirm an action in a dialog, with `verb` on the button that does it, and `back` on the other; true when confirmed.
  *
  * @param {string} title
  * @param {string} text
- * @param {string | null} verb
+ * @param {string} verb
+ * @param {string} back
  */
-export async function confirmAction(title, text, verb = null) {
+export async function confirmAction(title, text, verb, back = "Back") {
   const dialog = byId("confirm", HTMLDialogElement);
   within(dialog, "h2").textContent = title;
   within(dialog, "p").textContent = text;
-  if (verb) within(dialog, '[value="yes"]').textContent = verb;
+  within(dialog, '[value="yes"]').textContent = verb;
+  within(dialog, '[value="no"]').textContent = back;
   return (await openDialog(dialog)) === "yes";
 }
 

@@ -3,15 +3,14 @@
 import { urlOf } from "./address.js";
 import { store, stored } from "./browser_storage.js";
 import { showTableLink, tableAddress } from "./last_table.js";
-import { around, byId, hasPlugin, make, maybeById, openDialog, within } from "./page.js";
+import { around, byId, make, maybeById, openDialog, shortcuts, within } from "./page.js";
 
 const KEY = "trainyard.shortcuts"; // in the browser's storage: "off", or nothing
 const PAUSE = 1500; // milliseconds between the two keys of `g j`
-const SWEEPS = new URLSearchParams({ where: "exists sweep", group: "sweep" });
 /** @type {Record<string, () => string>} */
 const PAGES = {
   j: tableAddress,
-  ...(hasPlugin("sweeps") && { s: () => urlOf(`/jobs?${SWEEPS}`) }),
+  ...Object.fromEntries(shortcuts.map(([key, path]) => [key, () => urlOf(path)])),
   c: () => urlOf("/compare"),
   h: () => urlOf("/help"),
 };
@@ -19,7 +18,7 @@ const LIST = [
   ["?", "Show this list"],
   ["/", "Search or filter the page"],
   ["g j", "Go to the jobs"],
-  ...(hasPlugin("sweeps") ? [["g s", "Go to the jobs of sweeps, by sweep"]] : []),
+  ...shortcuts.map(([key, , label]) => [`g ${key}`, label]),
   ["g c", "Go to the comparison of runs"],
   ["g h", "Go to the help"],
   ["n", "New job"],

@@ -1,54 +1,41 @@
-// The page for writing a spec: problems at their lines and the plan while typing, then one submission.
+// The page for writing a spec: problems at their lines, then one submission. A plugin may read the text while typing.
 
 import { urlOf } from "./address.js";
 import { ApiError, call, query } from "./api.js";
 import { connectUpload, isUncorrected, missingFile } from "./code_upload.js";
 import "./copy_buttons.js";
 import { Editor } from "./editor.js";
-import { count, dateTime } from "./format.js";
+import { count } from "./format.js";
 import { byId, confirmAction, data, make, maybeById, parts, setText, toastError } from "./page.js";
-import { availability, showPlan } from "./plan.js";
 import { fieldsOf, lineOf, removeField, setField } from "./yaml_fields.js";
 
-const PAUSE = 350; // milliseconds after the last key before a plan is requested
-const RATE_LIMIT_PAUSE = 2000;
-const CLUSTER_INTERVAL = 15_000;
 const YAML = { "Content-Type": "application/yaml" };
-const MAX_POLLS = 60; // seconds to wait for a start estimate
 const DRAFT = "trainyard.draft";
 
 const editor = new Editor(byId("editor"), onChange);
-/** @type {Api.PlanResource | null} */
-let plan = null;
-/** @type {Api.ClusterResource | null} */
-let cluster = null;
-/** @type {AbortController | null} */
-let controller = null;
-/** @type {number | undefined} */
-let timer;
+/** @type {SpecReader | null} */
+let reader = null;
 const preset = byId("preset", HTMLSelectElement);
-const force = maybeById("force", HTMLInputElement);
 const button = maybeById("submit", HTMLButtonElement);
-const estimate = maybeById("estimate-start", HTMLButtonElement);
-let isInvalid = false; // by the last answer about the text
+let isInvalid = false; // by the last answer to the reader of the text
 let isSubmitting = false;
 /** @type {string | null} */
 let idempotencyKey = null; // set while a submission may have arrived whose response was lost
+let wasForced = false; // that submission
 
 // -- the text ----------------------------------------------------------------------------------------------------------
 
 function onChange() {
   idempotencyKey = null;
-  setText(byId("start-estimate"), "");
   sessionStorage.setItem(DRAFT, editor.text);
   showOrigin();
   showCode();
-  clearTimeout(timer);
-  timer = setTimeout(requestPlan, PAUSE);
+  if (reader) reader.changed();
+  else showProblems([]);
 }
 
-/** @param {Record<string, unknown>} fields */
-function setFields(fields) {
+/** @type {SetFields} */
+export function setFields(fields) {
   editor.replace(
     Object.entries(fields).reduce(
       (text, [path, value]) => (value === null ? removeField(text, path) : setField(text, path, value)),
@@ -115,50 +102,14 @@ if (draft !== null && !data.given && draft !== editor.text) {
   showOrigin();
 }
 
-// -- the plan ----------------------------------------------------------------------------------------------------------
-
-async function requestPlan() {
-  controller?.abort();
-  controller = new AbortController();
-  const { signal } = controller;
-  setText(byId("plan-state"), "planning …");
-  try {
-    const made = await call("/v1/plans", { method: "POST", body: editor.text, headers: YAML, signal });
-    plan = made;
-    isInvalid = false;
-    showProblems([]);
-    showPlan(made, setFields);
-    showAvailability();
-    showPlanState({ stale: false });
-  } catch (error) {
-    if (signal.aborted) return;
-    if (error.status === 429) {
-      timer = setTimeout(requestPlan, RATE_LIMIT_PAUSE);
-      return;
-    }
-    isInvalid = [400, 422].includes(error.status);
-    showError(error);
-    showPlanState({ stale: true });
-  }
-}
-
-/** @param {{ stale: boolean }} options */
-function showPlanState({ stale }) {
-  byId("plan").classList.toggle("stale", stale);
-  setText(byId("plan-state"), stale && plan ? "last valid plan" : "");
-  showSubmit();
-  const label = maybeById("force-label");
-  if (!label || !force) return;
-  label.hidden = stale || plan?.fits !== false;
-  if (label.hidden) force.checked = false;
-}
+// -- the problems ------------------------------------------------------------------------------------------------------
 
 /**
  * Show an invalid spec's problems in the editor, and any other error as a toast.
  *
  * @param {any} error
  */
-function showError(error) {
+export function showError(error) {
   if (![400, 422].includes(error.status)) {
     toastError(error);
     return;
@@ -171,7 +122,7 @@ function showError(error) {
  *
  * @param {Problem[]} problems
  */
-function showProblems(problems) {
+export function showProblems(problems) {
   const fields = fieldsOf(editor.text);
   const located = problems.map(({ param, message }) => {
     const syntaxError = /^not valid YAML: line (\d+)/.exec(message);
@@ -227,14 +178,16 @@ button?.addEventListener("click", async () => {
     ))
   )
     return;
+  const isForced = reader?.isForced() ?? false;
+  if (isForced !== wasForced) idempotencyKey = null;
+  wasForced = isForced;
   idempotencyKey ??= Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) =>
     byte.toString(16).padStart(2, "0"),
   ).join("");
   isSubmitting = true;
   showSubmit();
-  const forced = force?.checked ? "true" : undefined;
   try {
-    const job = await call(`/v1/jobs${query({ force: forced })}`, {
+    const job = await call(`/v1/jobs${query({ force: isForced ? "true" : undefined })}`, {
       method: "POST",
       body: editor.text,
       headers: { ...YAML, "Idempotency-Key": idempotencyKey },
@@ -249,65 +202,24 @@ button?.addEventListener("click", async () => {
   }
 });
 
-force?.addEventListener("change", () => {
-  idempotencyKey = null;
-});
+// -- parts that plugins add to the page --------------------------------------------------------------------------------
 
-/** The text of the spec, for parts that plugins add to the page. */
+/** The text of the spec. */
 export const specText = () => editor.text;
 
-/** The planned spec, for them; nothing while the text has problems or no plan. */
-export const plannedSpec = () => (byId("plan").classList.contains("stale") ? null : plan?.spec);
-
-// -- the start estimate ------------------------------------------------------------------------------------------------
-
-estimate?.addEventListener("click", async () => {
-  const text = editor.text;
-  estimate.disabled = true;
-  setText(byId("start-estimate"), "requesting …");
-  try {
-    const answer = await call(`/v1/plans${query({ estimate_start: "true", wait_seconds: 5 })}`, {
-      method: "POST",
-      body: text,
-      headers: YAML,
-    });
-    const shown = await estimateText(answer.start_estimate);
-    if (text === editor.text) setText(byId("start-estimate"), shown);
-  } catch (error) {
-    setText(byId("start-estimate"), "");
-    showError(error);
-  }
-  estimate.disabled = false;
-});
-
-/**
- * Wait for a start estimate, and return it as text.
- *
- * @param {Api.StartEstimateResource} estimate
- */
-async function estimateText(estimate) {
-  let current = estimate;
-  for (let poll = 0; current.state === "waiting" && poll < MAX_POLLS; poll += 1) {
-    await new Promise((resolve) => setTimeout(resolve, 1000));
-    current = await call(`/v1/start-estimates/${encodeURIComponent(current.id ?? "")}`);
-  }
-  return current.estimated_start
-    ? `Estimated start if submitted now: ${dateTime(current.estimated_start)}.`
-    : current.message;
+/** @param {SpecReader} made reads the text from now on. */
+export function connectReader(made) {
+  reader = made;
 }
 
-function showAvailability() {
-  if (plan) setText(byId("availability"), cluster ? availability(cluster, plan.spec) : "");
-}
+/** The resolved spec; undefined if nothing reads the text, and null while the text has problems or is being read. */
+export const resolvedSpec = () => reader?.spec();
 
-async function refreshCluster() {
-  cluster = await call("/v1/cluster").catch(() => cluster);
-  if (estimate) estimate.hidden = cluster?.backend !== "slurm";
-  showAvailability();
+/** @param {boolean} value whether the text is invalid by the answer to its reader. */
+export function setInvalid(value) {
+  isInvalid = value;
+  showSubmit();
 }
 
 if (data.source) showOrigin();
 showCode();
-requestPlan();
-refreshCluster();
-setInterval(refreshCluster, CLUSTER_INTERVAL);

@@ -5,7 +5,7 @@ import { sparklinePath } from "./curve_preview.js";
 import { age, dateTime, duration, number, stepText, strategyLabel } from "./format.js";
 import { etaOf, fractionDone, LOSS, runtimeOf, TRAIN_LOSS } from "./job_rows.js";
 import { tone } from "./job_status.js";
-import { data, hasPlugin, make, makeSvg, setText, within } from "./page.js";
+import { data, make, makeSvg, pageOf, setText, within } from "./page.js";
 
 const MAX_TAGS = 3; // beside a name
 
@@ -201,9 +201,10 @@ function problemOf({ status, status_message: message, cause }) {
  * @param {string | undefined} name
  */
 function fillSweep(link, job, name) {
-  link.hidden = !job.sweep_id || !hasPlugin("sweeps");
-  if (!job.sweep_id) return;
-  link.href = urlOf(`/compare?${new URLSearchParams({ sweep: job.sweep_id })}`);
+  const page = pageOf("sweep", job.sweep_id);
+  link.hidden = !page;
+  if (!page) return;
+  link.href = page;
   link.title = `Sweep ${name ?? job.sweep_id}`;
   setText(link, name && name !== job.name ? `sweep ${name}` : "sweep");
 }

@@ -3,7 +3,7 @@
 import { urlOf } from "./address.js";
 import { query } from "./api.js";
 import { GROUP, groupText, groupTitle, isAveraged } from "./job_groups.js";
-import { around, hasPlugin, make, setText, within } from "./page.js";
+import { around, make, pageOf, setText, within } from "./page.js";
 import { valueText } from "./table_columns.js";
 
 export class TableRows {
@@ -116,8 +116,9 @@ export class TableRows {
         const size = `${group.jobs.length} ${group.jobs.length === 1 ? "job" : "jobs"}`;
         setText(button, `${short} · ${size}`);
         cell.title = `${title} · ${size}`;
-        link.hidden = !sweep || !hasPlugin("sweeps");
-        if (sweep) link.href = urlOf(`/compare${query({ sweep })}`);
+        const page = pageOf("sweep", sweep ?? null);
+        link.hidden = !page;
+        if (page) link.href = page;
       } else {
         const values = group.jobs.map((job) => column.valueOf(job));
         setText(cell, groupText(values, column.format));

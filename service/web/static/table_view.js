@@ -1,6 +1,8 @@
 // What a reader chose for the table of jobs: query, order, columns, grouping. It is stored in the address, so that a link
 // shows the same table, and in saved views.
 
+import { setParameters } from "./address.js";
+
 /**
  * The columns of a view that names none: after the loss, the metric of the evaluations if there is one.
  *
@@ -81,11 +83,7 @@ export function writeTableView(view, parameters) {
     job: view.selected,
     charts: view.charts ? [] : ["no"],
   };
-  for (const [name, texts] of Object.entries(values)) {
-    parameters.delete(name);
-    for (const text of texts) parameters.append(name, text);
-  }
-  return parameters;
+  return setParameters(parameters, values);
 }
 
 /**

@@ -47,7 +47,7 @@ byId("tokens").addEventListener("click", async (event) => {
   const text = row.dataset.own
     ? "You are signed in with this token and will be signed out."
     : "Requests with this token will fail at once. This cannot be undone.";
-  if (!(await confirmAction(`Revoke this token of ${row.dataset.name}?`, text))) return;
+  if (!(await confirmAction(`Revoke this token of ${row.dataset.name}?`, text, "Revoke"))) return;
   try {
     await call(`/v1/tokens/${row.dataset.id}`, { method: "DELETE" });
     const chip = within(row, ".chip");

@@ -392,11 +392,33 @@ interface RunGroup {
   /** Reads the group and shows its changes. */
   read: () => Promise<void>;
   /** A run as the group was last read; undefined: it belongs to no group. */
-  stateOf: (id: string) => { state?: any; status?: any; metrics: Record<string, MetricValue> } | undefined;
+  stateOf: (id: string) => { status?: any; metrics: Record<string, MetricValue> } | undefined;
+  /** The text and the CSS class of a run's chip. */
+  chipOf: (run: Run) => { text: string; tone: string };
   /** Shows the group after its runs have changed. */
   show: () => void;
   highlight: (id: string | null) => void;
   addMetrics: (keys: string[]) => void;
+}
+
+/** What a plugin knows of the jobs in the table; jobs.js. */
+interface JobNotes {
+  /** Reads what is known of visible jobs. */
+  request: (jobs: Row[]) => void;
+  /** The text after a job's name. */
+  changesOf: (id: string) => string | undefined;
+  /** The name of a sweep. */
+  nameOf: (sweep: string | null) => string | undefined;
+}
+
+/** Reads the text of a spec while it is written; submit.js. */
+interface SpecReader {
+  /** Called after each change of the text. */
+  changed: () => void;
+  /** The resolved spec; null while the text has problems or is being read. */
+  spec: () => Record<string, any> | null;
+  /** Whether the job is submitted although the reader advises against it. */
+  isForced: () => boolean;
 }
 
 /** A link to the submit page with a fork of a job. */

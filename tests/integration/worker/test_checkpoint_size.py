@@ -2,9 +2,9 @@
 
 import pytest
 
-from service.planner import builtin_models
-from service.planner.host_and_disk import disk_need
-from service.planner.trainable_parameters import TrainableModel, trainable_model
+from service.plugins.planner import builtin_models
+from service.plugins.planner.host_and_disk import disk_need
+from service.plugins.planner.trainable_parameters import TrainableModel, trainable_model
 from tests.integration.worker.harness import run_layout
 from trainyard.contract.spec.templates import load_template
 from trainyard.contract.spec.training_spec import parse_spec

@@ -7,8 +7,8 @@ import pytest
 from bench.gpu import memory
 from bench.gpu.records import ResultFile
 from bench.gpu.shapes import SHAPES
-from service.planner.builtin_models import structure_of
-from service.planner.fit import Estimate, FitEstimator
+from service.plugins.planner.builtin_models import structure_of
+from service.plugins.planner.fit import Estimate, FitEstimator
 from trainyard.contract.sizes import GIB
 from trainyard.contract.spec.decoders import LlamaModel
 from trainyard.contract.spec.resolve import resolve

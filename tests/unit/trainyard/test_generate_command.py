@@ -48,7 +48,7 @@ def shell(monkeypatch, command, pids=None):
             if pids is not None:
                 pids.append(self.pid)
 
-    monkeypatch.setattr(generate.subprocess, "Popen", Shell)
+    monkeypatch.setattr(subprocess, "Popen", Shell)
 
 
 def request(folder="/x"):

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from trainyard.contract.base import (
     EXAMPLE_JOB,
+    SPEC_FORMAT,
     AnyFloat,
     DisplayName,
     Resource,
@@ -44,7 +45,7 @@ class SweepRequest(Strict):
 
     name: DisplayName | None = Field(default=None, examples=["learning rates"])
     """Display name. Absent: the name of the spec."""
-    spec: PlainMapping
+    spec: Annotated[PlainMapping, Field(json_schema_extra={"format": SPEC_FORMAT})]
     """The spec, as for `POST /v1/jobs`."""
     grid: Annotated[dict[FieldPath, Axis], AfterValidator(reject_nested_paths)] = Field(
         default_factory=dict, max_length=MAX_AXES, json_schema_extra=CLOSED

@@ -3,8 +3,8 @@
 import { call } from "./api.js";
 import { addOptions, REFRESH_INTERVAL, showComparison } from "./compare.js";
 import { asNumber } from "./format.js";
-import { memberChanges } from "./job_rows.js";
 import { TERMINAL } from "./job_status.js";
+import { chipOf, memberChanges } from "./member_texts.js";
 import { byId, confirmAction, data, maybeById, setText, toast, toastError } from "./page.js";
 import { hasRatios, ParallelCoordinates } from "./parallel_coordinates.js";
 import { SweepRanking } from "./sweep_ranking.js";
@@ -92,6 +92,11 @@ class Members {
     return this.memberOf.get(id);
   }
 
+  /** @param {Run} run */
+  chipOf({ id, status }) {
+    return chipOf({ state: this.memberOf.get(id)?.state, status });
+  }
+
   /** Show the coordinates, and the button that cancels the sweep while any member is not finished. */
   show() {
     this.#showCoordinates();
@@ -148,6 +153,8 @@ class Members {
       !(await confirmAction(
         "Cancel the remaining jobs of this sweep?",
         "Waiting jobs will not start, and running jobs will stop. Checkpoints and metrics are kept.",
+        "Cancel jobs",
+        "Keep",
       ))
     )
       return;

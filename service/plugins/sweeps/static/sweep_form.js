@@ -3,7 +3,7 @@
 import { urlOf } from "./address.js";
 import { call } from "./api.js";
 import { byId, make, maybeById, onOpen, setMessage, setText } from "./page.js";
-import { plannedSpec, specText } from "./submit.js";
+import { resolvedSpec, specText } from "./submit.js";
 import { fieldsOf } from "./yaml_fields.js";
 
 const form = maybeById("sweep", HTMLDetailsElement);
@@ -77,9 +77,13 @@ function connect(section) {
   }
 
   async function start() {
-    const document_ = plannedSpec();
+    const document_ = resolvedSpec();
     if (!document_) {
-      explain("The spec has problems, which are listed above, or is still being planned.");
+      explain(
+        document_ === null
+          ? "The spec has problems, which are listed above, or is still being planned."
+          : "This service does not plan specs, which this form needs. Start the sweep with `trainyard sweep`.",
+      );
       return;
     }
     const given = [...ranges.children]

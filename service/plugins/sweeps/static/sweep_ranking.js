@@ -5,7 +5,7 @@ import { query } from "./api.js";
 import { apart } from "./chart_axes.js";
 import { asNumber, duration, NOTHING, number, specValue, stepText } from "./format.js";
 import { shownName } from "./job_rows.js";
-import { chipOf, MEMBER_STATES } from "./job_status.js";
+import { chipOf, MEMBER_STATES } from "./member_texts.js";
 import { byId, data, make, makeSvg, maybeById, setText, within } from "./page.js";
 import { hasRatios, scale } from "./parallel_coordinates.js";
 import { inParts, onSize } from "./parts.js";

@@ -117,6 +117,7 @@ async function deleteWebhook(card, root) {
     !(await confirmAction(
       "Delete this webhook?",
       `${address} receives no more events; pending deliveries are dropped.`,
+      "Delete",
     ))
   )
     return;

@@ -187,6 +187,12 @@ def test_search_of_a_sweep_has_an_example_that_is_accepted(world: World) -> None
     assert (answer.status_code, answer.json().get("algorithm")) == (201, "tpe"), answer.json()
 
 
+def test_examples_contain_the_whole_example_of_a_spec(world: World) -> None:
+    schemas = world.client.get("/openapi.json").json()["components"]["schemas"]
+    assert "version" in schemas["TrainingSpec"]["example"]
+    assert schemas["Template"]["example"]["spec"] == schemas["TrainingSpec"]["example"], "in every process"
+
+
 def test_invalid_example_is_detected(world: World) -> None:
     document = world.app.openapi()
     content = {"schema": {"$ref": "#/components/schemas/ClaimGrant"}}

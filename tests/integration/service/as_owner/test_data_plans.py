@@ -9,8 +9,8 @@ import pytest
 
 from service.as_owner.calls import OwnerCalls
 from service.core.settings import Settings
-from service.planner import data_plans
-from service.planner.data_plans import DataPlanner
+from service.plugins.planner import data_plans
+from service.plugins.planner.data_plans import DataPlanner
 from service.run_files.files import OwnerRunFiles
 from tests.support.owners import UnixUser
 from tests.support.shared_parts import SettingsWithoutEnvironment

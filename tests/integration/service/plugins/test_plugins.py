@@ -30,6 +30,7 @@ from trainyard.contract.http import API_HEADER, API_VERSION
 ADDRESSES = {
     "mlflow": "/mlflow/version",
     "openai": "/openai/v1/models",
+    "planner": "/v1/start-estimates/est_none",
     "registry": "/v1/models",
     "sweeps": "/v1/sweeps",
     "webhooks": "/v1/webhooks",
@@ -55,10 +56,11 @@ def browser_of(client: TestClient, world: World) -> TestClient:
     return client
 
 
-def plugins_of(page: httpx.Response) -> list[str]:
-    """Return the plugins that the scripts of a page know."""
+def parts_of(page: httpx.Response) -> tuple[dict[str, str], list[Any]]:
+    """Return the pages of resources and the shortcuts that the scripts of a page get from plugins."""
     (embedded,) = re.findall(r'<script type="application/json" id="page-data">(.*?)</script>', page.text)
-    return list(json.loads(embedded)["plugins"])
+    document = json.loads(embedded)
+    return document["pages"], document["shortcuts"]
 
 
 def stderr_of(client: TestClient, *command: str) -> str:
@@ -80,8 +82,7 @@ def stderr_of(client: TestClient, *command: str) -> str:
 def test_a_disabled_plugin_has_no_routes(world: World, name: str) -> None:
     client = client_of(world, name)
     for plugin, address in ADDRESSES.items():
-        answer = client.get(address)
-        assert answer.status_code == (404 if plugin == name else 200)
+        assert ("plugin_disabled" in client.get(address).text) == (plugin == name)
     assert client.get("/v1/none").json()["error"]["code"] == "route_not_found", "only its own paths"
 
 
@@ -198,12 +199,12 @@ def test_rows_of_a_disabled_plugin_end_with_their_retention(world: World, monkey
 def test_pages_of_a_disabled_plugin_are_hidden(world: World, name: str, path: str) -> None:
     page = browser_of(client_of(world), world).get("/admin")
     assert page.text.count(f'href="{path}"') == 1
-    assert plugins_of(page) == [plugin.name for plugin in PLUGINS]
+    assert set(parts_of(page)[0]) == {"model", "sweep"}
     browser = browser_of(client_of(world, name), world)
     page = browser.get("/admin")
     assert page.status_code == 200
     assert f'href="{path}"' not in page.text
-    assert name not in plugins_of(page)
+    assert ("model" in parts_of(page)[0]) == (name != "registry")
     assert 'href="/admin/audit"' in page.text
     gone = browser.get(path)
     assert gone.status_code == 404
@@ -216,7 +217,7 @@ def test_the_pages_of_the_core_work_without_plugins(world: World) -> None:
     of_job = (f"/jobs/{job}", f"/compare?job={job}", f"/submit?fork={job}")
     for path in ("/jobs", "/compare", "/submit", "/files", "/cluster", "/help", *of_job):
         page = browser.get(path)
-        assert (page.status_code, plugins_of(page)) == (200, []), path
+        assert (page.status_code, parts_of(page)) == (200, ({}, [])), path
 
 
 def test_members_of_a_sweep_are_ordinary_jobs_without_the_plugin(world: World) -> None:
@@ -236,14 +237,32 @@ def test_members_of_a_sweep_are_ordinary_jobs_without_the_plugin(world: World) -
     assert "the plugin `sweeps` is switched off" in html.unescape(gone.text)
     world.tick()
     assert [world.status(one["job_id"]) for one in sweep["members"]] == ["pending", "queued"], "the limit is in force"
-    page = browser_of(client_of(world), world).get("/compare")
-    assert f'href="/compare?sweep={sweep["id"]}"' in page.text
+    for with_plugin, path in ((True, "/compare"), (True, "/admin/audit"), (False, "/admin/audit")):
+        page = browser_of(client_of(world, *([] if with_plugin else ["sweeps"])), world).get(path)
+        assert page.status_code == 200
+        assert (f'href="/compare?sweep={sweep["id"]}"' in page.text) == with_plugin, path
 
 
 def test_the_api_is_described_without_plugins(world: World) -> None:
     paths = client_of(world, *ADDRESSES).get("/openapi.json").json()["paths"]
     assert "/v1/jobs" in paths
     assert not [path for path in paths if path.startswith(("/v1/models", "/v1/sweeps", "/v1/webhooks"))]
+
+
+def test_jobs_run_without_plans(world: World) -> None:
+    client = client_of(world, "planner")
+    world.reconciler = world.new_reconciler("two", disabled=("planner",))
+    huge = {"source": "builtin", "name": "mlp", "sizes": [2, 200_000, 200_000, 3]}
+    spec = {**SPEC, "model": huge, "gpus": 2, "strategy": "auto"}
+    for path in ("/v1/plans", "/v1/plans/data"):
+        assert client.post(path, json=spec).json()["error"]["code"] == "plugin_disabled", path
+    job = client.post("/v1/jobs", json=spec).json()
+    assert job["spec"]["strategy"] == "ddp"
+    world.tick()
+    assert world.status(job["id"]) == "pending", "nothing checks its memory"
+    page = browser_of(client, world).get("/submit").text
+    assert 'id="submit"' in page
+    assert not re.search(r'id="(verdict|force|estimate-start)"|plan_panel', page)
 
 
 def test_registered_models_protect_their_files_without_the_registry(world: World) -> None:
@@ -261,7 +280,7 @@ def test_registered_models_protect_their_files_without_the_registry(world: World
 
 
 def test_an_unknown_name_of_a_plugin_is_refused() -> None:
-    with pytest.raises(InvalidRequestError, match="'mlfow' is not one of mlflow, openai, registry, sweeps, webhooks"):
+    with pytest.raises(InvalidRequestError, match="'mlfow' is not one of mlflow, openai, planner, registry"):
         select_plugins(["mlfow"])
 
 
@@ -271,5 +290,5 @@ def test_plugins_have_different_names_and_paths() -> None:
         (one.name, other.name)
         for one in PLUGINS
         for other in PLUGINS
-        if one is not other and one.prefix.startswith(other.prefix)
+        if one is not other and any(prefix.startswith(tuple(other.prefixes)) for prefix in one.prefixes)
     ]

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from service.core.errors import ServiceError
 from service.core.settings import Settings, has_gpu, unknown_variables
 from service.main import main
-from service.planner.service import preview_script
+from service.plugins.planner.service import preview_script
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.sbatch_options import DEFAULT_OPTIONS
 from trainyard.contract.spec.site import Site

@@ -88,3 +88,5 @@ def test_scripts_and_styles_of_plugins_have_names_of_their_own() -> None:
     assert len(names) == len(set(names))
     assert "models.css" in names
     assert all(Assets().get("any", name) for name in names if not name.endswith(".md"))
+    templates = [path.name for path in STATIC.parents[1].glob("**/templates/*.html")]
+    assert len(templates) == len(set(templates))
