@@ -71,7 +71,9 @@ LINES = "wandb-history.jsonl"
 Sent = tuple[TrackerRequest, dict[str, Any]]
 """A request and the object in its body."""
 Handle = Callable[[TrackerRequest], Any]
-FEW = settings(max_examples=40, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+EXAMPLES = [12, pytest.param(40, marks=pytest.mark.heavy)]
+"""Numbers of deliveries of the requests of one program."""
+GENERATED = settings(database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 
 
 class Recorder:
@@ -134,8 +136,9 @@ def mlflow_api(layout: AttemptLayout) -> MlflowApi:
     return MlflowApi(Journal(layout, 0), ArtifactFolder(layout.root / "mlflow"))
 
 
+@pytest.mark.parametrize("examples", EXAMPLES)
 @pytest.mark.parametrize("clients", [*CLIENTS, *lines_of("mlflow-skinny")])
-def test_any_delivery_of_requests_of_mlflow_stores_the_same(tmp_path: Path, clients: Clients) -> None:
+def test_any_delivery_of_requests_of_mlflow_stores_the_same(tmp_path: Path, clients: Clients, examples: int) -> None:
     recorder = Recorder(mlflow_api(new_layout(tmp_path)).handle)
     recorder.run(MLFLOW, tmp_path, clients, [])
     created = [one for one in recorder.sent if one[0].path == f"{API}runs/create"]
@@ -143,7 +146,7 @@ def test_any_delivery_of_requests_of_mlflow_stores_the_same(tmp_path: Path, clie
     assert (len(created), len(logged)) == (2, 19)
     ids = list(dict.fromkeys(document["run_id"] for _, document in logged))
 
-    @FEW
+    @settings(GENERATED, max_examples=examples)
     @given(st.randoms(use_true_random=False))
     def check(random_: random.Random) -> None:
         with TemporaryDirectory(dir=tmp_path) as folder:
@@ -191,9 +194,10 @@ def without_lines(sent: Sent) -> Sent:
     return request, document | {"files": {k: one for k, one in (document.get("files") or {}).items() if k != LINES}}
 
 
+@pytest.mark.parametrize("examples", EXAMPLES)
 @pytest.mark.parametrize("clients", [*CLIENTS, *lines_of("wandb")])
 def test_any_delivery_of_requests_of_wandb_stores_the_same(
-    tmp_path: Path, clients: Clients, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clients: Clients, monkeypatch: pytest.MonkeyPatch, examples: int
 ) -> None:
     """The client's file is there from the beginning, grows by any number of bytes, and may be absent."""
     address: list[str] = []
@@ -203,7 +207,7 @@ def test_any_delivery_of_requests_of_wandb_stores_the_same(
     described = [one for one in recorder.sent if "UpsertBucket" in str(one[1].get("query"))]
     streamed = [one for one in recorder.sent if one[0].path.endswith("/file_stream")]
 
-    @FEW
+    @settings(GENERATED, max_examples=examples)
     @given(st.randoms(use_true_random=False))
     def check(random_: random.Random) -> None:
         with TemporaryDirectory(dir=tmp_path) as folder:
