@@ -129,10 +129,11 @@ def pytest_collection_finish() -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Select the databases of each test that uses `database_url`, directly or through a fixture such as `world`.
 
-    Tests of SQL, locks and streams run on SQLite and on Postgres, which is the default. Tests of what the API does
-    above the database carry `@pytest.mark.databases("sqlite")`, mostly for the whole module (`pytestmark`), and long
-    ones of the reconciler's decisions `databases("postgres")`; a closer marker wins. `--databases` overrides the
-    markers, except those of tests about one kind of database (`@pytest.mark.databases("sqlite", only=True)`).
+    Tests of SQL, locks and streams run on SQLite and on Postgres, which is the default. Tests of what the service does
+    above the database carry `@pytest.mark.databases("sqlite")`, mostly for the whole module (`pytestmark`); of these,
+    so many run on Postgres too that it gets each statement of the module at least once. A closer marker wins.
+    `--databases` overrides the markers, except those of tests about one kind of database
+    (`@pytest.mark.databases("sqlite", only=True)`).
     """
     if "database_url" not in metafunc.fixturenames:
         return

@@ -19,6 +19,12 @@ from service.db.models import Lease
 TTL = timedelta(seconds=15)
 _RENEW_AFTER = timedelta(seconds=1)
 _NAME = "reconciler"
+_HELD_TERM = (
+    sa.select(Lease.term)
+    .where(Lease.name == _NAME, Lease.owner == sa.bindparam("owner"), Lease.term == sa.bindparam("term"))
+    .with_for_update(read=True)
+)
+"""Runs in each transaction of the leader, and is therefore built once."""
 
 
 @dataclass
@@ -143,8 +149,7 @@ class _LeaseRow:
 
     def holds(self, owner: str, term: int) -> bool:
         """Return whether the lease still has this owner and term; a lock keeps it so until the transaction ends."""
-        query = sa.select(Lease.term).where(Lease.name == _NAME, Lease.owner == owner, Lease.term == term)
-        return self._session.scalar(query.with_for_update(read=True)) is not None
+        return self._session.scalar(_HELD_TERM, {"owner": owner, "term": term}) is not None
 
     def expire(self, owner: str, now: datetime) -> None:
         self._update(sa.update(Lease).where(Lease.name == _NAME, Lease.owner == owner).values(expires_at=now))

@@ -31,6 +31,15 @@ from service.jobs.table.value_repository import ValueRepository
 from service.jobs.table.values import Values
 from trainyard.contract.wire.jobs import TERMINAL, JobStatus, StatusReason
 
+_JOBS: Any = Job.__table__
+_NEXT_SEQUENCE = (
+    sa.update(_JOBS)
+    .where(_JOBS.c.pk == sa.bindparam("job_pk"))
+    .values(sequence=_JOBS.c.sequence + 1, updated_at=sa.bindparam("now"))
+    .returning(_JOBS.c.sequence)
+)
+"""Runs for each event, and is therefore built once, and of the table, which the mapped class takes longer to update."""
+
 
 class JobRepository:
     """Jobs within a session."""
@@ -302,14 +311,8 @@ class JobRepository:
 
     def next_sequence(self, job: Job) -> int:
         """Return the next sequence number of the job. Other writers of the job wait until this transaction ends."""
-        statement = (
-            sa.update(Job)
-            .where(Job.pk == job.pk)
-            .values(sequence=Job.sequence + 1, updated_at=self.now)
-            .returning(Job.sequence)
-            .execution_options(synchronize_session=False)
-        )
-        sequence = self._session.execute(statement).scalar_one()
+        self._session.flush()
+        sequence: int = self._session.execute(_NEXT_SEQUENCE, {"job_pk": job.pk, "now": self.now}).scalar_one()
         sa.orm.attributes.set_committed_value(job, "sequence", sequence)
         self._session.info.setdefault("changed_job_pks", set()).add(job.pk)
         return sequence

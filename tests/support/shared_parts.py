@@ -2,7 +2,7 @@
 
 import os
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import cache
@@ -20,12 +20,14 @@ from pydantic_settings import PydanticBaseSettingsSource
 from starlette.types import Receive, Scope, Send
 
 from service.api.dependencies import AppState
+from service.api.plugin import Plugin
 from service.core.settings import Settings
 from service.db.engine import Database
 from service.plugins.installed import PLUGINS
 from service.web.app import create_app
 
-_first_app: list[FastAPI] = []
+_first_apps: dict[tuple[str, ...], FastAPI] = {}
+"""The first application with each selection of plugins."""
 _first_engines: dict[str, sa.Engine] = {}
 _compiled: dict[Any, Any] = {}
 
@@ -34,19 +36,22 @@ def _add_nothing(*_arguments: Any, **_options: Any) -> None:
     """Stand in for what adds routes."""
 
 
-def app_with_shared_routes(app_state: AppState) -> FastAPI:
+def app_with_shared_routes(
+    app_state: AppState, plugins: Sequence[Plugin] = PLUGINS, disabled: Sequence[Plugin] = ()
+) -> FastAPI:
     """The application on the given state, with the routes and the OpenAPI document of the session's first one.
 
     FastAPI builds its route tables at the first request to an application, which takes 0.1 s or more of CPU time.
     Only middleware, exception handlers and `state` belong to one application; they are made anew here.
     """
-    if not _first_app:
-        _first_app.append(create_app(app_state, PLUGINS))
-        return _first_app[0]
+    selection = tuple(plugin.name for plugin in plugins)
+    if selection not in _first_apps:
+        _first_apps[selection] = create_app(app_state, plugins, disabled=disabled)
+        return _first_apps[selection]
     with patch.multiple(FastAPI, include_router=_add_nothing, add_api_route=_add_nothing):
-        app = create_app(app_state, PLUGINS)
-    app.router = _first_app[0].router
-    app.openapi = _first_app[0].openapi  # type: ignore[method-assign]
+        app = create_app(app_state, plugins, disabled=disabled)
+    app.router = _first_apps[selection].router
+    app.openapi = _first_apps[selection].openapi  # type: ignore[method-assign]
     return app
 
 

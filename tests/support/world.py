@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import httpx
+import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
 from service.api.dependencies import AppState
@@ -14,7 +15,7 @@ from service.auth.principals import ensure_admin_token
 from service.auth.tokens import Role, new_user_token, parse_token
 from service.core.failpoints import no_failpoint
 from service.db.leader_lease import LeaderLease
-from service.db.models import Token
+from service.db.models import Attempt, Job, Token
 from service.maintenance.task import MaintenanceTask
 from service.plugins.installed import PLUGINS, enabled_plugins
 from service.plugins.sweeps.plugin import make_searcher
@@ -274,29 +275,49 @@ class World:
         ).run_once()
 
     def status(self, job_id: str) -> str:
-        return str(self.job(job_id)["status"])
+        """The job's status, read from the database in a tenth of the time of a request."""
+        return str(self._read_row(sa.select(Job.status).where(Job.id == job_id))[0])
 
     def tick(self, times: int = 1) -> None:
         for _ in range(times):
             self.reconciler.run_once()
             self.clock.advance(1)
 
+    def pass_time(self, seconds: float, ticks: int = 6) -> None:
+        """Let time pass, with some ticks of the reconciler at equal distances."""
+        for _ in range(ticks):
+            self.clock.advance(seconds / ticks)
+            self.reconciler.run_once()
+
     def folder(self, job_id: str, attempt: int = 1) -> AttemptLayout:
         """The folder of the attempt with this number."""
-        rows = self.client.get(f"/v1/jobs/{job_id}/attempts?limit=200").json()["data"]
-        ids = {row["number"]: row["id"] for row in rows}
-        return RunLayout(self.settings.runs / job_id).attempt(attempt_folder_name(attempt, ids[attempt]))
+        query = sa.select(Attempt.id).join(Job, Job.pk == Attempt.job_pk)
+        (attempt_id,) = self._read_row(query.where(Job.id == job_id, Attempt.number == attempt))
+        return self._folder(job_id, attempt, attempt_id)
 
     def worker(self, job_id: str) -> "FakeWorker":
         """The worker of the job's current attempt, with the token in its folder."""
-        attempt = self.job(job_id)["attempt"]
-        token = self.folder(job_id, attempt["number"]).token.read_text().strip()
-        return FakeWorker(self.new_client(token), attempt["id"], self)
+        number, attempt_id = self._current_attempt(job_id)
+        token = self._folder(job_id, number, attempt_id).token.read_text().strip()
+        return FakeWorker(self.new_client(token), attempt_id, self)
 
     def launch_document(self, job_id: str) -> LaunchDocument:
         """The launch document of the job's current attempt."""
-        number = self.job(job_id)["attempt"]["number"]
-        return LaunchDocument.model_validate_json(self.folder(job_id, number).launch.read_bytes())
+        folder = self._folder(job_id, *self._current_attempt(job_id))
+        return LaunchDocument.model_validate_json(folder.launch.read_bytes())
+
+    def _current_attempt(self, job_id: str) -> tuple[int, str]:
+        """The number and the id of the job's current attempt."""
+        query = sa.select(Attempt.number, Attempt.id).join(Job, Job.attempt_id == Attempt.id).where(Job.id == job_id)
+        number, attempt_id = self._read_row(query)
+        return number, attempt_id
+
+    def _folder(self, job_id: str, number: int, attempt_id: str) -> AttemptLayout:
+        return RunLayout(self.settings.runs / job_id).attempt(attempt_folder_name(number, attempt_id))
+
+    def _read_row(self, query: Any) -> Any:
+        with self.database.read() as session:
+            return session.execute(query).one()
 
     def start(self, job_id: str) -> "FakeWorker":
         """Submit a queued job to the scheduler and let its worker claim it."""

@@ -11,6 +11,10 @@ from service.db.models import Job, JobValue, ValueKey, ValueState
 from service.jobs.parameters import Reported
 from service.jobs.table.values import Kind, Named, StoredValue, Values, reported_values, spec_values
 
+# The tables and not the mapped classes: one statement, compiled once, runs with any number of rows.
+_VALUE_KEYS: Any = ValueKey.__table__
+_JOB_VALUES: Any = JobValue.__table__
+
 _ROWS = 400
 """Maximum number of values in a statement; SQLite allows 32,766 parameters."""
 
@@ -35,8 +39,7 @@ class ValueRepository:
             for named, value in values.items()
         ]
         if rows:
-            # Without the option, each run of rows that have the same columns would be a statement of its own.
-            self._session.execute(sa.insert(JobValue).execution_options(render_nulls=True), rows)
+            self._session.execute(sa.insert(_JOB_VALUES), rows)
 
     def replace(self, job_pk: int, old: Values, new: Values) -> None:
         """Change the values of a job from `old` to `new`: only rows that differ are written."""
@@ -55,10 +58,11 @@ class ValueRepository:
             for named, value in changes.items()
             if value is not None
         ]
-        for start in range(0, len(rows), _ROWS):
-            statement = self._insert(JobValue).values(rows[start : start + _ROWS])
+        if rows:
+            statement = self._insert(_JOB_VALUES)
             changed = {"number": statement.excluded.number, "text": statement.excluded.text}
-            self._session.execute(statement.on_conflict_do_update(index_elements=["job_pk", "key_pk"], set_=changed))
+            conflict = statement.on_conflict_do_update(index_elements=["job_pk", "key_pk"], set_=changed)
+            self._session.execute(conflict, rows)
 
     def key_numbers(self, names: Iterable[Named]) -> dict[Named, int]:
         """Return the number of each of these keys that is known."""
@@ -79,9 +83,9 @@ class ValueRepository:
         """Return the numbers of keys; new keys get numbers, always in the same order to avoid deadlocks."""
         numbers = self.key_numbers(names)
         missing = sorted(named for named in names if named not in numbers)
-        for start in range(0, len(missing), _ROWS):
-            rows = [{"kind": kind, "name": name} for kind, name in missing[start : start + _ROWS]]
-            self._session.execute(self._insert(ValueKey).values(rows).on_conflict_do_nothing())
+        if missing:
+            rows = [{"kind": kind, "name": name} for kind, name in missing]
+            self._session.execute(self._insert(_VALUE_KEYS).on_conflict_do_nothing(), rows)
         return numbers | self.key_numbers(missing)
 
     def values_of(self, job_pk: int, kinds: Collection[Kind]) -> Values:

@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.world import SPEC, FakeWorker, World
 
+pytestmark = pytest.mark.databases("sqlite")
+
 TIME = "2026-01-01T00:00:00Z"
 
 

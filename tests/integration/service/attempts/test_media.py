@@ -10,7 +10,7 @@ from tests.support.world import FakeWorker, World
 from trainyard.contract.wire.media import MediaReport
 from trainyard.contract.wire.spool import format_record
 
-pytestmark = pytest.mark.databases
+pytestmark = pytest.mark.databases("sqlite")
 TIME = "2026-01-01T00:00:00Z"
 
 
@@ -39,6 +39,7 @@ def job(world: World) -> str:
     return world.submit()
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_media_are_listed_and_filtered(world: World, job: str) -> None:
     worker = world.start(job)
     drawn = {"bins": [0, 1, 2], "values": [3, 4]}
@@ -89,7 +90,6 @@ def test_the_spool_is_read_with_the_numbers_of_its_records(world: World, job: st
     assert [path for *_, path in listed(world, job)] == ["new.png", "new.png"]
 
 
-@pytest.mark.databases("sqlite")
 def test_a_source_of_other_items_is_refused(world: World, job: str) -> None:
     source = {"records": [[1, 2]]}
     answer = world.start(job).post("media", {"execution": 1, "items": [item("a", 1, "1.png")], "source": source})
@@ -118,13 +118,11 @@ def test_media_beyond_the_limits_are_stated_once(world: World, job: str, monkeyp
     assert [event["level"] for event in events if event["type"] == MEDIA_DROPPED] == ["warning"]
 
 
-@pytest.mark.databases("sqlite")
 @pytest.mark.parametrize("path", ["../spec.json", "/etc/passwd", "a/../../b", "."])
 def test_a_path_outside_of_the_artifacts_is_refused(world: World, job: str, path: str) -> None:
     assert send(world.start(job), item("a", 1, path)) == 422
 
 
-@pytest.mark.databases("sqlite")
 def test_an_item_has_either_a_file_or_a_histogram(world: World, job: str) -> None:
     worker = world.start(job)
     assert send(worker, {**item("a", 1, "1.png"), "type": "histogram"}) == 422
@@ -132,6 +130,7 @@ def test_an_item_has_either_a_file_or_a_histogram(world: World, job: str) -> Non
         assert send(worker, {"key": "a", "step": 1, "type": "histogram", "histogram": drawn, "time": TIME}) == 422
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_media_are_deleted_with_their_job(world: World, job: str) -> None:
     worker = world.start(job)
     send(worker, item("a", 1, "1.png"))

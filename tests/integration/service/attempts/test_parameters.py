@@ -8,7 +8,7 @@ from service.attempts.service import PARAMETERS_DROPPED
 from tests.support.world import FakeWorker, World
 from trainyard.contract.wire.reports import MAX_PARAMETERS
 
-pytestmark = pytest.mark.databases
+pytestmark = pytest.mark.databases("sqlite")
 
 
 def send(worker: FakeWorker, **body: Any) -> int:
@@ -19,6 +19,7 @@ def listed(world: World, **query: Any) -> list[str]:
     return [job["id"] for job in world.client.get("/v1/jobs", params=query).json()["data"]]
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_reports_are_merged_into_the_job(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
@@ -49,6 +50,7 @@ def test_execution_of_another_attempt_is_rejected(world: World) -> None:
     assert send(worker, parameters={"lr": 0.2}) == 409
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_jobs_are_filtered_by_value(world: World) -> None:
     jobs = [world.submit() for _ in range(2)]
     for job, lr in zip(jobs, (0.0003, 0.1), strict=True):

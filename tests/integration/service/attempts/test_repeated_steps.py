@@ -3,9 +3,13 @@
 import json
 from typing import Any
 
+import pytest
+
 from tests.support.world import FakeWorker, World
 from trainyard.contract.wire.reports import MetricsBatch
 from trainyard.contract.wire.spool import format_record
+
+pytestmark = pytest.mark.databases("sqlite")
 
 TIME = "2026-01-01T00:00:00Z"
 

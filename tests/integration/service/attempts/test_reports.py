@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
+from service.streaming import job_stream
+from service.streaming import repository as stream_repository
 from tests.support.world import World
+
+pytestmark = pytest.mark.databases("sqlite")
 
 
 def series(world: World, job: str, **query: Any) -> dict[str, list[Any]]:
@@ -148,6 +152,7 @@ def test_log_of_a_missing_attempt_is_not_found(world: World) -> None:
     assert (answer.status_code, answer.json()["error"]["message"]) == (404, "the job has no attempt 7")
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_log_accepts_any_bytes_and_is_bounded(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
@@ -194,6 +199,7 @@ def test_spool_and_logs_are_ingested_before_the_final_status(world: World) -> No
     assert world.client.get(f"/v1/jobs/{job}/logs").text == "said\nunsaid\n"
 
 
+@pytest.mark.databases("sqlite", "postgres")
 @pytest.mark.parametrize("restored", [True, False])
 def test_acknowledged_spool_is_read_again_after_a_restore(world: World, restored: bool) -> None:
     from trainyard.contract.wire.reports import MetricsBatch
@@ -265,19 +271,21 @@ def test_stream_replays_from_any_event_id_and_ends(world: World) -> None:
     assert "log" not in {kind for _, kind, _ in quiet}
 
 
-def test_long_stream_is_read_in_parts_without_a_gap(world: World) -> None:
+def test_long_stream_is_read_in_parts_without_a_gap(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_stream, "_MAX_POINTS", 40)
+    monkeypatch.setattr(stream_repository, "_MAX_LOG_CHUNKS", 10)
     job = world.submit()
     worker = world.start(job)
-    for start in range(0, 9000, 1000):
-        worker.metrics([("a", step, 1.0) for step in range(start, start + 1000)])
-    for n in range(150):
+    for start in range(0, 90, 10):
+        worker.metrics([("a", step, 1.0) for step in range(start, start + 10)])
+    for n in range(15):
         worker.log("0", n * 2, b"x\n")
     worker.end("completed")
     world.tick()
     everything = messages(world.client.get(f"/v1/jobs/{job}/stream").text)
     steps = [point["step"] for _, kind, data in everything if kind == "metrics" for point in data["points"]]
-    assert steps == list(range(9000))
-    assert [data["offset"] for _, kind, data in everything if kind == "log"] == list(range(0, 300, 2))
+    assert steps == list(range(90))
+    assert [data["offset"] for _, kind, data in everything if kind == "log"] == list(range(0, 30, 2))
 
 
 def test_log_of_an_existing_rank_is_empty_before_its_first_append(world: World) -> None:

@@ -20,6 +20,8 @@ from service.metrics.ingest.writer import GroupWriter, WriterCache
 from tests.support.wait import wait_until
 from tests.support.world import World
 
+pytestmark = pytest.mark.databases("sqlite")
+
 
 def save(world: World, worker: Any, job: str, step: int) -> Path:
     folder = world.app_state.run_layout(job).checkpoint(step).root
@@ -50,6 +52,7 @@ def number(world: World, job: str) -> int:
         return JobRepository(session, world.clock()).get(job).pk
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_deleted_job_is_hidden_at_once_and_its_run_directory_removed(world: World, succeeded: str) -> None:
     other = world.submit()
     assert world.client.delete(f"/v1/jobs/{succeeded}").status_code == 204
@@ -64,6 +67,7 @@ def test_deleted_job_is_hidden_at_once_and_its_run_directory_removed(world: Worl
             assert rows == {"jobs": 1, "events": 2}.get(table, 0), table
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_points_stored_during_the_deletion_are_deleted_too(world: World) -> None:
     """No foreign key removes them."""
     job = world.submit()
@@ -159,6 +163,7 @@ def test_delete_only_the_checkpoints(world: World, succeeded: str) -> None:
     assert world.folder(succeeded).root.exists()
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_running_job_allows_deleting_any_but_its_latest_checkpoint(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
@@ -173,6 +178,7 @@ def test_running_job_allows_deleting_any_but_its_latest_checkpoint(world: World)
     assert world.job(job)["last_checkpoint_step"] == 10
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_checkpoint_rewritten_before_its_removal_survives(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
@@ -192,6 +198,7 @@ def test_checkpoint_without_a_folder_is_marked_deleted(world: World, succeeded: 
     assert [one["step"] for one in world.client.get(f"/v1/jobs/{succeeded}/checkpoints").json()["data"]] == [20]
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_disk_use_is_measured_per_job_and_per_user(world: World, succeeded: str) -> None:
     assert world.job(succeeded)["disk_bytes"] is None
     world.run_maintenance()
@@ -205,6 +212,7 @@ def test_disk_use_is_measured_per_job_and_per_user(world: World, succeeded: str)
     assert usage["free_bytes"] > 0
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_exceeded_disk_quota_rejects_a_job_with_the_numbers(world: World, succeeded: str) -> None:
     world.settings.quota_gb_per_user = 1e-6
     key = {"Idempotency-Key": "before"}
@@ -219,6 +227,7 @@ def test_exceeded_disk_quota_rejects_a_job_with_the_numbers(world: World, succee
     assert client.post("/v1/jobs", json=spec).status_code == 201
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_missing_run_directory_of_a_running_job_is_an_event(world: World) -> None:
     moved, intact = world.submit(), world.submit()
     world.start(moved)
@@ -248,7 +257,6 @@ def test_low_disk_space_adds_one_event_an_hour(world: World) -> None:
     assert "free for runs" in ready.json()["notes"][0]
 
 
-@pytest.mark.databases("sqlite")
 def test_deep_folders_and_links_of_a_job_hold_no_deletion(world: World, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "file").write_text("kept")

@@ -11,7 +11,7 @@ from service.reconciler.submission.pool import SubmitPool
 from tests.support.wait import wait_until
 from tests.support.world import SPEC, World
 
-pytestmark = pytest.mark.databases("postgres")
+pytestmark = pytest.mark.databases("sqlite")
 
 BOTH = pytest.mark.databases("sqlite", "postgres")
 UNKNOWN = "job_" + "0" * 26
@@ -168,7 +168,6 @@ def test_a_restarted_service_waits_on(world: World) -> None:
     assert submitted(world) == [first, second]
 
 
-@BOTH
 @pytest.mark.parametrize(
     ("fails", "after", "starts"), [(False, "{job}", True), (True, "{job}:ended", True), (True, "{job}", False)]
 )
@@ -257,6 +256,7 @@ def test_waiting_members_of_a_sweep_do_not_count_as_running(world: World) -> Non
     assert world.client.post("/v1/sweeps", json=unknown).status_code == 422
 
 
+@pytest.mark.databases("postgres")
 def test_later_trials_of_a_search_know_how_a_deleted_job_ended(world: World) -> None:
     job = world.submit(restart={"max_retries": 0})
     search = {"algorithm": "random", "space": {"optimizer.lr": "log:1e-4:1e-1"}, "max_trials": 3}
@@ -290,6 +290,7 @@ def test_waiting_jobs_do_not_keep_others_from_the_scheduler(world: World, monkey
     assert sorted(submitted(world)) == [first, other]
 
 
+@pytest.mark.databases("postgres")
 def test_a_job_goes_on_if_nothing_is_known_of_its_prerequisite(world: World) -> None:
     first = world.submit()
     second = world.submit(after=[first])

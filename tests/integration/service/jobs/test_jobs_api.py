@@ -9,6 +9,8 @@ import yaml
 
 from tests.support.world import SPEC, World
 
+pytestmark = pytest.mark.databases("sqlite")
+
 
 def test_submitted_job_is_stored_with_its_resolved_spec(world: World) -> None:
     answer = world.client.post("/v1/jobs", json=SPEC)
@@ -43,6 +45,7 @@ def test_same_key_with_another_spec_is_a_conflict(world: World) -> None:
     assert (other.status_code, other.json()["error"]["code"]) == (409, "idempotency_key_reused")
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_concurrent_requests_with_one_key_create_one_job(world: World) -> None:
     answers: list[tuple[int, str]] = []
 
@@ -60,6 +63,7 @@ def test_concurrent_requests_with_one_key_create_one_job(world: World) -> None:
     assert len({job for _, job in answers}) == 1
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_list_is_newest_first_and_stable_under_inserts(world: World) -> None:
     ids = []
     for n in range(5):
@@ -77,6 +81,7 @@ def test_list_is_newest_first_and_stable_under_inserts(world: World) -> None:
     assert upwards["data"][0]["id"] == ids[0]
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_list_is_filtered(world: World) -> None:
     a = world.submit(name="a", metadata={"team": "nlp", "q'": "%"})
     b = world.submit(name="b", metadata={"team": "vision"})
@@ -105,6 +110,7 @@ def test_cancel_sets_the_desired_state_and_is_idempotent(world: World) -> None:
     assert [event["type"] for event in events] == ["created", "status", "cancel_requested", "status"]
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_events_page_by_cursor(world: World) -> None:
     job = world.submit()
     world.start(job)
@@ -138,6 +144,7 @@ def test_templates_are_ready_to_post(world: World) -> None:
             assert answer.status_code == 201
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_probes_need_no_token_and_name_the_components(world: World) -> None:
     anonymous = world.new_client(None)
     assert anonymous.get("/livez").json() == {"status": "ok"}
@@ -151,6 +158,7 @@ def test_probes_need_no_token_and_name_the_components(world: World) -> None:
     assert "not a writable directory" in broken.json()["checks"]["runs_dir"]
 
 
+@pytest.mark.databases("sqlite", "postgres")
 @pytest.mark.fault_scenario(34)
 def test_database_that_takes_no_writes_is_a_503_and_not_ready(world: World) -> None:
     worker = world.start(world.submit())
@@ -181,6 +189,7 @@ def test_database_that_takes_no_writes_is_a_503_and_not_ready(world: World) -> N
     assert world.client.post("/v1/jobs", json=SPEC).status_code == 201
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_readiness_reports_an_unreachable_scheduler_and_stays_ready(world: World) -> None:
     anonymous = world.new_client(None)
     world.tick()

@@ -8,7 +8,7 @@ from service.scheduler.base import Ambiguous, Observation, Rejected
 from tests.support.world import World
 from trainyard.contract.layout import write_atomic
 
-pytestmark = pytest.mark.databases("postgres")
+pytestmark = pytest.mark.databases("sqlite")
 
 
 def request_action(world: World, job: str, verb: str, body: Any = None) -> Any:
@@ -103,8 +103,8 @@ def test_hung_worker_is_cancelled_in_the_scheduler_after_the_deadline(world: Wor
     worker = world.start(job)
     request_action(world, job, "pause")
     world.tick()
-    for _ in range(58):
-        world.clock.advance(9)
+    for _ in range(29):
+        world.clock.advance(19)
         worker.post("heartbeat", {"execution": 1})
         world.tick()
     assert world.scheduler.cancelled == []
@@ -119,6 +119,7 @@ def test_hung_worker_is_cancelled_in_the_scheduler_after_the_deadline(world: Wor
     assert "last checkpoint" in world.job(job)["status_message"]
 
 
+@pytest.mark.databases("postgres")
 def test_worker_without_heartbeat_is_stopped_through_the_scheduler(world: World) -> None:
     job = world.submit()
     world.start(job)
@@ -232,6 +233,7 @@ def test_submission_that_never_started_is_withdrawn(world: World) -> None:
     assert [a["exit_reason"] for a in world.client.get(f"/v1/jobs/{job}/attempts").json()["data"]] == ["paused", None]
 
 
+@pytest.mark.databases("postgres")
 def test_unconfirmed_submission_is_searched_before_the_job_is_paused(world: World) -> None:
     world.scheduler.name = "slurm"
     job = world.submit()
@@ -321,6 +323,7 @@ def test_retry_from_scratch_discards_checkpoints_and_reports(world: World) -> No
     assert curve(world, job) == {1: 2.0}
 
 
+@pytest.mark.databases("postgres")
 def test_late_report_does_not_restore_a_discarded_checkpoint(world: World) -> None:
     job = failed(world)
     old = world.worker(job)

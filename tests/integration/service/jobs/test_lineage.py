@@ -8,7 +8,7 @@ from service.jobs import lineage
 from service.jobs.lineage import used_data
 from tests.support.world import SPEC, World
 
-pytestmark = pytest.mark.databases("sqlite", "postgres")
+pytestmark = pytest.mark.databases("sqlite")
 
 
 def ended(world: World, **changes: Any) -> str:
@@ -68,6 +68,7 @@ def test_copy_of_a_spec_knows_the_job_it_was_forked_from(world: World) -> None:
     assert [(one["job_id"], one["step"]) for one in read(world, first)["forks"]] == [(copied, None)]
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_registered_models_are_shown_by_their_job_and_its_forks(world: World) -> None:
     job = ended(world, name="base")
     body = {"job_id": job, "checkpoint": 5}
@@ -78,6 +79,7 @@ def test_registered_models_are_shown_by_their_job_and_its_forks(world: World) ->
     assert read(world, fork(world, job))["base_versions"] == [version]
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_jobs_know_for_which_others_they_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     first = ended(world, name="first")
     second = world.submit(name="second", after=[f"{first}:ended"])

@@ -7,6 +7,8 @@ import pytest
 
 from tests.support.world import SPEC, World
 
+pytestmark = pytest.mark.databases("sqlite")
+
 
 def submitted(client: Any, gpus: int) -> str:
     answer = client.post("/v1/jobs", json={**SPEC, "gpus": gpus, "batch": {"size": 12}})

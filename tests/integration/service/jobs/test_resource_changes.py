@@ -7,7 +7,7 @@ import pytest
 from service.scheduler.base import Postponed, Rejected
 from tests.support.world import World
 
-pytestmark = pytest.mark.databases("postgres")
+pytestmark = pytest.mark.databases("sqlite")
 
 
 def change(world: World, job: str, verb: str, minutes: int | None) -> Any:
@@ -19,6 +19,7 @@ def changes_of(world: World, job: str) -> list[str]:
     return [event["message"] for event in events if event["type"] == "resources_changed"]
 
 
+@pytest.mark.databases("postgres")
 def test_a_failed_job_continues_with_other_resources(world: World) -> None:
     job = world.submit(restart={"max_retries": 0}, resources={"time_limit_minutes": 5})
     world.scheduler.outcome = Rejected("Batch job submission failed: Requested time limit is invalid")

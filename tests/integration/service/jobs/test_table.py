@@ -1,12 +1,14 @@
 """The runs table: queries, sorts and columns over fields, parameters, tags and metrics, in pages."""
 
 import random
+import re
 from itertools import product
 from typing import Any
 
 import pytest
 
 from service.metrics.summaries import back_fill
+from tests.support.statements import statements_of_request
 from tests.support.world import World
 
 pytestmark = pytest.mark.databases
@@ -311,3 +313,11 @@ def test_deleted_jobs_and_values_of_a_retry_from_scratch_disappear(world: World)
     assert listed(world, sort="optimizer.lr") == []
     assert listed(world, where="name = gone") == []
     assert listed(world, where="seed = 0", sort="-name", archived="all") == []
+
+
+def test_statements_that_write_values_have_one_row_each(world: World) -> None:
+    """They are compiled once. To compile one with all rows of a job takes longer than to run it."""
+    with statements_of_request("INSERT INTO jobs ") as statements:
+        world.submit()
+    of_values = [text for text in statements if re.match("INSERT INTO (value_keys|job_values) ", text)]
+    assert {len(re.findall(r"\?|%\(", text)) for text in of_values} == {2, 4}

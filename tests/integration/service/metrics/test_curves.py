@@ -14,6 +14,8 @@ from service.metrics.retention import trim
 from tests.support.wait import wait_until
 from tests.support.world import FakeWorker, World
 
+pytestmark = pytest.mark.databases("sqlite")
+
 
 def report(worker: FakeWorker, first: int, last: int, value: float = 1.0, *, resumed: int = 0, key: str = "a") -> None:
     extremes = {5_000: 99.0, 7_777: -99.0}
@@ -63,6 +65,7 @@ def test_short_curve_is_returned_unchanged(world: World) -> None:
     assert (one["steps"], one["truncated"]) == (list(range(1, 3_001)), False)
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_repeated_downsampling_changes_nothing(world: World) -> None:
     job = world.submit()
     report(world.start(job), 1, 5_000)
@@ -103,6 +106,7 @@ def test_comparison_returns_curves_of_several_jobs(world: World) -> None:
     assert world.client.get("/v1/metrics", params={"job": ["job_x"] * 21}).status_code == 422
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_point_pages_contain_every_visible_point_once(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
@@ -197,6 +201,7 @@ def test_training_seconds_exclude_gaps_between_executions(world: World) -> None:
     assert [float(row["seconds"]) for row in rows] == [2.0 * step for step in range(1, 41)]
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_training_seconds_survive_retention(world: World) -> None:
     job = world.submit()
     worker = world.start(job)

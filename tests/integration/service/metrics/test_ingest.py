@@ -14,6 +14,8 @@ from service.core.errors import UnavailableError
 from service.metrics.ingest import writer as writer_module
 from tests.support.world import World
 
+pytestmark = pytest.mark.databases("sqlite")
+
 POINTS = b'{"execution":1,"resumed_from_step":0,"points":[%s]}'
 
 
@@ -29,6 +31,7 @@ def test_duplicates_are_counted(world: World) -> None:
     assert answer.json() == {"accepted": 1, "duplicates": 2}
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_case_17_too_many_metric_names_are_rejected(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "MAX_KEYS", 20)
     job = world.submit()

@@ -174,13 +174,16 @@ def running(world: World) -> tuple[str, int]:
         return attempt, session.execute(sa.text("SELECT pk FROM jobs WHERE id = :id"), {"id": job}).scalar_one()
 
 
-@pytest.mark.cpu_seconds(30)
-def test_any_delivery_of_the_same_records_stores_the_same(world: World, running: tuple[str, int]) -> None:
+@pytest.mark.cpu_seconds(10)
+@pytest.mark.parametrize("examples", [15, pytest.param(60, marks=pytest.mark.heavy)])
+def test_any_delivery_of_the_same_records_stores_the_same(
+    world: World, running: tuple[str, int], examples: int
+) -> None:
     attempt, job_pk = running
     writer = PointWriter(world.database)
 
     @settings(
-        max_examples=60,
+        max_examples=examples,
         deadline=None,
         derandomize=True,
         database=None,

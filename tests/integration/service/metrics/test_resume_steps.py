@@ -13,7 +13,7 @@ from service.metrics.ingest.writer import PointWriter
 from tests.support.world import FakeWorker, World
 from trainyard.contract.wire.reports import UNKNOWN_STEP
 
-pytestmark = pytest.mark.databases
+pytestmark = pytest.mark.databases("sqlite")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 

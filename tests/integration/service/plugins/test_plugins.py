@@ -20,12 +20,14 @@ from service.maintenance.task import MaintenanceTask
 from service.plugins.installed import PLUGINS, select_plugins
 from service.plugins.webhooks.part import part_of
 from service.reconciler.poll_loop import ReconcileLoop
-from service.web.app import create_app
+from tests.support.shared_parts import app_with_shared_routes
 from tests.support.world import SPEC, World
 from trainyard.cli.app import app as cli
 from trainyard.cli.errors import NOT_FOUND
 from trainyard.client import Client
 from trainyard.contract.http import API_HEADER, API_VERSION
+
+pytestmark = pytest.mark.databases("sqlite")
 
 ADDRESSES = {
     "mlflow": "/mlflow/version",
@@ -38,9 +40,8 @@ ADDRESSES = {
 
 
 def client_of(world: World, *disabled: str) -> TestClient:
-    """Return the administrator's client of an application that has its own routes."""
-    plugins, others = select_plugins(disabled)
-    app = create_app(world.app_state, plugins, disabled=others)
+    """Return the administrator's client of an application without the disabled plugins."""
+    app = app_with_shared_routes(world.app_state, *select_plugins(disabled))
     client = TestClient(app, base_url="http://127.0.0.1:8470", raise_server_exceptions=False)
     client.headers["Authorization"] = f"Bearer {world.token}"
     return client
@@ -78,6 +79,7 @@ def stderr_of(client: TestClient, *command: str) -> str:
     return done.stderr
 
 
+@pytest.mark.databases("sqlite", "postgres")
 @pytest.mark.parametrize("name", [plugin.name for plugin in PLUGINS])
 def test_a_disabled_plugin_has_no_routes(world: World, name: str) -> None:
     client = client_of(world, name)
@@ -176,6 +178,7 @@ def test_a_disabled_plugin_writes_nothing(world: World) -> None:
     assert written.type == "job.status"
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_rows_of_a_disabled_plugin_end_with_their_retention(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     part_of(world.app_state).resolver = lambda host, port, owner: ["93.184.216.34"]
     world.client.post("/v1/webhooks", json={"url": "https://example.org/hook"})
@@ -195,6 +198,7 @@ def test_rows_of_a_disabled_plugin_end_with_their_retention(world: World, monkey
         assert len(deliveries(world)) == left
 
 
+@pytest.mark.databases("sqlite", "postgres")
 @pytest.mark.parametrize(("name", "path"), [("registry", "/models"), ("webhooks", "/admin/webhooks")])
 def test_pages_of_a_disabled_plugin_are_hidden(world: World, name: str, path: str) -> None:
     page = browser_of(client_of(world), world).get("/admin")
@@ -211,6 +215,7 @@ def test_pages_of_a_disabled_plugin_are_hidden(world: World, name: str, path: st
     assert "TRAINYARD_DISABLED_PLUGINS" in gone.text
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_the_pages_of_the_core_work_without_plugins(world: World) -> None:
     job = world.submit()
     browser = browser_of(client_of(world, *ADDRESSES), world)
@@ -220,6 +225,7 @@ def test_the_pages_of_the_core_work_without_plugins(world: World) -> None:
         assert (page.status_code, parts_of(page)) == (200, ({}, [])), path
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_members_of_a_sweep_are_ordinary_jobs_without_the_plugin(world: World) -> None:
     body = {"spec": SPEC, "members": [{"optimizer.lr": 0.1}, {"optimizer.lr": 0.2}], "max_parallel": 1}
     sweep = world.client.post("/v1/sweeps", json=body).json()

@@ -10,7 +10,7 @@ from service.db.models import Attempt
 from service.scheduler.base import Canceller, Observation, SchedulerUnavailableError, SubmittedJob
 from tests.support.world import World
 
-pytestmark = pytest.mark.databases("sqlite", "postgres")
+pytestmark = pytest.mark.databases("sqlite")
 
 ROOT, ADA = Canceller("root", is_administrator=True), Canceller("ada")
 
@@ -87,6 +87,7 @@ def test_a_late_record_names_who_cancelled_the_job(world: World, records: Record
     assert len(explained(world, job)) == 2, "each end is explained once"
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_an_event_of_the_site_does_not_start_an_ended_job_again(world: World, records: Records) -> None:
     job = cancelled_twice(world)
     records.end = Observation("ended", "Slurm: CANCELLED by slurmctld", ("node1",), end_state="dropped")
@@ -146,6 +147,7 @@ def test_ends_that_the_scheduler_explained_are_not_queried(world: World, records
     assert (world.status(job), records.queries) == ("cancelled", [])
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_evidence_of_another_release_that_is_unknown_is_dropped(world: World, records: Records) -> None:
     job = cancelled_twice(world)
     with world.database.write() as session:

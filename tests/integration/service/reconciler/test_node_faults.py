@@ -214,9 +214,9 @@ def test_change_of_the_queue_is_repeated_a_minute_after_a_failure(world: World, 
     job = world.submit()
     fail_to_start(world, "n2")
     queue.refused = ()
-    world.tick(50)
+    world.pass_time(50)
     assert (queue.edits, events(world, job)) == ([], [])
-    world.tick(20)
+    world.pass_time(20)
     assert queue.edits == [([world.launch_document(job).tag], ["n2"])]
 
 
@@ -224,7 +224,7 @@ def test_refused_change_does_not_prevent_the_others(world: World, queue: Editing
     queue.refused = ("n1",)
     jobs = [world.submit(resources={"exclude": "n1"}), world.submit(), world.submit(resources={"exclude": "n3"})]
     fail_to_start(world, "n2")
-    world.tick(120)
+    world.pass_time(120, ticks=12)
     tags = [world.launch_document(job).tag for job in jobs]
     assert sorted(queue.edits) == sorted([([tags[1]], ["n2"]), ([tags[2]], ["n3", "n2"])])
 
@@ -327,7 +327,7 @@ def test_pending_attempts_keep_a_node_of_their_partition(world: World, queue: Ed
     two_nodes(world)
     waits = world.submit()
     failed = fail_to_start(world, "n1")
-    world.tick(60)
+    world.pass_time(60)
     assert [world.launch_document(job).excluded_nodes for job in failed] == [("n1",)] * 2
     queue.edits.clear()
     world.clock.advance(60)
@@ -356,7 +356,7 @@ def test_pending_attempts_use_a_node_again_if_the_partition_shrinks(world: World
 def test_a_long_wait_lifts_the_exclusions_of_the_job(world: World, queue: EditingScheduler) -> None:
     """The other nodes may be drained for days."""
     (job,) = fail_to_start(world, "n2", jobs=1)
-    world.tick(60)
+    world.pass_time(60)
     assert world.launch_document(job).excluded_nodes == ("n2",)
     world.clock.advance(29 * 60 - 2)
     world.tick()
@@ -375,12 +375,12 @@ def test_an_attempt_excludes_no_more_nodes_than_it_can_do_without(world: World) 
     world.tick()
     for node in ("n1", "n2"):
         end(world, job, node)
-        world.tick(60)
+        world.pass_time(60)
         assert world.launch_document(job).excluded_nodes == (node,)
     both = world.submit(gpus=2, resources={"gpus_per_node": 1})
     world.tick()
     end(world, both, "n1")
-    world.tick(60)
+    world.pass_time(60)
     assert world.launch_document(both).excluded_nodes == ()
     (event,) = [event for event in events(world, both) if event["data"]["node"] == "n1"]
     assert event["type"] == "node_exclusion_lifted"

@@ -13,6 +13,8 @@ from tests.support.world import SPEC, World
 from trainyard.contract.layout import RunLayout, write_atomic
 from trainyard.contract.wire.launch import LaunchDocument
 
+pytestmark = pytest.mark.databases("sqlite")
+
 PROGRAM = {"version": 1, "task": "script", "argv": ["/bin/true"], "gpus": 1}
 
 
@@ -137,6 +139,7 @@ def test_finished_at_is_the_real_end_after_downtime(world: World) -> None:
     assert (last["message"], last["created_at"]) == ("Completed all steps.", world.job(job)["finished_at"])
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_event_of_the_end_is_not_dated_before_the_event_that_precedes_it(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
@@ -250,6 +253,7 @@ def end_at_once(world: World, job: str, reason: str) -> None:
     world.tick()
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_three_time_limits_without_a_newer_checkpoint_end_the_job(world: World) -> None:
     job = world.submit()
     for reason in ("time_limit", "preempted", "time_limit", "time_limit"):
@@ -368,6 +372,7 @@ def test_scheduler_calls_are_independent_of_the_number_of_jobs(world: World) -> 
     assert world.scheduler.observe_calls == before + 1
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_two_reconcilers_never_act_at_once(world: World) -> None:
     world.tick()
     second = world.new_reconciler("two")

@@ -10,7 +10,7 @@ from service.scheduler.backends import BACKENDS
 from service.scheduler.base import Ambiguous, Observation, SchedulerUnavailableError
 from tests.support.world import World
 
-pytestmark = pytest.mark.databases("postgres")
+pytestmark = pytest.mark.databases("sqlite")
 
 SUSPENDED = "Suspended in Slurm by an operator or by gang scheduling. `scontrol resume 7` resumes it."
 
@@ -18,7 +18,7 @@ SUSPENDED = "Suspended in Slurm by an operator or by gang scheduling. `scontrol 
 def test_a_queued_job_waits_for_an_unavailable_scheduler(world: World) -> None:
     world.scheduler.unavailable = True
     job = world.submit()
-    world.tick(times=90)
+    world.pass_time(90)
     assert world.status(job) == "queued"
     assert world.job(job)["status_message"] == (
         "Waiting for the scheduler, which has not responded since 2026-01-01 00:00 UTC."
@@ -47,7 +47,6 @@ def test_a_cancellation_is_carried_out_when_the_scheduler_responds(world: World)
     assert world.status(job) == "cancelled"
 
 
-@pytest.mark.databases("sqlite")
 def test_readiness_reports_the_end_of_an_outage_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = replace(BACKENDS["local"], cluster_interval=timedelta(seconds=60))
     monkeypatch.setitem(BACKENDS, "local", slow)
@@ -174,7 +173,6 @@ def test_a_revived_run_can_be_paused(world: World) -> None:
     assert world.status(job) == "paused"
 
 
-@pytest.mark.databases("sqlite")
 def test_a_cancellation_precedes_the_searches_of_other_jobs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Searches of a slow accounting may use up the time that a tick has for failing calls."""
     calls: list[str] = []

@@ -14,6 +14,8 @@ from tests.support.world import FakeScheduler, World
 from trainyard.contract.layout import write_atomic
 from trainyard.contract.wire.reports import Claim
 
+pytestmark = pytest.mark.databases("sqlite")
+
 
 class HangingScheduler(FakeScheduler):
     """Its sbatch hangs until it is let go."""
@@ -65,6 +67,7 @@ def test_slow_submission_is_reported(world: World, hanging: HangingScheduler) ->
     wait_until(lambda: (world.tick(), world.status(job) == "pending")[1], 10, "its id to be recorded")
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_concurrent_submissions_are_limited(world: World, hanging: HangingScheduler) -> None:
     jobs = [world.submit() for _ in range(4)]
     world.tick()
@@ -186,6 +189,7 @@ def test_a_search_for_a_submission_states_its_end(world: World) -> None:
     assert condition["data"]["until"] in world.job(job)["status_message"]
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_unanswered_submission_is_awaited_to_its_deadline(world: World) -> None:
     """The submitter outlives a service that was killed: sbatch may still be asked while the next service looks."""
     world.scheduler.name = "slurm"
@@ -203,6 +207,7 @@ def test_unanswered_submission_is_awaited_to_its_deadline(world: World) -> None:
     assert len(world.scheduler.submitted) == 1
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_absence_is_confirmed_from_the_last_submission(world: World) -> None:
     world.scheduler.name = "slurm"
     world.submit()
@@ -277,6 +282,7 @@ def test_former_leader_does_not_overwrite_an_answer(world: World, hanging: Hangi
     assert len(hanging.submitted) == 1
 
 
+@pytest.mark.databases("sqlite", "postgres")
 @pytest.mark.fault_scenario(44)
 def test_rejection_lifts_the_node_exclusion(world: World) -> None:
     job = world.submit()
@@ -403,6 +409,7 @@ class TestSlowDisk:
         assert slow.scheduler.submitted == []
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_launcher_without_exit_record_uses_retries(world: World) -> None:
     job = world.submit(restart={"max_retries": 3})
     worker = world.start(job)

@@ -14,6 +14,8 @@ from service.secrets.encryption import SecretCipher, SecretKeyError
 from service.secrets.service import MAX_SECRETS
 from tests.support.world import SPEC, World
 
+pytestmark = pytest.mark.databases("sqlite")
+
 SECRET_VALUE = "hush-hush-4711"
 
 
@@ -25,6 +27,7 @@ def with_secrets(*names: str) -> dict[str, Any]:
     return {**SPEC, "environment": {"secrets": list(names)}}
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_secret_is_listed_by_name_and_never_returned(world: World) -> None:
     answer = put(world.client, "HF_TOKEN")
     assert answer.json().keys() == {"object", "name", "created_at", "updated_at"}
@@ -106,13 +109,11 @@ def test_invalid_secret_is_rejected_without_its_value(world: World, name: str, v
     assert SECRET_VALUE not in world.client.get("/v1/audit").text
 
 
-@pytest.mark.databases("sqlite")
 def test_refused_name_is_explained_in_one_sentence(world: World) -> None:
     message = put(world.client, "LD_PRELOAD").json()["error"]["message"]
     assert message == "`LD_PRELOAD` changes which code runs; a spec may not set this variable"
 
 
-@pytest.mark.databases("sqlite")
 def test_json_sent_without_its_content_type_names_the_header(world: World) -> None:
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     answer = world.client.put("/v1/secrets/HF_TOKEN", content=b'{"value": "x"}', headers=form)
@@ -125,7 +126,6 @@ def test_value_given_as_the_name_is_not_audited(world: World) -> None:
     assert SECRET_VALUE not in world.client.get("/v1/audit").text
 
 
-@pytest.mark.databases("sqlite")
 @pytest.mark.parametrize(
     ("body", "status"),
     [
@@ -148,7 +148,6 @@ def test_bodies_have_the_bounds_of_other_routes(world: World, body: bytes, statu
     assert world.client.get("/v1/secrets").json()["data"] == []
 
 
-@pytest.mark.databases("sqlite")
 def test_an_administrator_deletes_the_secrets_of_a_user_who_left(world: World) -> None:
     put(world.new_user("user", "anna"), "HF_TOKEN")
     put(world.client, "HF_TOKEN", "of the administrator")
@@ -171,7 +170,6 @@ def test_an_administrator_deletes_the_secrets_of_a_user_who_left(world: World) -
     ], "the second list is counted in the summary of the minute"
 
 
-@pytest.mark.databases("sqlite")
 @pytest.mark.parametrize("role", ["user", "viewer"])
 def test_nobody_else_names_another_user(world: World, role: Any) -> None:
     put(world.new_user("user", "anna"), "HF_TOKEN")
@@ -187,6 +185,7 @@ def test_nobody_else_names_another_user(world: World, role: Any) -> None:
     assert world.client.put("/v1/secrets/HF_TOKEN?user=anna", json={"value": "x"}).status_code == 422
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_number_of_secrets_is_limited(world: World) -> None:
     for number in range(MAX_SECRETS):
         assert put(world.client, f"APP_{number}").status_code == 200
@@ -194,7 +193,6 @@ def test_number_of_secrets_is_limited(world: World) -> None:
     assert put(world.client, "ONE_MORE").json()["error"]["code"] == "too_many_secrets"
 
 
-@pytest.mark.databases("sqlite")
 def test_stored_value_is_encrypted_with_a_private_key(world: World) -> None:
     put(world.client, "HF_TOKEN")
     key = world.settings.state / "secrets.key"

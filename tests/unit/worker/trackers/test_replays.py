@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.support.tracker_clients import CLIENTS, Clients, lines_of, run_program
+from tests.support.tracker_clients import Clients, lines_of, run_program
 from tests.support.tracker_spool import points
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from worker.trackers import wandb
@@ -71,7 +71,7 @@ LINES = "wandb-history.jsonl"
 Sent = tuple[TrackerRequest, dict[str, Any]]
 """A request and the object in its body."""
 Handle = Callable[[TrackerRequest], Any]
-FEW = settings(max_examples=40, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+GENERATED = settings(database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 
 
 class Recorder:
@@ -130,12 +130,19 @@ def halves(items: list[Any], random_: random.Random) -> list[tuple[int, list[Any
     return [(first, part) for first, part in ((0, items[:at]), (at, items[at:])) if part]
 
 
+def clients_of(package: str) -> list[Any]:
+    """Return the clients of a package, each with the number of deliveries of its requests."""
+    further = [pytest.param("installed", marks=pytest.mark.heavy), pytest.param("older", marks=pytest.mark.heavy)]
+    many = [pytest.param(*one.values, 40, marks=one.marks) for one in (*further, *lines_of(package))]
+    return [pytest.param("installed", 12), *many]
+
+
 def mlflow_api(layout: AttemptLayout) -> MlflowApi:
     return MlflowApi(Journal(layout, 0), ArtifactFolder(layout.root / "mlflow"))
 
 
-@pytest.mark.parametrize("clients", [*CLIENTS, *lines_of("mlflow-skinny")])
-def test_any_delivery_of_requests_of_mlflow_stores_the_same(tmp_path: Path, clients: Clients) -> None:
+@pytest.mark.parametrize(("clients", "examples"), clients_of("mlflow-skinny"))
+def test_any_delivery_of_requests_of_mlflow_stores_the_same(tmp_path: Path, clients: Clients, examples: int) -> None:
     recorder = Recorder(mlflow_api(new_layout(tmp_path)).handle)
     recorder.run(MLFLOW, tmp_path, clients, [])
     created = [one for one in recorder.sent if one[0].path == f"{API}runs/create"]
@@ -143,7 +150,7 @@ def test_any_delivery_of_requests_of_mlflow_stores_the_same(tmp_path: Path, clie
     assert (len(created), len(logged)) == (2, 19)
     ids = list(dict.fromkeys(document["run_id"] for _, document in logged))
 
-    @FEW
+    @settings(GENERATED, max_examples=examples)
     @given(st.randoms(use_true_random=False))
     def check(random_: random.Random) -> None:
         with TemporaryDirectory(dir=tmp_path) as folder:
@@ -191,9 +198,9 @@ def without_lines(sent: Sent) -> Sent:
     return request, document | {"files": {k: one for k, one in (document.get("files") or {}).items() if k != LINES}}
 
 
-@pytest.mark.parametrize("clients", [*CLIENTS, *lines_of("wandb")])
+@pytest.mark.parametrize(("clients", "examples"), clients_of("wandb"))
 def test_any_delivery_of_requests_of_wandb_stores_the_same(
-    tmp_path: Path, clients: Clients, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clients: Clients, monkeypatch: pytest.MonkeyPatch, examples: int
 ) -> None:
     """The client's file is there from the beginning, grows by any number of bytes, and may be absent."""
     address: list[str] = []
@@ -203,7 +210,7 @@ def test_any_delivery_of_requests_of_wandb_stores_the_same(
     described = [one for one in recorder.sent if "UpsertBucket" in str(one[1].get("query"))]
     streamed = [one for one in recorder.sent if one[0].path.endswith("/file_stream")]
 
-    @FEW
+    @settings(GENERATED, max_examples=examples)
     @given(st.randoms(use_true_random=False))
     def check(random_: random.Random) -> None:
         with TemporaryDirectory(dir=tmp_path) as folder:

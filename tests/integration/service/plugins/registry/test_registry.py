@@ -11,6 +11,8 @@ from service.plugins.registry import service as registry
 from tests.support.world import World
 from trainyard.contract.wire.manifest import Manifest
 
+pytestmark = pytest.mark.databases("sqlite")
+
 NOTE = b'{"kind": "model"}'
 
 
@@ -53,6 +55,7 @@ def code(answer: Any) -> tuple[int, str]:
 
 
 class TestVersions:
+    @pytest.mark.databases("sqlite", "postgres")
     def test_export_and_checkpoints_are_versions_with_their_lineage(self, world: World) -> None:
         job = succeeded(world, name="parity", seed=3)
         whole = register(world.client, "digits", job, description="for tests").json()
@@ -186,6 +189,7 @@ class TestAliases:
         )
         assert code(world.client.put("/v1/models/m/aliases/latest", json={"version": 1})) == (422, "reserved_alias")
 
+    @pytest.mark.databases("sqlite", "postgres")
     def test_list_has_newest_version_and_aliases_in_pages(self, world: World) -> None:
         job = succeeded(world)
         for name in ("c", "a", "b"):
@@ -199,6 +203,7 @@ class TestAliases:
 
 
 class TestDeletion:
+    @pytest.mark.databases("sqlite", "postgres")
     def test_numbers_of_deleted_versions_are_not_given_again(self, world: World) -> None:
         job = succeeded(world)
         register(world.client, "m", job)
@@ -242,6 +247,7 @@ class TestDeletion:
 
 
 class TestOwners:
+    @pytest.mark.databases("sqlite", "postgres")
     def test_models_belong_to_who_registered_them_first(self, world: World) -> None:
         anna, bert = world.new_user("user", "anna"), world.new_user("user", "bert")
         job = succeeded(world)
@@ -260,7 +266,6 @@ class TestOwners:
             assert code(answer) == (403, "forbidden")
         assert world.client.put("/v1/models/m/aliases/prod", json={"version": 1}).status_code == 200
 
-    @pytest.mark.databases("sqlite")
     def test_hidden_model_takes_its_name_without_saying_whose_it_is(self, world: World) -> None:
         register(world.client, "m", succeeded(world))
         anna, job = world.new_user("user", "anna"), succeeded(world)
@@ -275,6 +280,7 @@ class TestOwners:
         assert code(anna.get("/v1/models/m")) == (404, "model_not_found")
         assert anna.get("/v1/models").json()["data"] == []
 
+    @pytest.mark.databases("sqlite", "postgres")
     def test_changes_are_audited(self, world: World) -> None:
         job = succeeded(world)
         register(world.client, "m", job)

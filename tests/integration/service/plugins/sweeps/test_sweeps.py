@@ -14,6 +14,8 @@ from tests.support.statements import statements_of_request
 from tests.support.world import SPEC, World
 from trainyard.contract.problems import Problem
 
+pytestmark = pytest.mark.databases("sqlite")
+
 BODY: dict[str, Any] = {"name": "rates", "spec": SPEC, "grid": {"optimizer.lr": [0.1, 0.2, 0.3]}, "max_parallel": 1}
 
 
@@ -43,6 +45,7 @@ def test_members_are_jobs_that_can_be_listed_by_sweep(world: World, sweep: dict[
         assert job["sweep_id"] == sweep["id"]
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_each_member_adds_at_most_one_statement(world: World) -> None:
     counts = []
     for size in (10, 10, 100):  # The first also inserts the keys of the values.
@@ -96,6 +99,7 @@ def test_invalid_member_rejects_the_whole_sweep(world: World) -> None:
     assert world.client.get("/v1/sweeps").json()["data"] == []
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_incompatible_adapters_reject_the_whole_sweep(world: World) -> None:
     spec = {**SPEC, "model": {"source": "builtin", "name": "mlp", "sizes": [8, 12, 3]}}
     answer = world.client.post("/v1/sweeps", json={**BODY, "spec": spec, "grid": {"lora_rank": [8, 16]}})
@@ -192,6 +196,7 @@ def test_deleted_member_stays_listed_as_deleted(world: World, sweep: dict[str, A
     assert (first["job_id"], first["status"], first["status_message"]) == (gone, None, "deleted")
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_sweeps_are_listed_newest_first(world: World, sweep: dict[str, Any]) -> None:
     world.clock.advance(5)
     newer = world.client.post("/v1/sweeps", json=BODY).json()
@@ -201,7 +206,6 @@ def test_sweeps_are_listed_newest_first(world: World, sweep: dict[str, Any]) -> 
     assert [one["id"] for one in rest["data"]] == [sweep["id"]]
 
 
-@pytest.mark.databases("sqlite")
 def test_too_many_members_are_refused_before_any_is_validated(world: World) -> None:
     limit = world.settings.max_sweep_members
     answer = world.client.post("/v1/sweeps", json={"spec": SPEC, "members": [{"not a path": 1}] * (limit + 1)})
@@ -209,6 +213,7 @@ def test_too_many_members_are_refused_before_any_is_validated(world: World) -> N
     assert f"the limit is {limit}" in answer.text
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_sweeps_of_one_user_are_checked_one_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     together = threading.Barrier(2)
     met: list[int] = []
