@@ -1,7 +1,7 @@
 """Counts the bytes that kernels move and the launches, without a device: every operation is one kernel.
 
-Each operation reads its inputs and writes its results once; some pass over an input more often. Matrix products and
-attention are not counted, except the sum to which a product is added.
+Each operation reads its inputs and writes its results once; some pass over an input more often. Of matrix products
+only the FLOPs are counted, and the sum to which a product is added. Attention is not counted.
 """
 
 from collections import defaultdict
@@ -50,6 +50,8 @@ class Count:
     """Read and written outside of products."""
     launches: int = 0
     """Kernels, products included."""
+    flops: int = 0
+    """Of matrix products."""
     synchronisations: int = 0
     """Operations that wait for the device."""
 
@@ -83,6 +85,8 @@ class Bill(TorchDispatchMode):
             return result
         count = self.phases[self._phase_of(name, args)]
         count.launches += 1
+        if name in PRODUCTS:
+            count.flops += _product_flops(name, args)
         count.bytes += _moved_bytes(func, name, args, kwargs or {}, result)
         return result
 
@@ -127,6 +131,12 @@ def _moved_bytes(func: Any, name: str, args: Any, kwargs: dict[str, Any], result
         read = []
     passes = MORE_PASSES.get(name, 0) * _bytes(given[0]) if given else 0
     return sum(map(_bytes, read)) + sum(map(_bytes, results)) + passes
+
+
+def _product_flops(name: str, args: Any) -> int:
+    # What a product is added to comes first.
+    left, right = args[1:3] if "add" in name else args[:2]
+    return int(2 * left.numel() * right.shape[-1])
 
 
 def _written(schema: Any, args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:

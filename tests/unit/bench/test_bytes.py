@@ -17,6 +17,8 @@ UPDATES = ("fp32", "halves", "halves, bf16 moments")
 EXPECTED = {
     ("head", "trained"): {"1B": (10.3, 22), "3B": (12.5, 14), "8B": (14.6, 10)},
     ("head", "frozen in bf16"): {"1B": (6.3, 17), "3B": (6.5, 11), "8B": (6.6, 8)},
+    ("head", "trained, 30% targets"): {"1B": (13.9, 21), "3B": (18.0, 17), "8B": (35.3, 17)},
+    ("head", "frozen in bf16, 30% targets"): {"1B": (7.3, 18), "3B": (8.0, 15), "8B": (8.6, 15)},
     ("casts", "micro-batch"): {"1B": (10.7, 225), "3B": (11.3, 393), "8B": (10.8, 449)},
     ("update", "fp32"): {"1B": (28.0, 68), "3B": (28.0, 116), "8B": (28.0, 132)},
     ("update", "halves"): {"1B": (28.0, 180), "3B": (28.0, 312), "8B": (28.0, 357)},
@@ -53,6 +55,15 @@ def test_bytes_and_launches_of_each_phase(shape):
     assert sum(line.count.synchronisations for line in lines.values()) == 0
     assert {key for key, line in lines.items() if line.exceeds} == MISSED
     assert {line.phase for line in lines.values() if line.limit is not None} == {"head", "update", "dequantisation"}
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_ignored_targets_cost_no_products(shape):
+    lines = {line.recipe: line.count for line in bill_program.head_lines(shape)}
+    for recipe in ("trained", "frozen in bf16"):
+        few, every = lines[f"{recipe}, 30% targets"], lines[recipe]
+        assert 0.3 * every.flops <= few.flops <= 0.32 * every.flops
+        assert few.bytes < 0.75 * every.bytes
 
 
 def test_operations_are_counted_as_kernels_run_them():

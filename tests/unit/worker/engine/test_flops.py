@@ -55,6 +55,12 @@ def only_last_layer(model):
     return model
 
 
+def test_head_counts_for_targets_alone():
+    model = Llama(LlamaModel(width=64, layers=1, heads=4, key_value_heads=2, feed_forward=96, context=TOKENS))
+    every, few = (model_flops(Text(), model, None).of(1, BatchTokens(TOKENS, 0.0, n)) for n in (None, 16))
+    assert every - few == 6 * 256 * 64 * (TOKENS - 16)
+
+
 class TestTransformers:
     @pytest.mark.parametrize(
         ("kind", "sizes"),
