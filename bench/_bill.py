@@ -15,7 +15,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "_scaled_mm", "_int_mm", "add_product_"})
+PRODUCTS = frozenset(
+    {"mm", "bmm", "addmm", "addmm_", "baddbmm", "_scaled_mm", "_int_mm", "add_product_", "adapted_product"}
+)
+LAUNCHES = {"adapted_product": 2}
+"""Kernels of operations with several."""
 FREE = frozenset(
     {
         *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "lift_fresh"),
@@ -84,7 +88,7 @@ class Bill(TorchDispatchMode):
         if func.is_view or name in FREE:
             return result
         count = self.phases[self._phase_of(name, args)]
-        count.launches += 1
+        count.launches += LAUNCHES.get(name, 1)
         if name in PRODUCTS:
             count.flops += _product_flops(name, args)
         count.bytes += _moved_bytes(func, name, args, kwargs or {}, result)
@@ -110,8 +114,8 @@ def _moved_bytes(func: Any, name: str, args: Any, kwargs: dict[str, Any], result
     written, given = _written(func._schema, args, kwargs), _tensors((args, list(kwargs.values())))
     if name in PRODUCTS:
         # The operands and a new result are the product's own.
-        adds = name == "add_product_" and args[3]
-        return 2 * _bytes(written[0]) if adds else 0
+        adds = name in ("addmm_", "adapted_product") or (name == "add_product_" and args[3])
+        return 2 * _bytes((written or [result])[0]) if adds else 0
     results = written or _tensors(result)
     if name.startswith("_fused_adam"):
         # Its schema calls gradients changed, which they are only with a loss scale.
@@ -134,6 +138,9 @@ def _moved_bytes(func: Any, name: str, args: Any, kwargs: dict[str, Any], result
 
 
 def _product_flops(name: str, args: Any) -> int:
+    if name == "adapted_product":
+        x, weight, _, inner, second, _ = args
+        return int(2 * x.numel() * len(weight) + 2 * inner.numel() * len(second))
     # What a product is added to comes first.
     left, right = args[1:3] if "add" in name else args[:2]
     return int(2 * left.numel() * right.shape[-1])

@@ -17,11 +17,13 @@ from bench._bill import Bill, Count, counting
 from bench.gpu.shapes import SHAPES, Shape
 from trainyard.contract.spec.decoders import LlamaModel
 from trainyard.contract.spec.training_spec import parse_spec
+from worker.engine.frozen_base import hold_base
 from worker.engine.half_parameters import split_parameters
 from worker.engine.optim import build_optimizer, clip_gradients
 from worker.engine.optimizers.encodings import EncodedRows
 from worker.engine.quantisation import dequantise, quantise, row_bytes
 from worker.engine.strategies.base import ParallelModel
+from worker.engine.trainable import freeze_parameters
 from worker.tasks.cross_entropy import PLAIN, FewTargets
 from worker.tasks.language_loss import head_loss
 from worker.tasks.llama import Llama
@@ -29,6 +31,7 @@ from worker.tasks.llama import Llama
 BYTES_PER_SECOND = 4.3e12
 ANSWERS = 0.3
 """The share of targets in a batch for fine-tuning."""
+LORA_RANK = 16
 STATES: dict[str, dict[str, Any]] = {
     "fp32": {},
     "halves": {"param_dtype": "bf16"},
@@ -91,6 +94,7 @@ def lines(shape: Shape) -> Iterator[Line]:
     yield clip_line(shape, "halves, bf16 moments")
     yield dequantisation_line(shape, "nf4")
     yield dequantisation_line(shape, "int8")
+    yield adapters_line(shape)
     yield data_line(shape)
 
 
@@ -182,6 +186,29 @@ def dequantisation_line(shape: Shape, dtype: Any) -> Line:
     return Line("dequantisation", dtype, _sum(bill.phases["dequantisation"], shape.layers), values, "value", 3.0)
 
 
+def adapters_line(shape: Shape) -> Line:
+    """Return what adapters of all linear layers add to forward and backward, on a base in bf16."""
+    counts = []
+    for adapted in (True, False):
+        with torch.device("meta"):
+            model = _one_layer(shape).requires_grad_(False)
+            if adapted:
+                freeze_parameters(_spec(shape, lora_rank=LORA_RANK), model)
+            hold_base(model, "bf16")
+        with counting() as bill:
+            _leave_meta(model)
+            x = torch.zeros(shape.micro_size, shape.length, shape.width, requires_grad=True)
+            positions = torch.arange(shape.length)[None]
+            with bill.phase("count"), torch.autocast("cpu", torch.bfloat16):
+                model.model.layers[0](x, positions, None).sum().backward()
+        counts.append(bill.phases["count"])
+    values = sum(sum(layer.shape) for layer in model.model.layers[0].parameters() if layer.ndim == 2)
+    units = shape.micro_size * shape.length * values * shape.layers
+    count = _sum(_sum(counts[1], -1, counts[0]), shape.layers)
+    # Each output of the base's product, and each gradient of its inputs, is read and written in 16 bits.
+    return Line("adapters", f"rank {LORA_RANK}, all layers", count, units, "in or out", 4.1)
+
+
 def data_line(shape: Shape) -> Line:
     """Return the copy of tokens and labels to the device."""
     tokens = shape.micro_size * shape.length
@@ -197,6 +224,13 @@ def parameters_of(shape: Shape) -> int:
         model = _one_layer(shape)
     layer = sum(p.numel() for p in model.model.layers[0].parameters())
     return sum(p.numel() for p in model.parameters()) + (shape.layers - 1) * layer
+
+
+def _leave_meta(model: nn.Module) -> None:
+    """Replace parameters on the meta device by others of the same kind on the CPU; `Module.to_empty` cannot."""
+    for module in model.modules():
+        for name, old in list(module.named_parameters(recurse=False)):
+            setattr(module, name, nn.Parameter(torch.empty(old.shape, dtype=old.dtype), old.requires_grad))
 
 
 def _of_parameters(shape: Shape, prepare: Callable[[nn.Module], Callable[[], object]], state: str) -> Count:

@@ -27,6 +27,7 @@ EXPECTED = {
     ("clip", "halves, bf16 moments"): {"1B": (2.0, 119), "3B": (2.0, 203), "8B": (2.0, 231)},
     ("dequantisation", "nf4"): {"1B": (2.5, 112), "3B": (2.5, 196), "8B": (2.5, 224)},
     ("dequantisation", "int8"): {"1B": (3.0, 112), "3B": (3.0, 196), "8B": (3.0, 224)},
+    ("adapters", "rank 16, all layers"): {"1B": (4.0, 1120), "3B": (4.0, 1960), "8B": (4.0, 2240)},
     ("data", "tokens, labels"): {"1B": (32.0, 1), "3B": (32.0, 1), "8B": (32.0, 1)},
 }
 """Bytes per unit, and launches, by phase and recipe."""
@@ -43,6 +44,7 @@ def counted(shape):
     yield bill_program.clip_line(shape, "halves, bf16 moments")
     yield bill_program.dequantisation_line(shape, "nf4")
     yield bill_program.dequantisation_line(shape, "int8")
+    yield bill_program.adapters_line(shape)
     yield bill_program.data_line(shape)
 
 
@@ -54,7 +56,8 @@ def test_bytes_and_launches_of_each_phase(shape):
     assert measured == {key: table[shape.name] for key, table in EXPECTED.items() if shape.name in table}
     assert sum(line.count.synchronisations for line in lines.values()) == 0
     assert {key for key, line in lines.items() if line.exceeds} == MISSED
-    assert {line.phase for line in lines.values() if line.limit is not None} == {"head", "update", "dequantisation"}
+    bounded = {"head", "update", "dequantisation", "adapters"}
+    assert {line.phase for line in lines.values() if line.limit is not None} == bounded
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
@@ -78,6 +81,7 @@ def test_operations_are_counted_as_kernels_run_them():
             "fill": (lambda: wide.zero_(), 4000),
             "view": (lambda: wide.view(10, 100).t(), 0),
             "product": (lambda: wide.view(10, 100) @ wide.view(100, 10), 0),
+            "added product": (lambda: wide.view(100, 10).addmm_(wide.view(100, 10), table[:10]), 8000),
             "lookup": (lambda: functional.embedding(index, table), 2 * 4 * 70 + 56),
             "softmax": (lambda: table.log_softmax(dim=1), 4 * 2000),
         }
@@ -86,6 +90,8 @@ def test_operations_are_counted_as_kernels_run_them():
                 operation()
     assert {name: bill.phases[name].bytes for name in cases} == {name: size for name, (_, size) in cases.items()}
     assert bill.phases["view"].launches == 0
+    flops = {name: bill.phases[name].flops for name in ("product", "added product", "add")}
+    assert flops == {"product": 2 * 10 * 100 * 10, "added product": 2 * 100 * 10 * 10, "add": 0}
 
 
 def test_reading_a_value_counts_as_a_synchronisation():
