@@ -62,10 +62,15 @@ def peak_flops(device_name: str, precision: str, *, tf32: bool = False) -> float
 
 
 def run_peak_flops(spec: TrainingSpec, device: torch.device) -> float | None:
-    """Return the peak FLOP/s of all devices of a run; None if unknown, and on CPUs."""
+    """Return the peak FLOP/s of all devices of a run; None if unknown, and on CPUs.
+
+    With fp8 it is the peak in bf16, in which the head and attention compute: a share above 1 is possible, and shares of
+    runs in bf16 and fp8 are comparable.
+    """
     if device.type != "cuda":
         return None
-    peak = peak_flops(torch.cuda.get_device_name(device), spec.precision, tf32=spec.tf32)
+    precision = "bf16" if spec.precision_kind.converts_linear_layers else spec.precision
+    peak = peak_flops(torch.cuda.get_device_name(device), precision, tf32=spec.tf32)
     return peak * spec.gpus if peak else None
 
 

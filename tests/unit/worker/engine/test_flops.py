@@ -6,8 +6,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from trainyard.contract.spec.decoders import GptModel, LlamaModel
+from trainyard.contract.spec.training_spec import parse_spec
 from worker.data.examples import BatchTokens
-from worker.engine.flops import model_flops, peak_flops
+from worker.engine.flops import model_flops, peak_flops, run_peak_flops
 from worker.tasks.base import Task
 from worker.tasks.gpt import Gpt
 from worker.tasks.llama import Llama
@@ -141,3 +142,13 @@ class TestFlops:
                 return 7
 
         assert flops(Own(), nn.Identity()) == 7.0
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_peak_of_a_run_in_fp8_is_that_in_bf16(monkeypatch, precision):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    document = {"task": "regression", "steps": 1, "gpus": 2, "precision": precision}
+    model, data = {"source": "builtin", "name": "mlp"}, {"source": "builtin", "name": "parity"}
+    spec = parse_spec(document | {"model": model, "data": data})
+    assert run_peak_flops(spec, torch.device("cuda", 0)) == 2 * 989.4e12
+    assert run_peak_flops(spec, torch.device("cpu")) is None
