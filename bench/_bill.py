@@ -5,7 +5,7 @@ only the FLOPs are counted, and the sum to which a product is added. Attention i
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -63,8 +63,10 @@ class Count:
 class Bill(TorchDispatchMode):
     """Counts operations by phase while it is entered."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_host: Iterable[torch.Tensor] = ()) -> None:
+        """`on_host`: Tensors that are never on the device, and may be read."""
         super().__init__()
+        self._on_host = {id(tensor) for tensor in on_host}
         self.phases: dict[str, Count] = defaultdict(Count)
         self._phase = "other"
         self._casts: frozenset[tuple[int, ...]] = frozenset()
@@ -81,7 +83,7 @@ class Bill(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name.split("::")[1]
-        if name in SYNCHRONISING:
+        if name in SYNCHRONISING and id(args[0]) not in self._on_host:
             # Before it runs, because tensors without values cannot be read.
             self.phases[self._phase].synchronisations += 1
         result = func(*args, **(kwargs or {}))
