@@ -1,11 +1,11 @@
 """Counts the bytes that kernels move and the launches, without a device: every operation is one kernel.
 
-Each operation reads its inputs and writes its results once; some pass over an input more often. Matrix products and
-attention are not counted, except the sum to which a product is added.
+Each operation reads its inputs and writes its results once; some pass over an input more often. Of matrix products
+only the FLOPs are counted, and the sum to which a product is added. Attention is not counted.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "_scaled_mm", "_int_mm", "add_product_"})
+PRODUCTS = frozenset(
+    {"mm", "bmm", "addmm", "addmm_", "baddbmm", "_scaled_mm", "_int_mm", "add_product_", "adapted_product"}
+)
+LAUNCHES = {"adapted_product": 2}
+"""Kernels of operations with several."""
 FREE = frozenset(
     {
         *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "lift_fresh"),
@@ -50,6 +54,8 @@ class Count:
     """Read and written outside of products."""
     launches: int = 0
     """Kernels, products included."""
+    flops: int = 0
+    """Of matrix products."""
     synchronisations: int = 0
     """Operations that wait for the device."""
 
@@ -57,8 +63,10 @@ class Count:
 class Bill(TorchDispatchMode):
     """Counts operations by phase while it is entered."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_host: Iterable[torch.Tensor] = ()) -> None:
+        """`on_host`: Tensors that are never on the device, and may be read."""
         super().__init__()
+        self._on_host = {id(tensor) for tensor in on_host}
         self.phases: dict[str, Count] = defaultdict(Count)
         self._phase = "other"
         self._casts: frozenset[tuple[int, ...]] = frozenset()
@@ -75,14 +83,16 @@ class Bill(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name.split("::")[1]
-        if name in SYNCHRONISING:
+        if name in SYNCHRONISING and id(args[0]) not in self._on_host:
             # Before it runs, because tensors without values cannot be read.
             self.phases[self._phase].synchronisations += 1
         result = func(*args, **(kwargs or {}))
         if func.is_view or name in FREE:
             return result
         count = self.phases[self._phase_of(name, args)]
-        count.launches += 1
+        count.launches += LAUNCHES.get(name, 1)
+        if name in PRODUCTS:
+            count.flops += _product_flops(name, args)
         count.bytes += _moved_bytes(func, name, args, kwargs or {}, result)
         return result
 
@@ -106,8 +116,8 @@ def _moved_bytes(func: Any, name: str, args: Any, kwargs: dict[str, Any], result
     written, given = _written(func._schema, args, kwargs), _tensors((args, list(kwargs.values())))
     if name in PRODUCTS:
         # The operands and a new result are the product's own.
-        adds = name == "add_product_" and args[3]
-        return 2 * _bytes(written[0]) if adds else 0
+        adds = name in ("addmm_", "adapted_product") or (name == "add_product_" and args[3])
+        return 2 * _bytes((written or [result])[0]) if adds else 0
     results = written or _tensors(result)
     if name.startswith("_fused_adam"):
         # Its schema calls gradients changed, which they are only with a loss scale.
@@ -127,6 +137,15 @@ def _moved_bytes(func: Any, name: str, args: Any, kwargs: dict[str, Any], result
         read = []
     passes = MORE_PASSES.get(name, 0) * _bytes(given[0]) if given else 0
     return sum(map(_bytes, read)) + sum(map(_bytes, results)) + passes
+
+
+def _product_flops(name: str, args: Any) -> int:
+    if name == "adapted_product":
+        x, weight, _, inner, second, _ = args
+        return int(2 * x.numel() * len(weight) + 2 * inner.numel() * len(second))
+    # What a product is added to comes first.
+    left, right = args[1:3] if "add" in name else args[:2]
+    return int(2 * left.numel() * right.shape[-1])
 
 
 def _written(schema: Any, args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:

@@ -4,6 +4,7 @@ At the true shapes of `bench.gpu`, with tensors that have no values. Millisecond
 H200 copies: a prediction, where the step is not compiled further.
 """
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,15 +17,21 @@ from bench._bill import Bill, Count, counting
 from bench.gpu.shapes import SHAPES, Shape
 from trainyard.contract.spec.decoders import LlamaModel
 from trainyard.contract.spec.training_spec import parse_spec
+from worker.engine.frozen_base import hold_base
 from worker.engine.half_parameters import split_parameters
 from worker.engine.optim import build_optimizer, clip_gradients
 from worker.engine.optimizers.encodings import EncodedRows
 from worker.engine.quantisation import dequantise, quantise, row_bytes
 from worker.engine.strategies.base import ParallelModel
+from worker.engine.trainable import freeze_parameters
+from worker.tasks.cross_entropy import PLAIN, FewTargets
 from worker.tasks.language_loss import head_loss
 from worker.tasks.llama import Llama
 
 BYTES_PER_SECOND = 4.3e12
+ANSWERS = 0.3
+"""The share of targets in a batch for fine-tuning."""
+LORA_RANK = 16
 STATES: dict[str, dict[str, Any]] = {
     "fp32": {},
     "halves": {"param_dtype": "bf16"},
@@ -60,8 +67,9 @@ class Line:
         limit = "" if self.limit is None else f"at most {self.limit:.1f}"
         milliseconds = self.count.bytes / BYTES_PER_SECOND * 1e3
         return (
-            f"{self.phase:15}{self.recipe:22}{self.count.bytes / 1e9:9.1f} GB{milliseconds:8.1f} ms"
-            f"{self.count.launches:8} launches{self.per_unit:8.1f} B/{self.unit:10}{limit}"
+            f"{self.phase:15}{self.recipe:28}{self.count.bytes / 1e9:9.1f} GB{milliseconds:8.1f} ms"
+            f"{self.count.launches:8} launches{self.count.flops / 1e12:7.1f} TF"
+            f"{self.per_unit:8.1f} B/{self.unit:10}{limit}"
         )
 
 
@@ -86,24 +94,31 @@ def lines(shape: Shape) -> Iterator[Line]:
     yield clip_line(shape, "halves, bf16 moments")
     yield dequantisation_line(shape, "nf4")
     yield dequantisation_line(shape, "int8")
+    yield adapters_line(shape)
     yield data_line(shape)
 
 
 def head_lines(shape: Shape) -> Iterator[Line]:
-    """Yield the loss from the hidden states, forward and backward: of a trained head, and of a frozen one in bf16."""
+    """Yield the loss from the hidden states, forward and backward: of a trained head, and of a frozen one in bf16; of
+    all tokens, and of the answers of a batch for fine-tuning."""
     tokens, vocabulary, width = shape.micro_size * shape.length, shape.vocabulary, shape.width
-    for recipe in ("trained", "frozen in bf16"):
+    for trained, share in itertools.product((True, False), (1.0, ANSWERS)):
+        targets = round(tokens * share)
         with counting() as bill:
-            dtype = torch.float32 if recipe == "trained" else torch.bfloat16
-            head = nn.Linear(width, vocabulary, bias=False, dtype=dtype)
-            head.requires_grad_(recipe == "trained")
+            head = nn.Linear(width, vocabulary, bias=False, dtype=torch.float32 if trained else torch.bfloat16)
+            head.requires_grad_(trained)
             hidden = torch.zeros(1, tokens, width, requires_grad=True)
             labels = torch.zeros(1, tokens, dtype=torch.int64)
+            terms = PLAIN if share == 1.0 else FewTargets(PLAIN, targets)
             with _phase(bill, "head", head), torch.autocast("cpu", torch.bfloat16):
-                head_loss(hidden, labels, head, vocabulary, head.parameters()).backward()
-        weights = 8 * width * vocabulary * -(-tokens // 4096) if recipe == "trained" else 0
-        logits = tokens * vocabulary
-        yield Line("head", recipe, bill.phases["head"], logits, "logit", 8 + weights / logits)
+                head_loss(hidden, labels, head, vocabulary, head.parameters(), terms).backward()
+        weights = 8 * width * vocabulary * -(-targets // 4096) if trained else 0
+        # Hidden states of all tokens are read, and their gradients written, in fp32.
+        others = 0 if share == 1.0 else 16 * width * tokens
+        recipe = ("trained" if trained else "frozen in bf16") + ("" if share == 1.0 else f", {share:.0%} targets")
+        logits = targets * vocabulary
+        limit = 8 + (weights + others) / logits
+        yield Line("head", recipe, bill.phases["head"], logits, "logit", limit)
 
 
 def casts_line(shape: Shape) -> Line:
@@ -171,6 +186,29 @@ def dequantisation_line(shape: Shape, dtype: Any) -> Line:
     return Line("dequantisation", dtype, _sum(bill.phases["dequantisation"], shape.layers), values, "value", 3.0)
 
 
+def adapters_line(shape: Shape) -> Line:
+    """Return what adapters of all linear layers add to forward and backward, on a base in bf16."""
+    counts = []
+    for adapted in (True, False):
+        with torch.device("meta"):
+            model = _one_layer(shape).requires_grad_(False)
+            if adapted:
+                freeze_parameters(_spec(shape, lora_rank=LORA_RANK), model)
+            hold_base(model, "bf16")
+        with counting() as bill:
+            _leave_meta(model)
+            x = torch.zeros(shape.micro_size, shape.length, shape.width, requires_grad=True)
+            positions = torch.arange(shape.length)[None]
+            with bill.phase("count"), torch.autocast("cpu", torch.bfloat16):
+                model.model.layers[0](x, positions, None).sum().backward()
+        counts.append(bill.phases["count"])
+    values = sum(sum(layer.shape) for layer in model.model.layers[0].parameters() if layer.ndim == 2)
+    units = shape.micro_size * shape.length * values * shape.layers
+    count = _sum(_sum(counts[1], -1, counts[0]), shape.layers)
+    # Each output of the base's product, and each gradient of its inputs, is read and written in 16 bits.
+    return Line("adapters", f"rank {LORA_RANK}, all layers", count, units, "in or out", 4.1)
+
+
 def data_line(shape: Shape) -> Line:
     """Return the copy of tokens and labels to the device."""
     tokens = shape.micro_size * shape.length
@@ -186,6 +224,13 @@ def parameters_of(shape: Shape) -> int:
         model = _one_layer(shape)
     layer = sum(p.numel() for p in model.model.layers[0].parameters())
     return sum(p.numel() for p in model.parameters()) + (shape.layers - 1) * layer
+
+
+def _leave_meta(model: nn.Module) -> None:
+    """Replace parameters on the meta device by others of the same kind on the CPU; `Module.to_empty` cannot."""
+    for module in model.modules():
+        for name, old in list(module.named_parameters(recurse=False)):
+            setattr(module, name, nn.Parameter(torch.empty(old.shape, dtype=old.dtype), old.requires_grad))
 
 
 def _of_parameters(shape: Shape, prepare: Callable[[nn.Module], Callable[[], object]], state: str) -> Count:
@@ -233,6 +278,7 @@ def _sum(first: Count, times: int, other: Count | None = None) -> Count:
     return Count(
         first.bytes * times + more.bytes,
         first.launches * times + more.launches,
+        first.flops * times + more.flops,
         first.synchronisations * times + more.synchronisations,
     )
 

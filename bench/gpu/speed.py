@@ -64,9 +64,9 @@ def _measure(shape: Shape, changes: dict[str, Any], prepare: Callable[..., Any] 
             ours.append(median(trained.seconds[WARM_STEPS:]))
             values["peak GiB"] = trained.peak_bytes / 2**30
             bare.append(_bare_loop(tools, document, prepare))
-        tokens, share = _rates(tools, document, min(ours))
-        ratio = min(bare) / min(ours)
-        values |= {"tokens/s": tokens, "to the bare loop": ratio} | ({"MFU": share} if share else {})
+        rates, ratio = _rates(tools, document, min(ours)), min(bare) / min(ours)
+        share = rates.get("MFU")
+        values |= rates | {"to the bare loop": ratio}
         in_fp8 = document["precision"] == "fp8"
         required = REQUIRED_MFU.get(shape.name, 0.0) if document["compile"] and not in_fp8 else 0.0
         required_ratio = REQUIRED_FP8_RATIO if in_fp8 else REQUIRED_RATIO
@@ -77,16 +77,19 @@ def _measure(shape: Shape, changes: dict[str, Any], prepare: Callable[..., Any] 
     return run
 
 
-def _rates(tools: Tools, document: dict[str, Any], seconds: float) -> tuple[float, float | None]:
-    """Return tokens per second, and the MFU where the device's peak is known."""
+def _rates(tools: Tools, document: dict[str, Any], seconds: float) -> dict[str, float]:
+    """Return tokens per second, TFLOP/s of the model, and where the device's peak in bf16 is known, the share of it."""
     spec = tools.engine.resolve(document)
     task = select_task(spec)
     with torch.device("meta"):
         model = task.build_model()
     tokens = count_tokens(task, GlobalBatches(task.examples.train, spec.batch.size, seed=1).at(0))
     flops, peak = model_flops(task, model, spec.model), run_peak_flops(spec, tools.engine.ranks(spec).device)
-    share = flops.of(spec.batch.size, tokens) / seconds / peak if flops and peak else None
-    return tokens.tokens / seconds, share
+    rates = {"tokens/s": tokens.tokens / seconds}
+    if flops:
+        rates["TFLOP/s"] = flops.of(spec.batch.size, tokens) / seconds / 1e12
+        rates |= {"MFU": rates["TFLOP/s"] * 1e12 / peak} if peak else {}
+    return rates
 
 
 def _too_large(tools: Tools, document: dict[str, Any]) -> str:
@@ -109,7 +112,7 @@ def _bare_loop(tools: Tools, document: dict[str, Any], prepare: Callable[..., An
     seed_generators(1)
     gc.collect()
     model = task.build_model().to(device)
-    loss_sum = prepare(model, task, compiled=spec.compile)
+    loss_sum = prepare(model, task, compiled=spec.compile is True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=spec.optimizer.lr, weight_decay=0.0, fused=True)
     batches = GlobalBatches(task.examples.train, spec.batch.size, seed=1)
     marks = []

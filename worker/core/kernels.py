@@ -51,6 +51,20 @@ def define_kernel(
     return operation
 
 
+def define_function(schema: str, implementation: Callable[..., torch.Tensor], meta: Callable[..., torch.Tensor]) -> Any:
+    """Return an operation that torch counts, traces and stores as one, and returns a new tensor.
+
+    Args:
+        schema: Its signature.
+        meta: Returns a tensor of the same shape and dtype, without values.
+    """
+    name = schema.split("(")[0]
+    _LIBRARY.define(schema)
+    _LIBRARY.impl(name, implementation, "CompositeExplicitAutograd")
+    _LIBRARY.impl(name, meta, "Meta")
+    return getattr(torch.ops.trainyard, name).default
+
+
 class CheckedKernel:
     """A kernel that is compared with its reference at the first call for each combination of dtypes and options."""
 

@@ -65,7 +65,9 @@ class BatchLoader:
             gathered = self._examples.train_batch(indices, torch.device("cpu"))
         if self._device.type != "cuda":
             return gathered
-        return tuple(tensor.pin_memory().to(self._device, non_blocking=True) for tensor in gathered)
+        # An empty tensor has no memory to pin.
+        pinned = (tensor.pin_memory() if tensor.numel() else tensor for tensor in gathered)
+        return tuple(tensor.to(self._device, non_blocking=True) for tensor in pinned)
 
 
 class LoaderProcesses:

@@ -24,6 +24,8 @@ class BatchTokens:
     tokens: int = 0
     squares: float = 0.0
     """The sum of the squared lengths of the sequences that attend to themselves, to which attention is proportional."""
+    targets: int | None = None
+    """The tokens for which logits are needed; None for all."""
 
 
 class CountsTokens(Protocol):
@@ -40,9 +42,11 @@ class TokenCounts:
 
     tokens: NDArray[np.int64]
     squares: NDArray[np.float64]
+    targets: NDArray[Any] | None = None
 
     def of(self, indices: Indices) -> BatchTokens:
-        return BatchTokens(int(self.tokens[indices].sum()), float(self.squares[indices].sum()))
+        targets = None if self.targets is None else int(self.targets[indices].sum())
+        return BatchTokens(int(self.tokens[indices].sum()), float(self.squares[indices].sum()), targets)
 
 
 @dataclass(frozen=True)

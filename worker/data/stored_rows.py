@@ -87,7 +87,7 @@ class StoredRows:
     @cached_property
     def token_counts(self) -> TokenCounts:
         """The tokens that the model computes for each row."""
-        return TokenCounts(self.lengths.astype(np.int64) - 1, self._joined("squares"))
+        return TokenCounts(self.lengths.astype(np.int64) - 1, self._joined("squares"), self.weights)
 
     @cached_property
     def max_segments(self) -> int:

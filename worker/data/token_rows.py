@@ -64,7 +64,7 @@ class TokenRows:
         # The last token of a row is only a target.
         lengths[np.append(np.flatnonzero(np.diff(rows)), len(rows) - 1)] -= 1
         squares = np.bincount(rows, weights=lengths.astype(np.float64) ** 2, minlength=len(self.ends))
-        return TokenCounts(self.lengths - 1, squares.astype(np.float64))
+        return TokenCounts(self.lengths - 1, squares.astype(np.float64), self.weights)
 
     @cached_property
     def max_segments(self) -> int:
@@ -149,6 +149,8 @@ class RowExamples(Examples):
     """Inputs are padded to a multiple of so many tokens, as far as `context` allows."""
     context: int | None = None
     """The model's maximum number of tokens; None if it has no limit."""
+    counts_targets: bool = False
+    """Whether training batches end with a tensor of shape (targets, 0): the host knows shapes without a wait."""
 
     @cached_property
     def token_counts(self) -> TokenCounts:
@@ -172,12 +174,20 @@ class RowExamples(Examples):
 
         Padding has token 0 and label `IGNORED_LABEL`. With `packed`, positions of the same shape and dtype follow, and
         the end of each segment: int32, (len(indices), segments of a row at most + 1). Padding is a segment too, and a
-        row with fewer segments repeats its last end, so that all batches have as many.
+        row with fewer segments repeats its last end, so that all batches have as many. With `counts_targets` an empty
+        tensor is the last.
         """
-        return self.batch_of([self.rows.segments(int(index)) for index in indices], device)
+        arrays = self._arrays([self.rows.segments(int(index)) for index in indices])
+        if self.counts_targets:
+            arrays = *arrays, np.empty((int((arrays[1] != IGNORED_LABEL).sum()), 0), dtype=np.int64)
+        return _on_device(arrays, device)
 
     def batch_of(self, rows: Sequence[list[Segment]], device: torch.device) -> Tensors:
-        """Return the batch of these rows, which may be others than the examples' own; as `train_batch`."""
+        """Return the batch of these rows, which may be others than the examples' own; as `train_batch`, without the
+        number of targets."""
+        return _on_device(self._arrays(rows), device)
+
+    def _arrays(self, rows: Sequence[list[Segment]]) -> tuple[NDArray[Any], ...]:
         lengths = [sum(len(segment.tokens) for segment in row) - 1 for row in rows]
         longest = self._padded_length(max(lengths))
         inputs = np.zeros((len(rows), longest), dtype=np.int64)
@@ -191,10 +201,9 @@ class RowExamples(Examples):
             inputs[row, :length] = tokens[:-1]
             labels[row, :length] = np.where(targets[1:], tokens[1:], IGNORED_LABEL)
             positions[row, :length] = np.concatenate([np.arange(len(segment.tokens)) for segment in segments])[:-1]
-        arrays = (inputs, labels, positions, self._segment_ends(rows, lengths, longest))
-        return tuple(
-            torch.from_numpy(array).to(device, non_blocking=True) for array in (arrays if self.packed else arrays[:2])
-        )
+        if not self.packed:
+            return inputs, labels
+        return inputs, labels, positions, self._segment_ends(rows, lengths, longest)
 
     def _padded_length(self, length: int) -> int:
         padded = -(-length // self.multiple) * self.multiple
@@ -206,3 +215,7 @@ class RowExamples(Examples):
             inner = np.cumsum([len(segment.tokens) for segment in segments[:-1]])
             result[row, : len(inner) + 1] = [*inner, length]
         return result
+
+
+def _on_device(arrays: Iterable[NDArray[Any]], device: torch.device) -> Tensors:
+    return tuple(torch.from_numpy(array).to(device, non_blocking=True) for array in arrays)

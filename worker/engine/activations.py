@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.attention import varlen  # noqa: F401 - registers its operation
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
+from worker.engine.adapted_product import adapted_product
 from worker.engine.host_activations import HostActivations
 from worker.engine.strategies.units import layers
 
@@ -25,6 +26,7 @@ _STORED_OPERATIONS = [
     _aten._scaled_dot_product_efficient_attention.default,
     _aten._scaled_dot_product_cudnn_attention.default,
     torch.ops.torch_attn._varlen_attn.default,
+    adapted_product,
 ]
 """Matrix products and attention: nearly all FLOPs, and a small part of the activation memory."""
 

@@ -36,6 +36,9 @@ def add_adapters(model: nn.Module, spec: TrainingSpec) -> None:
     config = adapter_config(model, spec)
     seed_generators(spec.seed)
     inject_adapter_in_model(config, model, adapter_name=ADAPTER)
+    from worker.engine.lora_linear import use_lora_linear
+
+    use_lora_linear(model)
 
 
 def adapter_config(model: nn.Module, spec: TrainingSpec) -> Any:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from worker.core.errors import RefusedError
+from worker.engine.compile_cache import use_compile_cache
 from worker.engine.strategies.units import layers
 
 _COMPILERS = ("g++", "clang++", "c++")
@@ -23,11 +24,13 @@ def compile_blocks(model: nn.Module, *, only_forward: bool = False) -> None:
     """
     configured = os.environ.get("CXX")
     compilers = (configured,) if configured else _COMPILERS
-    if not any(shutil.which(name) for name in compilers):
+    compiler = next(filter(None, map(shutil.which, compilers)), None)
+    if compiler is None:
         raise RefusedError(
             f"compile needs a C++ compiler, and this node has none of {', '.join(compilers)}",
             "Install one on the nodes, or set `compile: false`.",
         )
+    use_compile_cache(compiler)
     for block in [model.get_submodule(name) for name in layers(model)] or [model]:
         if only_forward:
             block.forward = torch.compile(block.forward)

@@ -15,6 +15,9 @@ from worker.engine.parameter_groups import output_parameters
 
 MULTIPLE = 16
 """The kernels require that the sizes of a layer are multiples of this."""
+SMALL_INPUTS, SMALL_OUTPUTS = 4096, 1024
+"""Products of layers up to these sizes are slower in 8 bits on an H100, by torchao's measurements (its
+`_auto_filter_for_tensorwise`)."""
 CAPABILITY = (8, 9)
 """The lowest compute capability with 8-bit floating point products."""
 
@@ -22,7 +25,8 @@ CAPABILITY = (8, 9)
 def convert_linear_layers(model: nn.Module, device: torch.device) -> None:
     """Make the trained linear layers compute in 8 bits, in place. On a CPU they emulate it in fp32.
 
-    The output layer, layers that share their weight, and layers whose sizes are no multiples of 16 do not change.
+    The output layer, layers that share their weight, small layers, and layers whose sizes are no multiples of 16 do not
+    change.
 
     Raises:
         RefusedError: The GPU has no 8-bit products, the model has no layer for them, or torchao is not installed.
@@ -50,15 +54,26 @@ def convert_linear_layers(model: nn.Module, device: torch.device) -> None:
 
 
 def float8_layers(model: nn.Module) -> frozenset[str]:
-    """Return the names of the layers to convert."""
+    """Return the names of the layers to convert; small layers only where the model has no others."""
+    layers = _convertible_layers(model)
+    large = frozenset(name for name, layer in layers.items() if not _is_small(layer))
+    return large or frozenset(layers)
+
+
+def _is_small(layer: nn.Linear) -> bool:
+    """Return whether casts cost more than the quicker product saves, such as those of grouped keys and values."""
+    return layer.in_features <= SMALL_INPUTS and layer.out_features <= SMALL_OUTPUTS
+
+
+def _convertible_layers(model: nn.Module) -> dict[str, nn.Linear]:
     others = {id(parameter) for parameter in output_parameters(model)} | _shared(model)
-    return frozenset(
-        name
+    return {
+        name: layer
         for name, layer in model.named_modules()
         # Not subclasses: their code may read the weight itself.
         if name and type(layer) is nn.Linear and layer.weight.requires_grad and id(layer.weight) not in others
         if layer.in_features % MULTIPLE == 0 and layer.out_features % MULTIPLE == 0
-    )
+    }
 
 
 def _shared(model: nn.Module) -> set[int]:

@@ -13,6 +13,7 @@ from trainyard.contract.spec.decoders import BuiltinDecoder
 from trainyard.contract.spec.sections import Model
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.data.examples import BatchTokens
+from worker.engine.parameter_groups import output_parameters
 from worker.engine.strategies.units import layers
 from worker.tasks.base import Task
 
@@ -61,10 +62,15 @@ def peak_flops(device_name: str, precision: str, *, tf32: bool = False) -> float
 
 
 def run_peak_flops(spec: TrainingSpec, device: torch.device) -> float | None:
-    """Return the peak FLOP/s of all devices of a run; None if unknown, and on CPUs."""
+    """Return the peak FLOP/s of all devices of a run; None if unknown, and on CPUs.
+
+    With fp8 it is the peak in bf16, in which the head and attention compute: a share above 1 is possible, and shares of
+    runs in bf16 and fp8 are comparable.
+    """
     if device.type != "cuda":
         return None
-    peak = peak_flops(torch.cuda.get_device_name(device), spec.precision, tf32=spec.tf32)
+    precision = "bf16" if spec.precision_kind.converts_linear_layers else spec.precision
+    peak = peak_flops(torch.cuda.get_device_name(device), precision, tf32=spec.tf32)
     return peak * spec.gpus if peak else None
 
 
@@ -74,12 +80,16 @@ class ModelFlops:
 
     per_example: float = 0.0
     per_token: float = 0.0
+    per_target: float = 0.0
+    """For each token whose logits are needed."""
     per_square: float = 0.0
     """For each pair of tokens of a sequence that attends to itself."""
 
     def of(self, examples: int, batch: BatchTokens) -> float:
         """Return the FLOPs of a batch."""
-        return self.per_example * examples + self.per_token * batch.tokens + self.per_square * batch.squares
+        targets = batch.tokens if batch.targets is None else batch.targets
+        of_tokens = self.per_token * batch.tokens + self.per_target * targets + self.per_square * batch.squares
+        return self.per_example * examples + of_tokens
 
 
 def model_flops(task: Task, model: nn.Module, described: Model | None) -> ModelFlops | None:
@@ -87,7 +97,8 @@ def model_flops(task: Task, model: nn.Module, described: Model | None) -> ModelF
 
     A task may define `flops_per_example(model)`. For text: 6 N T + 12 L W T^2 (PaLM, arXiv:2204.02311, appendix B) with
     N parameters in matrix products, T tokens, L layers with heads of W dimensions in all. Not counted are gradients of
-    frozen parameters, the backward below the first trained layer, and the experts that a token is not sent to.
+    frozen parameters, the backward below the first trained layer, the experts that a token is not sent to, and the head
+    where a token is no target.
     """
     if task.flops_per_example is not None:
         return ModelFlops(per_example=float(task.flops_per_example(model)))
@@ -95,15 +106,16 @@ def model_flops(task: Task, model: nn.Module, described: Model | None) -> ModelF
         return None
     lookups, share = _lookup_tables(model), _active_share(model)
     attention, blocks = _attention(model, described), _blocks(model)
-    products = 0.0
+    head = {id(parameter) for parameter in output_parameters(model)}
+    products = {True: 0.0, False: 0.0}
     for name, parameter in model.named_parameters():
         if id(parameter) in lookups:
             continue
         factor = 6 if parameter.requires_grad else 2 if blocks.is_below(name) else 4
-        products += factor * parameter.numel() * (share if ".experts." in name else 1.0)
+        products[id(parameter) in head] += factor * parameter.numel() * (share if ".experts." in name else 1.0)
     below = min(blocks.first_trained, attention.layers)
     scores = (4.0 * below + 12.0 * (attention.layers - below)) * attention.width
-    return ModelFlops(per_token=products, per_square=scores)
+    return ModelFlops(per_token=products[False], per_target=products[True], per_square=scores)
 
 
 @dataclass(frozen=True)

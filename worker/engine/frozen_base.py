@@ -63,15 +63,16 @@ class _Product(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.save_for_backward(weight)
         ctx.columns, ctx.dtype = columns, dtype
-        return functional.linear(x, _converted(weight, columns, dtype, x.dtype), bias)
+        return functional.linear(x, converted(weight, columns, dtype, x.dtype), bias)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (weight,) = ctx.saved_tensors
-        return gradient @ _converted(weight, ctx.columns, ctx.dtype, gradient.dtype), None, None, None, None
+        return gradient @ converted(weight, ctx.columns, ctx.dtype, gradient.dtype), None, None, None, None
 
 
-def _converted(weight: torch.Tensor, columns: int, dtype: HeldDtype, result: torch.dtype) -> torch.Tensor:
+def converted(weight: torch.Tensor, columns: int, dtype: HeldDtype, result: torch.dtype) -> torch.Tensor:
+    """Return a held weight as (rows, columns) in the dtype `result`."""
     return weight.to(result) if dtype == "bf16" else dequantise(weight.view(torch.uint8), columns, dtype, result)
 
 
@@ -122,7 +123,7 @@ def round_base(model: nn.Module, dtype: HeldDtype) -> None:
     model.requires_grad_(False)
     for name, held in held_layers(model, dtype).items():
         weight = _weight(model, name)
-        weight.copy_(_converted(_held(weight, held), weight.shape[1], held, torch.float32))
+        weight.copy_(converted(_held(weight, held), weight.shape[1], held, torch.float32))
 
 
 def held_layers(model: nn.Module, dtype: HeldDtype) -> dict[str, HeldDtype]:

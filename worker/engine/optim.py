@@ -37,7 +37,7 @@ def build_optimizer(spec: TrainingSpec, module: nn.Module, *, sharded: bool = Fa
         dtype=options.state_dtype,
         counts_steps=counts_steps,
         seed=spec.seed,
-        compiled=spec.compile,
+        compiled=spec.compile is True,
     )
 
 

@@ -24,7 +24,7 @@ from worker.data.tokenizers import ByteTokenizer, HfTokenizer, Tokenizer
 from worker.deferred.model import DeferredModel
 from worker.tasks.base import Task
 from worker.tasks.builtin_models import build_builtin
-from worker.tasks.cross_entropy import PLAIN, Counted, Terms
+from worker.tasks.cross_entropy import PLAIN, Counted, FewTargets, Terms
 
 MAX_ROW_TOKENS = 2048
 """Tokens of a row unless the spec or the model's context sets a limit."""
@@ -79,10 +79,17 @@ class CausalLm(Task):
         return {"eval/loss": loss, f"eval/{ACCURACY}": hits}
 
 
-def _loss_of(model: nn.Module, batch: Tensors, terms: Terms) -> torch.Tensor:
+def _loss_of(model: nn.Module, batch: Tensors, terms: Loss | Counted) -> torch.Tensor:
     if len(batch) == 1:
         tokens = batch[0].long()
         batch = tokens[:, :-1], tokens[:, 1:]
+    if len(batch) % 2:
+        *others, targets = batch
+        return _model_loss(model, tuple(others), FewTargets(terms, len(targets)))
+    return _model_loss(model, batch, terms)
+
+
+def _model_loss(model: nn.Module, batch: Tensors, terms: Terms) -> torch.Tensor:
     if len(batch) == 2:
         loss: torch.Tensor = model(*batch, None, terms)
     else:
@@ -123,7 +130,7 @@ def build_hf_on_text(
 
 def _padded(task: CausalLm, multiple: int, context: int | None) -> CausalLm:
     assert isinstance(task.examples, RowExamples)
-    task.examples = replace(task.examples, multiple=multiple, context=context)
+    task.examples = replace(task.examples, multiple=multiple, context=context, counts_targets=True)
     return task
 
 

@@ -28,7 +28,16 @@ class Counted:
     loss: Loss
 
 
-Terms = Loss | PerRow | Counted
+@dataclass(frozen=True)
+class FewTargets:
+    """Requests `terms`, where the number of targets is known to the host."""
+
+    terms: Loss | Counted
+    most: int
+    """The batch has at most so many targets."""
+
+
+Terms = Loss | PerRow | Counted | FewTargets
 """The result that a model computes from its logits."""
 
 
@@ -40,6 +49,8 @@ def cross_entropy_of(logits: torch.Tensor, labels: torch.Tensor, terms: Terms) -
         labels: int64, (batch, length); positions with `IGNORED_LABEL` do not count.
     """
     flat = logits.flatten(0, 1), labels.flatten()
+    if isinstance(terms, FewTargets):
+        terms = terms.terms
     if isinstance(terms, PerRow):
         return each_cross_entropy(*flat).view(labels.shape).sum(dim=1)
     return summed_terms(*flat, terms)

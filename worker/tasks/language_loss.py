@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from worker.tasks import linear_loss
-from worker.tasks.cross_entropy import PLAIN, PerRow, Terms, cross_entropy_of, summed_terms
+from worker.tasks.cross_entropy import PLAIN, FewTargets, PerRow, Terms, cross_entropy_of, summed_terms
+from worker.tasks.few_targets import at_targets
 from worker.tasks.row_loss import chunked_row_losses
 
 MAX_LOGITS = 2**26
@@ -62,7 +63,8 @@ def summed_loss(
 ) -> torch.Tensor:
     """Return the cross entropy in nats with further terms, summed over the targets: fp32, shape ().
 
-    `Counted` adds the number of hits: fp32, (2,). `PER_ROW` requests the sum of each row: fp32, (batch,).
+    `Counted` adds the number of hits: fp32, (2,). `PER_ROW` requests the sum of each row: fp32, (batch,). With
+    `FewTargets` the head computes no other positions, in 16 bits.
 
     More than `max_logits` logits are computed in chunks. The head's weights must not be sharded here, so this must run
     inside the forward of the module that owns them.
@@ -73,6 +75,11 @@ def summed_loss(
         head: Maps (tokens, width) to logits (tokens, vocabulary).
         weights: All parameters that the head uses.
     """
+    if isinstance(terms, FewTargets):
+        # In fp32 the text of losses stays.
+        if linear_loss.in_16_bits(hidden):
+            hidden, labels = at_targets(hidden, labels, terms.most)
+        terms = terms.terms
     least = max(1, max_logits // vocabulary)
     if labels.numel() <= least:
         return cross_entropy_of(head(hidden), labels, terms)

@@ -61,13 +61,15 @@ def linear_head(head: Callable[..., torch.Tensor]) -> LinearHead | None:
 
 def compute_dtype(hidden: torch.Tensor, head: LinearHead) -> torch.dtype | None:
     """Return the dtype of 16 bits in which the head's product is computed; None if it has another."""
-    kind = hidden.device.type
-    if torch.is_autocast_enabled(kind):
-        dtype = torch.get_autocast_dtype(kind)
-    elif hidden.dtype == head.weight.dtype:
-        dtype = hidden.dtype
-    else:
+    if not torch.is_autocast_enabled(hidden.device.type) and hidden.dtype != head.weight.dtype:
         return None
+    return in_16_bits(hidden)
+
+
+def in_16_bits(hidden: torch.Tensor) -> torch.dtype | None:
+    """Return the dtype of 16 bits in which products of these values are computed; None if it has another."""
+    kind = hidden.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
     return dtype if dtype in (torch.bfloat16, torch.float16) else None
 
 

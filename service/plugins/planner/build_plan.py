@@ -174,5 +174,5 @@ def _uncertainties(estimate: Estimate, spec: TrainingSpec) -> Iterator[str]:
             f"micro_size is auto. This estimate uses {estimate.micro_size}; the run tests which size fits and may "
             "choose another."
         )
-    if spec.compile:
+    if spec.compile is True:
         yield "with `compile`, a run needs less memory than is counted here"

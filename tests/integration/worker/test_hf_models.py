@@ -287,7 +287,7 @@ class TestChatData:
     def test_only_answers_are_trained(self, folder):
         built = task(folder, "chat", packing=False)
         tokenizer = HfFolder(str(folder / "plain")).tokenizer
-        inputs, labels = everything(built)
+        inputs, labels, _ = everything(built)
         assert tokenizer.decode(labels[0][labels[0] != IGNORED_LABEL]) == "1<|end|>2<|end|>"
         assert "And one more?" in tokenizer.decode(inputs[0])
 
@@ -298,7 +298,7 @@ class TestChatData:
         )
         tokenizer.save_pretrained(copy)
         built = build_hf_on_text(HfModel(path=str(copy)), TextFiles(path=str(folder / "chat.jsonl"), packing=False))
-        _, labels = everything(built)
+        _, labels, _ = everything(built)
         assert tokenizer.decode(labels[0][labels[0] != IGNORED_LABEL]) == "2<|end|>"
 
 

@@ -17,6 +17,8 @@ UPDATES = ("fp32", "halves", "halves, bf16 moments")
 EXPECTED = {
     ("head", "trained"): {"1B": (10.3, 22), "3B": (12.5, 14), "8B": (14.6, 10)},
     ("head", "frozen in bf16"): {"1B": (6.3, 17), "3B": (6.5, 11), "8B": (6.6, 8)},
+    ("head", "trained, 30% targets"): {"1B": (13.9, 21), "3B": (18.0, 17), "8B": (35.3, 17)},
+    ("head", "frozen in bf16, 30% targets"): {"1B": (7.3, 18), "3B": (8.0, 15), "8B": (8.6, 15)},
     ("casts", "micro-batch"): {"1B": (10.7, 225), "3B": (11.3, 393), "8B": (10.8, 449)},
     ("update", "fp32"): {"1B": (28.0, 68), "3B": (28.0, 116), "8B": (28.0, 132)},
     ("update", "halves"): {"1B": (28.0, 180), "3B": (28.0, 312), "8B": (28.0, 357)},
@@ -25,6 +27,7 @@ EXPECTED = {
     ("clip", "halves, bf16 moments"): {"1B": (2.0, 119), "3B": (2.0, 203), "8B": (2.0, 231)},
     ("dequantisation", "nf4"): {"1B": (2.5, 112), "3B": (2.5, 196), "8B": (2.5, 224)},
     ("dequantisation", "int8"): {"1B": (3.0, 112), "3B": (3.0, 196), "8B": (3.0, 224)},
+    ("adapters", "rank 16, all layers"): {"1B": (4.0, 1120), "3B": (4.0, 1960), "8B": (4.0, 2240)},
     ("data", "tokens, labels"): {"1B": (32.0, 1), "3B": (32.0, 1), "8B": (32.0, 1)},
 }
 """Bytes per unit, and launches, by phase and recipe."""
@@ -41,6 +44,7 @@ def counted(shape):
     yield bill_program.clip_line(shape, "halves, bf16 moments")
     yield bill_program.dequantisation_line(shape, "nf4")
     yield bill_program.dequantisation_line(shape, "int8")
+    yield bill_program.adapters_line(shape)
     yield bill_program.data_line(shape)
 
 
@@ -52,7 +56,17 @@ def test_bytes_and_launches_of_each_phase(shape):
     assert measured == {key: table[shape.name] for key, table in EXPECTED.items() if shape.name in table}
     assert sum(line.count.synchronisations for line in lines.values()) == 0
     assert {key for key, line in lines.items() if line.exceeds} == MISSED
-    assert {line.phase for line in lines.values() if line.limit is not None} == {"head", "update", "dequantisation"}
+    bounded = {"head", "update", "dequantisation", "adapters"}
+    assert {line.phase for line in lines.values() if line.limit is not None} == bounded
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_ignored_targets_cost_no_products(shape):
+    lines = {line.recipe: line.count for line in bill_program.head_lines(shape)}
+    for recipe in ("trained", "frozen in bf16"):
+        few, every = lines[f"{recipe}, 30% targets"], lines[recipe]
+        assert 0.3 * every.flops <= few.flops <= 0.32 * every.flops
+        assert few.bytes < 0.75 * every.bytes
 
 
 def test_operations_are_counted_as_kernels_run_them():
@@ -67,6 +81,7 @@ def test_operations_are_counted_as_kernels_run_them():
             "fill": (lambda: wide.zero_(), 4000),
             "view": (lambda: wide.view(10, 100).t(), 0),
             "product": (lambda: wide.view(10, 100) @ wide.view(100, 10), 0),
+            "added product": (lambda: wide.view(100, 10).addmm_(wide.view(100, 10), table[:10]), 8000),
             "lookup": (lambda: functional.embedding(index, table), 2 * 4 * 70 + 56),
             "softmax": (lambda: table.log_softmax(dim=1), 4 * 2000),
         }
@@ -75,6 +90,8 @@ def test_operations_are_counted_as_kernels_run_them():
                 operation()
     assert {name: bill.phases[name].bytes for name in cases} == {name: size for name, (_, size) in cases.items()}
     assert bill.phases["view"].launches == 0
+    flops = {name: bill.phases[name].flops for name in ("product", "added product", "add")}
+    assert flops == {"product": 2 * 10 * 100 * 10, "added product": 2 * 100 * 10 * 10, "add": 0}
 
 
 def test_reading_a_value_counts_as_a_synchronisation():

@@ -43,6 +43,37 @@ class TestAuto:
         resolved = resolve(parse_spec({**BASE, "gpus": gpus}), site)
         assert (resolved.strategy, resolved.precision, resolved.backend) == expected
 
+    @pytest.mark.parametrize(
+        ("site", "changes", "compiled"),
+        [
+            (CPU, {"steps": 1000}, False),
+            (CUDA, {"steps": 50}, False),
+            (CUDA, {"steps": 51}, True),
+            (CUDA, {"steps": None, "epochs": 1}, True),
+            (CUDA, {"steps": 1000, "strategy": "dp", "gpus": 2}, False),
+        ],
+    )
+    def test_long_runs_on_gpus_are_compiled(self, site, changes, compiled):
+        resolved = resolve(parse_spec({**BASE, "compile": "auto"} | changes), site)
+        assert resolved.compile is compiled
+        assert resolve(resolved, site) == resolved
+
+    def test_models_of_users_are_compiled_only_if_the_spec_states_it(self):
+        own = {"task": "custom", "target": "m:f", "code": "sha256:" + "0" * 64, "steps": 1000}
+        for value, compiled in (("auto", False), (True, True)):
+            assert resolve(parse_spec({**own, "compile": value}), CUDA).compile is compiled
+
+    def test_compilation_depends_on_an_accelerator_that_is_not_known(self):
+        document = {**BASE, "precision": "fp32", "backend": "gloo", "steps": 100}
+        site = Site(None, "slurm")
+        assert resolve(parse_spec({**document, "compile": "auto"}), site).compile == "auto"
+        assert resolve(parse_spec({**document, "compile": "auto", "steps": 10}), site).compile is False
+        assert parse_spec(document).compile is False
+
+    def test_compile_takes_no_other_text(self):
+        with pytest.raises(SpecError, match="must be `true`, `false` or `auto`"):
+            parse_spec({**BASE, "compile": "always"})
+
     @pytest.mark.parametrize("gpus", [1, 2])
     def test_auto_becomes_fsdp_for_parameters_in_host_memory(self, gpus):
         offloaded = {**BASE, "gpus": gpus, "fsdp": {"cpu_offload": True}, "precision": "fp16"}

@@ -12,6 +12,8 @@ from trainyard.contract.spec.stored_dtypes import strategies_for
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.spec.unsupported import unsupported_fields
 
+COMPILED_STEPS = 50
+"""Runs with `compile: auto` and more steps than this are compiled: the compilation takes one to two minutes."""
 STALL_MINUTES = 15.0
 """Default of `health.stall_timeout_minutes` for the tasks that Trainyard's own loop trains."""
 
@@ -46,6 +48,8 @@ def _auto_values(spec: TrainingSpec, site: Site) -> dict[str, Any]:
             values["strategy"] = AUTO_ON_ONE_RANK if spec.gpus == 1 else next(strategies_for(spec))
         if spec.precision == "auto":
             values["precision"] = AUTO_ON_GPUS if cuda else AUTO_ON_CPUS
+        if spec.compile == "auto":
+            values["compile"] = cuda and _is_worth_compiling(spec)
         if spec.health.stall_timeout_minutes is None:
             values["health"] = spec.health.model_copy(update={"stall_timeout_minutes": STALL_MINUTES})
     if not spec.task_kind.runs_program and spec.backend == "auto":
@@ -54,6 +58,13 @@ def _auto_values(spec: TrainingSpec, site: Site) -> dict[str, Any]:
         per_node = min(spec.gpus, site.gpus_per_node)
         values["resources"] = spec.resources.model_copy(update={"gpus_per_node": per_node})
     return values
+
+
+def _is_worth_compiling(spec: TrainingSpec) -> bool:
+    """Return whether the steps are expected to save more time than the compilation takes. The number of steps of epochs
+    is not known here; it is taken for large."""
+    long_enough = spec.steps is None or spec.steps > COMPILED_STEPS
+    return long_enough and not spec.task_kind.has_own_code and not spec.strategy_kind.copies_layers
 
 
 def _resolve_without_accelerator(spec: TrainingSpec, site: Site) -> TrainingSpec:

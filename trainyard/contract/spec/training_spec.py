@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from trainyard.contract.base import DisplayName, NonNegativeInt, PositiveInt, ShortText, Strict, example
+from trainyard.contract.base import DisplayName, NonNegativeInt, PositiveInt, ShortText, Strict, example, one_of
 from trainyard.contract.kinds.precisions import PRECISIONS, Precision, PrecisionKind
 from trainyard.contract.kinds.strategies import STRATEGIES, Strategy, StrategyKind
 from trainyard.contract.kinds.tasks import TASKS, Task, TaskKind
@@ -130,8 +130,9 @@ class TrainingSpec(Strict):
     """Recompute activations in the backward pass to save memory; the results are bitwise identical. `full` stores only
     the inputs of layers; `selective` also stores products and attention; `offload` stores the inputs of layers in host
     memory (GPUs only)."""
-    compile: bool = False
-    """Compile each block with `torch.compile`; the nodes need a C++ compiler."""
+    compile: Annotated[bool | Literal["auto"], one_of("`true`, `false` or `auto`")] = False
+    """Compile each block with `torch.compile`; the nodes need a C++ compiler. `auto`: on GPUs, in runs of more than
+    50 steps, except for your own model."""
     tf32: bool = False
     """Use TF32 for fp32 matrix products on GPUs: faster, with about three significant digits."""
     evaluation: Evaluation = Evaluation()

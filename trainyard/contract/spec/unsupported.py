@@ -172,7 +172,7 @@ def _base_rules(spec: TrainingSpec) -> list[Rule]:
 def can_be_copied(spec: TrainingSpec) -> bool:
     """Return whether the model can be copied to each GPU. Layers whose `forward` was replaced would compute with the
     parameters of the original."""
-    return not (isinstance(spec.model, HfModel) or spec.activation_checkpointing != "none" or spec.compile)
+    return not (isinstance(spec.model, HfModel) or spec.activation_checkpointing != "none" or spec.compile is True)
 
 
 def _sharding_rules(spec: TrainingSpec, site: Site) -> list[Rule]:

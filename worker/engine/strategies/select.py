@@ -55,7 +55,7 @@ def _prepare_layers(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> None:
     """Add activation checkpointing and compilation to the layers. Recomputation is part of the compiled code;
     copies to host memory are outside of it."""
     offloads = spec.activation_checkpointing == "offload"
-    if spec.compile and offloads:
+    if spec.compile is True and offloads:
         from worker.engine.compilation import compile_blocks
 
         compile_blocks(model, only_forward=True)
@@ -63,7 +63,7 @@ def _prepare_layers(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> None:
         from worker.engine.activations import checkpoint_activations
 
         checkpoint_activations(model, spec.activation_checkpointing, ranks.device)
-    if spec.compile and not offloads:
+    if spec.compile is True and not offloads:
         from worker.engine.compilation import compile_blocks
 
         compile_blocks(model)

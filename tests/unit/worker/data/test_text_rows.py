@@ -91,7 +91,8 @@ def test_tokens_are_those_that_the_model_computes(file, packing):
         length = int(result.lengths[row]) - 1
         starts = np.flatnonzero(positions[0][0].numpy() == 0).tolist() if packing else [0]
         segments = np.diff([*starts, length])
-        assert examples.token_counts.of(np.array([row])) == BatchTokens(length, float((segments**2).sum()))
+        targets = int(result.weights[row])
+        assert examples.token_counts.of(np.array([row])) == BatchTokens(length, float((segments**2).sum()), targets)
 
 
 @pytest.mark.parametrize(("context", "length"), [(None, 8), (7, 7), (5, 6)])
@@ -110,6 +111,19 @@ def test_padding_to_a_multiple_has_no_target_and_counts_no_token(file, packing, 
     if packing:
         assert (after[3][:, -1] == length).all()
         assert after[3][0, 0] == before[3][0, 0]
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_batches_end_with_the_number_of_their_targets(file, packing):
+    path = file(*({"prompt": "abc", "completion": "x" * n} for n in range(1, 6)))
+    result = rows(path, packing=packing)
+    plain = RowExamples((), len(result), 0, rows=result, packed=packing)
+    indices = np.arange(len(result))
+    before, after = plain.train_batch(indices, CPU), replace(plain, counts_targets=True).train_batch(indices, CPU)
+    assert len(before) == (4 if packing else 2)
+    assert all(torch.equal(one, other) for one, other in zip(before, after[:-1], strict=True))
+    assert after[-1].shape == ((before[1] != IGNORED_LABEL).sum(), 0)
+    assert len(after[-1]) == result.weights.sum() == plain.token_counts.of(indices).targets
 
 
 @pytest.mark.parametrize(("backend", "multiple"), [("nccl", 128), ("gloo", 1)])
@@ -210,7 +224,8 @@ class TestEvaluation:
         data = TextFiles(path=str(train), eval_path=str(held_out), packing=False)
         task = build_builtin_on_text(GptModel(width=16, heads=2, context=8), data)
         assert (task.examples.train, task.examples.held_out) == (3, 1)
-        inputs, labels = task.examples.held_out_batch(np.array([0]), CPU)
+        inputs, labels, targets = task.examples.held_out_batch(np.array([0]), CPU)
+        assert len(targets) == 1
         assert (inputs.tolist(), labels.tolist()) == ([[ord("z")]], [[0]])
         assert task.weight(np.array([3])) == 1.0
 
@@ -221,7 +236,7 @@ class TestEvaluation:
         data = TextFiles(path=str(tmp_path / "train"), eval_sets=sets, packing=False)
         examples = build_builtin_on_text(GptModel(width=16, heads=2, context=16), data).examples
         assert (examples.train, examples.held_out, examples.held_out_sets) == (3, 3, {"b": 2, "a": 1})
-        inputs, _ = examples.held_out_batch(np.arange(3), CPU)
+        inputs, *_ = examples.held_out_batch(np.arange(3), CPU)
         assert inputs[:, 0].tolist() == [ord("b"), ord("b"), ord("a")]
         chosen = held_out_sets(examples, None)
         assert {name: indices.tolist() for name, indices in chosen.items()} == {"b": [0, 1], "a": [2]}

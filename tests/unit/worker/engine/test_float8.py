@@ -1,11 +1,14 @@
 """`precision: fp8`: which layers are converted, what they compute, and what is refused."""
 
 import sys
+from collections import Counter
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from bench.gpu.shapes import SHAPES
 from trainyard.contract.spec.decoders import GptModel, LlamaModel
 from worker.core.errors import RefusedError
 from worker.engine.float8 import convert_linear_layers, float8_layers
@@ -43,6 +46,13 @@ class TestLayers:
         attention = {"model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.o_proj"}
         assert float8_layers(Llama(LlamaModel(**sizes))) == attention
 
+    @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+    def test_small_projections_of_keys_and_values_stay_in_bf16(self, shape):
+        with torch.device("meta"):
+            model = Llama(LlamaModel.model_validate(shape.document(dry=False)["model"] | {"layers": 1}))
+        chosen = {name.rpartition(".")[2] for name in float8_layers(model)}
+        assert chosen == {"q_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+
     def test_frozen_and_shared_layers_are_left_out(self):
         model = nn.Sequential(*(nn.Linear(16, 16, bias=False) for _ in range(5)))
         model[1].requires_grad_(False)
@@ -65,6 +75,24 @@ def test_emulated_products_are_close_to_bf16_and_not_equal():
     assert rounded_loss != loss
     # The three mantissa bits of e4m3 alone round by up to 6 %.
     assert 0.01 < torch.linalg.norm(rounded - gradients) / torch.linalg.norm(gradients) < 0.08
+
+
+def test_each_operand_is_cast_once_in_a_micro_batch():
+    model = nn.Sequential(nn.Linear(32, 64, bias=False), nn.Linear(64, 16))
+    convert_linear_layers(model, CPU)
+    casts = Counter()
+
+    class Counting(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor) and func == torch.ops.aten._to_copy.default:
+                casts[result.dtype] += 1
+            return result
+
+    with Counting(), torch.autocast("cpu", torch.bfloat16):
+        model(torch.randn(32, 32, requires_grad=True)).sum().backward()
+    # Input, weight and gradient of both layers.
+    assert (casts[torch.float8_e4m3fn], casts[torch.float8_e5m2]) == (4, 2)
 
 
 class TestRefusals:

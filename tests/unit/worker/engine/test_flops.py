@@ -6,8 +6,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from trainyard.contract.spec.decoders import GptModel, LlamaModel
+from trainyard.contract.spec.training_spec import parse_spec
 from worker.data.examples import BatchTokens
-from worker.engine.flops import model_flops, peak_flops
+from worker.engine.flops import model_flops, peak_flops, run_peak_flops
 from worker.tasks.base import Task
 from worker.tasks.gpt import Gpt
 from worker.tasks.llama import Llama
@@ -53,6 +54,12 @@ def only_last_layer(model):
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name.startswith("model.layers.2."))
     return model
+
+
+def test_head_counts_for_targets_alone():
+    model = Llama(LlamaModel(width=64, layers=1, heads=4, key_value_heads=2, feed_forward=96, context=TOKENS))
+    every, few = (model_flops(Text(), model, None).of(1, BatchTokens(TOKENS, 0.0, n)) for n in (None, 16))
+    assert every - few == 6 * 256 * 64 * (TOKENS - 16)
 
 
 class TestTransformers:
@@ -135,3 +142,13 @@ class TestFlops:
                 return 7
 
         assert flops(Own(), nn.Identity()) == 7.0
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_peak_of_a_run_in_fp8_is_that_in_bf16(monkeypatch, precision):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    document = {"task": "regression", "steps": 1, "gpus": 2, "precision": precision}
+    model, data = {"source": "builtin", "name": "mlp"}, {"source": "builtin", "name": "parity"}
+    spec = parse_spec(document | {"model": model, "data": data})
+    assert run_peak_flops(spec, torch.device("cuda", 0)) == 2 * 989.4e12
+    assert run_peak_flops(spec, torch.device("cpu")) is None

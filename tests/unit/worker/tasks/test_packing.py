@@ -201,7 +201,7 @@ def test_rows_name_the_ends_of_their_examples(tmp_path):
     task = packed_task(tmp_path, BUILTIN["gpt"])
     width = task.examples.train_batch(np.arange(1), CPU)[3].shape[1]
     for count in (1, task.examples.train):
-        inputs, _, positions, ends = task.examples.train_batch(np.arange(count), CPU)
+        inputs, _, positions, ends, _ = task.examples.train_batch(np.arange(count), CPU)
         assert ends.dtype == torch.int32
         assert ends.shape == (count, width)
         for row, row_ends in zip(positions, ends.tolist(), strict=True):

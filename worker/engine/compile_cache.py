@@ -1,0 +1,75 @@
+"""The folder in which torch keeps compiled code: one for each user and environment, without damaged libraries.
+
+A process that is killed while it compiles may leave the beginning of a library, which no later process could load.
+"""
+
+import hashlib
+import logging
+import os
+import stat
+import struct
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+log = logging.getLogger(__name__)
+
+_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+_TRITON_VARIABLE = "TRITON_CACHE_DIR"
+_WRITING_SECONDS = 60.0
+"""A library that changed since is perhaps still being written by another process."""
+_HEADER = struct.Struct("<16s2HI3QI6H")
+"""The header of a library in the format ELF, of 64 bits."""
+
+
+def use_compile_cache(compiler: str) -> None:
+    """Let this process keep compiled code in the folder of its user and environment, unless the environment names
+    another, and delete damaged libraries there."""
+    folder = Path(os.environ.get(_VARIABLE) or cache_folder(compiler))
+    if _VARIABLE not in os.environ:
+        if not _is_own(folder):
+            log.warning("%s belongs to another user, so that torch's own folder keeps compiled code", folder)
+            return
+        os.environ[_VARIABLE] = str(folder)
+        os.environ.setdefault(_TRITON_VARIABLE, str(folder / "triton"))
+    for library in damaged_libraries(folder, time.time()):
+        log.warning("%s is damaged and is compiled again", library)
+        library.unlink(missing_ok=True)
+
+
+def cache_folder(compiler: str) -> Path:
+    """Return the folder for this user and what decides about compiled code."""
+    facts = (sys.version, sys.prefix, torch.__version__, str(torch.version.cuda), compiler)
+    digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir(), f"trainyard-compiled-{os.getuid()}-{digest}")
+
+
+def damaged_libraries(folder: Path, now: float) -> list[Path]:
+    """Return the libraries that end before their last section."""
+    return [library for library in sorted(folder.rglob("*.so")) if _is_damaged(library, now)]
+
+
+def _is_own(folder: Path) -> bool:
+    """Create the folder, and return whether no other user may write to it."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
+
+
+def _is_damaged(library: Path, now: float) -> bool:
+    try:
+        status = library.stat()
+        with library.open("rb") as file:
+            header = file.read(_HEADER.size)
+    except OSError:
+        # Another process has deleted it.
+        return False
+    if now - status.st_mtime < _WRITING_SECONDS:
+        return False
+    if len(header) < _HEADER.size:
+        return True
+    magic, *_, sections, _, _, _, _, size, count, _ = _HEADER.unpack(header)
+    return not magic.startswith(b"\x7fELF") or sections + size * count > status.st_size
