@@ -25,8 +25,10 @@ from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
 from service.jobs.submission import new_job
 from service.main import make_loop
+from service.plugins.installed import PLUGINS
 from service.reconciler.reconciler import Reconciler
 from service.scheduler.slurm.scheduler import SlurmScheduler
+from service.web.app import create_app
 from tests.support.slurm_programs import install_programs
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.templates import fill_template
@@ -97,7 +99,8 @@ def measure(folder: Path, jobs: int, ticks: int, dependents: int = 0) -> dict[st
     others = [f"{900_000 + n}|PENDING|N/A|N/A|gpu|{10**6 + n}|1||Priority|/tmp|x" for n in range(OTHER_JOBS)]
     call_log = install_programs(folder / "bin", [*squeue_lines, *others], nodes=NODES)
     app_state = AppState(settings, database, lambda: datetime.now(UTC))
-    reconciler = make_loop(app_state, SlurmScheduler(poll_seconds=0)).reconciler
+    create_app(app_state, PLUGINS)
+    reconciler = make_loop(app_state, SlurmScheduler(poll_seconds=0), PLUGINS).reconciler
     statements: Counter[str] = Counter()
     for engine in {database._reader, database._writer}:
         sa.event.listen(engine, "before_cursor_execute", lambda _c, _u, sql, *_: statements.update([sql.split()[0]]))
