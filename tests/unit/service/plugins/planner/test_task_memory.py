@@ -96,10 +96,12 @@ CASES = [
     *(("vit", "image_classification", changes) for changes in CHANGES),
     *(("bert", "sequence_classification", changes) for changes in CHANGES),
     *(("llama", "text_embedding", changes) for changes in CHANGES[2:]),
-    # Processors without instructions for bf16 take 8 s for it.
-    pytest.param("llama", "text_embedding", {"precision": "bf16"}, marks=pytest.mark.heavy),
+    # Processors without instructions for bf16 take 8 s for each of them.
+    *(
+        pytest.param(model, "text_embedding", {"precision": "bf16"}, marks=pytest.mark.heavy)
+        for model in ("bert", "llama")
+    ),
     ("bert", "text_embedding", {}),
-    ("bert", "text_embedding", {"precision": "bf16"}),
     ("llama", "sequence_classification", {"lora_rank": 8}),
 ]
 
