@@ -30,6 +30,8 @@ MAX_BYTES_PER_SECOND = 4096
 """Bytes that the processes of a node read and write while they stand still."""
 MAX_GPU_PERCENT = 1.0
 _MIN_PUBLISHED_SECONDS = 30.0
+_REMOTE = frozenset({"docker", "kubectl", "podman", "srun", "ssh"})
+"""Programs whose work is done by processes that are not below them, whose counters are not known here."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,14 @@ class Counters:
     gpu_percent: float
     """The highest utilisation of a GPU at the last reading."""
     ranks: int
+    is_remote: bool = False
+    """Whether a process has others work for it that are not counted."""
 
 
 def read_counters(torchrun: int, logs: Iterable[Path], points: int, gpu_percent: float) -> Counters:
     """Read the counters of the ranks below torchrun, and of the processes that they have started."""
-    usages = [processes.usage(pid) for pid, _ in processes.descendants(torchrun)]
+    below = [pid for pid, _ in processes.descendants(torchrun)]
+    usages = [processes.usage(pid) for pid in below]
     output = 0
     for path in logs:
         with contextlib.suppress(OSError):
@@ -62,11 +67,12 @@ def read_counters(torchrun: int, logs: Iterable[Path], points: int, gpu_percent:
         points=points,
         gpu_percent=gpu_percent,
         ranks=len(processes.children(torchrun)),
+        is_remote=any(processes.name_of(pid) in _REMOTE for pid in below),
     )
 
 
 def works(before: Counters, after: Counters, seconds: float) -> bool:
-    """Return whether the program did anything between two readings.
+    """Return whether the program did anything between two readings, as far as it is known.
 
     The counters of a process that has ended move to its parent, or are lost; what falls counts as work. So does the
     time in which torchrun has not started the ranks.
@@ -75,6 +81,7 @@ def works(before: Counters, after: Counters, seconds: float) -> bool:
     moved = after.transferred - before.transferred
     return (
         after.ranks == 0
+        or after.is_remote
         or not 0 <= used <= MAX_SHARE * max(1, after.ranks) * seconds
         or not 0 <= moved <= MAX_BYTES_PER_SECOND * seconds
         or (after.output, after.points) != (before.output, before.points)

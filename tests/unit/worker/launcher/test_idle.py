@@ -82,6 +82,7 @@ def test_program_that_works_is_never_suspected(tmp_path: Path) -> None:
         {"points": 8},
         {"gpu_percent": 3.0},
         {"ranks": 0},
+        {"is_remote": True},
     ],
 )
 def test_each_kind_of_work_counts(change: dict[str, float]) -> None:
@@ -125,6 +126,18 @@ def test_program_that_reports_progress_is_ended_by_its_progress_alone(tmp_path: 
     nodes = Nodes(tmp_path, stall_timeout_minutes=5)
     nodes.records = {0: ProgressRecord(rank=0, execution=1, marks=1, step=3, phase="saving")}
     assert [type(change) for change in nodes.pass_minutes(60)] == [Suspicion]
+
+
+def test_program_whose_work_is_done_elsewhere_is_noticed(tmp_path: Path) -> None:
+    """`srun` and the clients of containers do nothing themselves while their programs work."""
+    client = tmp_path / "srun"
+    client.write_text("#!/bin/sh\nread line\n")
+    client.chmod(0o755)
+    torchrun = subprocess.Popen(["sh", "-c", f"{client}; true"], stdin=subprocess.PIPE)
+    try:
+        wait_until(lambda: read_counters(torchrun.pid, [], 0, 0.0).is_remote)
+    finally:
+        torchrun.communicate(b"\n")
 
 
 def test_counters_of_real_processes(tmp_path: Path) -> None:
