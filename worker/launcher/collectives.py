@@ -4,6 +4,7 @@ the ranks."""
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from trainyard.contract.sizes import format_size
 from worker.core.flight_recorder import Collective
 
 _SAME_SIZES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
@@ -76,15 +77,8 @@ def _order(entered: Mapping[int, Collective]) -> Difference | None:
 def _describe(collective: Collective) -> str:
     shapes = " and ".join(str(shape) for shape in collective.sizes[:_MAX_SHAPES])
     more = f" and {len(collective.sizes) - _MAX_SHAPES} more" if len(collective.sizes) > _MAX_SHAPES else ""
-    size = f" ({shapes}{more}, {_bytes(collective.bytes)})" if collective.sizes else ""
+    size = f" ({shapes}{more}, {format_size(collective.bytes)})" if collective.sizes else ""
     return f"{collective.name} {collective.number}{size}"
-
-
-def _bytes(count: int) -> str:
-    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count} B"
 
 
 def _names(ranks: Sequence[int]) -> str:

@@ -201,10 +201,9 @@ function problemOf({ status, status_message: message, cause }) {
  * @param {string | undefined} name
  */
 function fillSweep(link, job, name) {
-  const page = pageOf("sweep", job.sweep_id);
-  link.hidden = !page;
-  if (!page) return;
-  link.href = page;
+  link.href = pageOf("sweep", job.sweep_id) ?? "";
+  link.hidden = !link.getAttribute("href");
+  if (link.hidden) return;
   link.title = `Sweep ${name ?? job.sweep_id}`;
   setText(link, name && name !== job.name ? `sweep ${name}` : "sweep");
 }

@@ -116,9 +116,8 @@ export class TableRows {
         const size = `${group.jobs.length} ${group.jobs.length === 1 ? "job" : "jobs"}`;
         setText(button, `${short} · ${size}`);
         cell.title = `${title} · ${size}`;
-        const page = pageOf("sweep", sweep ?? null);
-        link.hidden = !page;
-        if (page) link.href = page;
+        link.href = pageOf("sweep", sweep ?? null) ?? "";
+        link.hidden = !link.getAttribute("href");
       } else {
         const values = group.jobs.map((job) => column.valueOf(job));
         setText(cell, groupText(values, column.format));

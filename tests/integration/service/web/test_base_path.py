@@ -160,7 +160,7 @@ def test_base_path_of_a_route_is_refused(base_world: World, monkeypatch: pytest.
 
 
 SINK = re.compile(
-    r"\.(?:href|src|action) = (?!urlOf\(|fixAddress\(|URL\.createObjectURL\()"
+    r"\.(?:href|src|action) = (?!urlOf\(|fixAddress\(|pageOf\(|URL\.createObjectURL\()"
     r"|location\.(?:assign|replace)\((?!urlOf\(|address\)|PAGES\[)"
     r"|(?:replace|push)State\(null, \"\", (?!urlOf\(|this\.address\(|`\$\{location\.pathname\}|`#)"
     r"|\bhref: (?!urlOf\(|fixAddress\(|this\.link\(|target \?\? address)|\bawait fetch\((?!urlOf\()"

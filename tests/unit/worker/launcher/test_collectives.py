@@ -65,7 +65,7 @@ def test_rank_that_has_not_entered_a_collective(ranks: Ranks, missing: tuple[int
         ),
         (
             entered(6, sizes=(2_000_000, 3)),
-            "Rank 2 is in all_reduce 6 ([2000000, 3], 8.0 MB), but ranks 0, 1 are in all_reduce 6 ([100], 400 B)",
+            "Rank 2 is in all_reduce 6 ([2000000, 3], 7.63 MiB), but ranks 0, 1 are in all_reduce 6 ([100], 400 B)",
         ),
     ],
 )
