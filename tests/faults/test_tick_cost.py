@@ -29,6 +29,7 @@ from service.plugins.installed import PLUGINS
 from service.reconciler.reconciler import Reconciler
 from service.scheduler.slurm.scheduler import SlurmScheduler
 from service.web.app import create_app
+from tests.support.cpu_limit import slowdown
 from tests.support.slurm_programs import install_programs
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.templates import fill_template
@@ -59,6 +60,8 @@ OTHER_JOBS = 5_000
 NODES = 1_000
 NOW = datetime.now(UTC)
 USER = Principal("user", "tok_1", "bench", "user")
+MAX_SECONDS = 2.0
+"""Processor time of a tick over ten thousand jobs on a machine for which the limits of tests hold."""
 UNCOUNTED = ("scancel", "scontrol", "sacctmgr")
 
 
@@ -84,7 +87,8 @@ def test_31_a_tick_over_ten_thousand_jobs_stays_within_its_bounds(tmp_path: Path
         result = measure(tmp_path, jobs=10_000, ticks=3)
     assert result["commands_per_tick"] <= 2
     assert result["max_commands_per_tick"] <= 3
-    assert result["cpu_seconds"] < 2.0
+    seconds = result["cpu_seconds"]
+    assert seconds < MAX_SECONDS or seconds < MAX_SECONDS * slowdown()
     assert result["statements"] < 100
 
 
