@@ -50,12 +50,12 @@ def summarize_failure(failure: Failure, spec: Mapping[str, Any]) -> FailureSumma
         frame=user_frame(text) if is_traceback else None,
         is_traceback=is_traceback,
         last_lines=last_lines(text),
-        fixes=accepted_fixes(spec, [*_lower_rate(spec)] if non_finite else [*_fixes_of_hint(failure.hint or "")]),
+        fixes=_accepted_fixes(spec, [*_lower_rate(spec)] if non_finite else [*_fixes_of_hint(failure.hint or "")]),
         repeats=non_finite or failure.final,
     )
 
 
-def accepted_fixes(spec: Mapping[str, Any], fixes: Sequence[Fix]) -> list[Fix]:
+def _accepted_fixes(spec: Mapping[str, Any], fixes: Sequence[Fix]) -> list[Fix]:
     """Return the fixes with which a fork of the spec is accepted, and continues from its checkpoints."""
     if not fixes:
         return []

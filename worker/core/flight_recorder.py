@@ -5,10 +5,10 @@ torch itself writes them when a collective fails or times out. The launcher susp
 
 import contextlib
 import logging
+import math
 import pickle
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,21 +77,34 @@ def write_on_request(
 
 
 def write_latest(path: Path, request: int) -> None:
-    """Write the latest collectives of this process.
+    """Write the latest collectives of this process; none if torch records them in a form that is not known.
 
     Without stacks it takes less than a millisecond; torch needs seconds to describe stacks.
 
     Raises:
         OSError: The file cannot be written.
     """
-    # A pickle of this process itself.
-    records = pickle.loads(_dump(with_stacks=False))  # noqa: S301
+    try:
+        # A pickle of this process itself.
+        groups = parse_record(pickle.loads(_dump(with_stacks=False)))  # noqa: S301
+    except Exception as error:
+        # The form is torch's own, and a rank that writes no file counts as one whose interpreter is locked.
+        log.warning("the latest collectives cannot be read: %r", error)
+        groups = {}
+    write_atomic(path, RankCollectives(request=request, groups=groups).model_dump_json())
+
+
+def parse_record(record: Any) -> dict[str, list[Collective]]:
+    """Return the latest collectives by their group from what torch has recorded.
+
+    Raises:
+        Exception: The record has another form.
+    """
     groups: dict[str, list[Collective]] = {}
-    for entry in records.get("entries", ()):
+    for entry in record.get("entries", ()):
         if not entry["is_p2p"]:
             groups.setdefault(entry["process_group"][0], []).append(_collective(entry))
-    latest = {name: collectives[-_LATEST:] for name, collectives in groups.items()}
-    write_atomic(path, RankCollectives(request=request, groups=latest).model_dump_json())
+    return {name: collectives[-_LATEST:] for name, collectives in groups.items()}
 
 
 def read_latest(layout: AttemptLayout, request: int) -> dict[int, dict[str, list[Collective]]]:
@@ -129,22 +142,14 @@ def _collective(entry: dict[str, Any]) -> Collective:
         number=entry["collective_seq_id"],
         name=entry["profiling_name"].rpartition(":")[2],
         sizes=sizes,
-        bytes=sum(_elements(shape) * _width(dtype) for shape, dtype in zip(sizes, entry["input_dtypes"], strict=False)),
+        bytes=sum(math.prod(shape) * _width(dtype) for shape, dtype in zip(sizes, entry["input_dtypes"], strict=False)),
         is_complete=entry["retired"] or entry["state"] == "completed",
     )
-
-
-def _elements(shape: Sequence[int]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
 
 
 def _width(dtype: str) -> int:
     """Return the bytes of a value, of a type as torch's C++ code names it."""
     import torch
 
-    by_name = {"Float": "float32", "Half": "float16", "Double": "float64", "Long": "int64", "Int": "int32"}
-    value = getattr(torch, by_name.get(dtype, dtype.lower()), None)
+    value = {"Byte": torch.uint8, "Char": torch.int8}.get(dtype) or getattr(torch, dtype.lower(), None)
     return value.itemsize if isinstance(value, torch.dtype) else 1

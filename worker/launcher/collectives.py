@@ -19,10 +19,8 @@ class Difference:
 
     ranks: tuple[int, ...]
     """The ranks that have not entered the collective, or are in another one."""
-    waiting: tuple[int, ...]
-    """The ranks that wait in it."""
     is_order: bool
-    """Whether they are in another collective than the waiting ranks."""
+    """Whether they are in another collective than the others."""
     text: str
 
 
@@ -53,7 +51,7 @@ def _difference_of_group(members: Mapping[int, Sequence[Collective]]) -> Differe
         missing = tuple(sorted(rank for rank, latest in members.items() if not latest or latest[-1].number < number))
         if missing and waiting:
             text = f"{_have(missing)} not entered {_describe(waiting[min(waiting)])}; {_waiting(waiting)} in it"
-            return Difference(missing, tuple(sorted(waiting)), is_order=False, text=text)
+            return Difference(missing, is_order=False, text=text)
         if difference := _order(entered):
             return difference
     return None
@@ -71,7 +69,7 @@ def _order(entered: Mapping[int, Collective]) -> Difference | None:
     different = sorted(rank for ranks in others for rank in ranks)
     one, another = _describe(entered[different[0]]), _describe(entered[most[0]])
     text = f"{_are(different)} in {one}, but {_are(most).lower()} in {another}"
-    return Difference(tuple(different), tuple(most), is_order=True, text=text)
+    return Difference(tuple(different), is_order=True, text=text)
 
 
 def _describe(collective: Collective) -> str:

@@ -16,6 +16,7 @@ from trainyard.contract.spec.sections import Health
 from trainyard.progress_file import ProgressRecord
 from worker.core import processes
 from worker.launcher.nodes import Node
+from worker.launcher.stall_verdict import Evidence, Verdict, judge_program
 from worker.launcher.watchdog import Recovery, Stall, Suspicion
 
 log = logging.getLogger(__name__)
@@ -127,9 +128,9 @@ class IdleWatch:
         if self._last is not None:
             self._last = self._last[0] + seconds, self._last[1]
 
-    def behind(self, records: Mapping[int, ProgressRecord]) -> list[int]:
-        """Return no rank: the counters do not show which rank the others wait for."""
-        return []
+    def judge(self, evidence: Evidence) -> Verdict:
+        """Return the verdict on a suspicion, from the processes alone."""
+        return judge_program(evidence.states)
 
     def poll(self) -> Stall | Suspicion | Recovery | None:
         """Return what has changed, if anything has; None on other nodes, whose files state that they stand still."""
@@ -154,7 +155,7 @@ class IdleWatch:
         if self._is_suspected or seconds <= self._limit:
             return None
         self._is_suspected = True
-        return Suspicion({}, (), seconds, self._limit, f"The program has stood still for {_duration(seconds)}")
+        return Suspicion({}, seconds, self._limit, f"The program has stood still for {_duration(seconds)}")
 
     def _note_work(self, now: float) -> Recovery | None:
         seconds, self._worked = now - self._worked, now
@@ -170,7 +171,7 @@ class IdleWatch:
             self._layout.idle(self._node.index).touch()
             self._is_published = True
         except OSError as error:
-            log.warning("node 0 cannot be told that the program of this node stands still: %s", error)
+            log.warning("the file that reports the standing program to node 0 cannot be written: %s", error)
 
 
 _NOTHING = "no process used a processor or a GPU, read, wrote or printed anything"

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -30,6 +31,7 @@ _CALLS: Mapping[int, Call] = MappingProxyType(
 """Calls of x86_64 without a descriptor: futex; nanosleep; wait4, waitid; poll, select, epoll_wait, their variants."""
 _MAX_PATH = 256
 _LINE_SECONDS = 3.0
+"""How long py-spy may take; it reads all ranks of a node at the same time."""
 
 
 class RankState(BaseModel):
@@ -125,6 +127,7 @@ class LineReader:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
+        self._until = time.monotonic() + _LINE_SECONDS
         self._process: subprocess.Popen[bytes] | None = None
         if program := shutil.which("py-spy") or shutil.which("py-spy", path=sysconfig.get_path("scripts")):
             command = [program, "dump", "--nonblocking", "--json", "--pid", str(pid)]
@@ -138,7 +141,7 @@ class LineReader:
         if self._process is None:
             return ""
         try:
-            output, _ = self._process.communicate(timeout=_LINE_SECONDS)
+            output, _ = self._process.communicate(timeout=max(0.0, self._until - time.monotonic()))
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.communicate()

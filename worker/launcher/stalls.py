@@ -18,7 +18,7 @@ from worker.core.flight_recorder import Collective, read_latest
 from worker.launcher.collectives import find_difference
 from worker.launcher.nodes import Node
 from worker.launcher.rank_state import LineReader, RankState, read_state
-from worker.launcher.stall_verdict import Evidence, Verdict, judge, judge_program
+from worker.launcher.stall_verdict import Evidence, Verdict
 from worker.launcher.watchdog import LimitChange, Recovery, Stall, Suspicion
 
 log = logging.getLogger(__name__)
@@ -57,27 +57,22 @@ class Watch(Protocol):
     def poll(self) -> Stall | Suspicion | Recovery | LimitChange | None:
         """Return what has changed, if anything has."""
 
-    def behind(self, records: Mapping[int, ProgressRecord]) -> list[int]:
-        """Return the ranks that the others wait for."""
+    def judge(self, evidence: Evidence) -> Verdict:
+        """Return the verdict on a suspicion."""
 
     def add_suspension(self, seconds: float) -> None:
         """Exclude a time in which the job was suspended, or the launcher blocked."""
 
 
-def program_processes(torchrun: int) -> dict[int, int]:
-    """Return a process of each rank of this node: of those that the rank has started, the one with the most memory."""
+def rank_processes(layout: AttemptLayout, torchrun: int, execution: int) -> dict[int, int]:
+    """Return the process of each rank of this node: the one that writes its progress, else, of the processes that the
+    rank has started, the one with the most memory."""
     started = {rank: pid for pid in processes.children(torchrun) if (rank := processes.rank_of(pid)) is not None}
     trees = {rank: [pid, *(below for below, _ in processes.descendants(pid))] for rank, pid in started.items()}
-    return {rank: max(tree, key=processes.resident_bytes) for rank, tree in trees.items()}
-
-
-def rank_processes(layout: AttemptLayout, torchrun: int, execution: int) -> dict[int, int]:
-    """Return the process of each rank of this node: the one that writes its progress, else torchrun's child."""
-    below = {pid for pid, _ in processes.descendants(torchrun)}
-    started = {rank: pid for pid in processes.children(torchrun) if (rank := processes.rank_of(pid)) is not None}
-    writing = read_progress(layout.progress, execution)
+    writing = {rank: record.pid for rank, record in read_progress(layout.progress, execution).items()}
     return {
-        rank: writing[rank].pid if rank in writing and writing[rank].pid in below else started[rank] for rank in started
+        rank: writing[rank] if writing.get(rank) in tree else max(tree, key=processes.resident_bytes)
+        for rank, tree in trees.items()
     }
 
 
@@ -245,15 +240,10 @@ class StallMonitor:
         states, fresh = evidence
         records = {**suspicion.records, **fresh}
         collectives = read_latest(self._layout, self._suspicions)
-        difference = find_difference(collectives)
         # On other nodes, a network filesystem may show the request, or node 0 the reply, much later.
         own = {rank for rank, state in states.items() if state.host == self._node.name}
-        verdict = (
-            judge(watch.behind(records), Evidence(records, states, difference, frozenset(own - collectives.keys())))
-            if suspicion.records
-            else judge_program(states)
-        )
-        self._verdict = verdict
+        known = Evidence(records, states, find_difference(collectives), frozenset(own - collectives.keys()))
+        verdict = self._verdict = watch.judge(known)
         log.warning("%s", verdict.text)
         data = {
             "title": suspicion.title,

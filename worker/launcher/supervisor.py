@@ -29,7 +29,7 @@ from worker.launcher.nodes import Node, await_decision, publish, this_node
 from worker.launcher.program_reports import ProgramReports
 from worker.launcher.program_stop import END_SECONDS, ProgramStop
 from worker.launcher.resource_limits import raise_soft_limits
-from worker.launcher.stalls import Events, StallMonitor, Watch, program_processes, rank_processes
+from worker.launcher.stalls import Events, StallMonitor, Watch, rank_processes
 from worker.launcher.stop_signals import (
     CANCEL_GRACE_SECONDS,
     SUSPENDED_SECONDS,
@@ -348,12 +348,14 @@ class Supervisor:
             )
         if not watches and health.stall_timeout_minutes is None:
             return None
-        ranks = (
-            (lambda: program_processes(torchrun))
-            if self._reports
-            else (lambda: rank_processes(layout, torchrun, self._execution()))
+        return StallMonitor(
+            layout,
+            node,
+            watches,
+            self._execution,
+            lambda: rank_processes(layout, torchrun, self._execution()),
+            events,
         )
-        return StallMonitor(layout, node, watches, self._execution, ranks, events)
 
     def _check_stall(self, monitor: StallMonitor) -> None:
         """Kill a stalled run. Node 0 detects the stall, the others read its file; all make their ranks write stacks."""

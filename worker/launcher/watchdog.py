@@ -11,7 +11,7 @@ from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.wire.reports import Failure
 from trainyard.progress_file import ProgressRecord, interval, read_progress
 from worker.launcher.stall_limits import LearnedLimits, group_of
-from worker.launcher.stall_verdict import position
+from worker.launcher.stall_verdict import Evidence, Verdict, judge, position
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,6 @@ class Suspicion:
     """A run that has stood still for longer than it ever takes. It goes on, or becomes a stall."""
 
     records: Mapping[int, ProgressRecord]
-    behind: tuple[int, ...]
     seconds: float
     limit: float
     title: str
@@ -149,9 +148,9 @@ class Watchdog:
         """Exclude a time in which no poll was possible: the job was suspended, or the disk was slow."""
         self._moved += seconds
 
-    def behind(self, records: Mapping[int, ProgressRecord]) -> list[int]:
-        """Return the ranks that the others wait for."""
-        return behind(records, self._world)
+    def judge(self, evidence: Evidence) -> Verdict:
+        """Return the verdict on a suspicion, about the ranks that the others wait for."""
+        return judge(behind(evidence.records, self._world), evidence)
 
     def poll(self) -> Stall | Suspicion | Recovery | LimitChange | None:
         """Return what has changed, if anything has. Reads the files only once per interval."""
@@ -173,7 +172,7 @@ class Watchdog:
             return None
         self._is_suspected = True
         title = f"No progress for {seconds:.0f} s"
-        return Suspicion(records, tuple(behind(records, self._world)), seconds, limit, title)
+        return Suspicion(records, seconds, limit, title)
 
     def _note_progress(self, last: Mapping[int, ProgressRecord], now: float) -> Recovery | LimitChange | None:
         """Learn the time that the ranks stood still in the phases that they had, and measure from now on."""

@@ -1,7 +1,6 @@
 """Changes of a spec that a failure or a hint proposes: whether the changed spec is accepted. Pure functions."""
 
 from collections.abc import Iterable, Mapping
-from copy import deepcopy
 from typing import Any
 
 from trainyard.contract.problems import Problem, SpecError
@@ -16,13 +15,13 @@ from trainyard.contract.spec.unsupported import unsupported_fields
 def problems_of_change(spec: TrainingSpec, fields: Mapping[str, Any], *, continues: bool) -> list[Problem]:
     """Return the problems that a change adds to an accepted spec; none if the changed spec is accepted too.
 
-    Problems of the site, which the spec has on a site without limits, are none of the change.
+    Problems that the unchanged spec has too do not count: its own site, which is not known here, accepted it.
 
     Args:
         fields: New values by the field's path.
         continues: Whether the changed spec must fit the checkpoints of the spec.
     """
-    document = deepcopy(dump_spec(spec))
+    document = dump_spec(spec)
     for path, value in fields.items():
         set_path(document, path, value)
     try:

@@ -2,11 +2,13 @@
 
 import pickle
 
+import pytest
 import torch
 from torch import distributed as dist
 
 from tests.support.wait import wait_until
 from trainyard.contract.layout import RunLayout
+from worker.core import flight_recorder
 from worker.core.flight_recorder import read_latest, write_latest, write_on_request
 
 
@@ -40,3 +42,12 @@ def test_collectives_of_gloo_have_their_number_name_and_size(tmp_path):
     first, second = group[-2:]
     assert (first.name, first.sizes, first.bytes, first.is_complete) == ("all_reduce", [[7, 3]], 84, True)
     assert (second.name, second.bytes, second.number - first.number) == ("broadcast", 10, 1)
+
+
+@pytest.mark.parametrize("record", [None, [], {"entries": [{"state": "started"}]}, {"entries": [{"is_p2p": False}]}])
+def test_record_of_an_unknown_form_is_no_locked_interpreter(tmp_path, monkeypatch, record):
+    """Another release of torch may record other fields. The file states that the rank has replied."""
+    attempt = RunLayout(tmp_path).attempt("1-a1")
+    monkeypatch.setattr(flight_recorder, "_dump", lambda **_: pickle.dumps(record))
+    write_latest(attempt.collectives(0), 1)
+    assert read_latest(attempt, 1) == {0: {}}

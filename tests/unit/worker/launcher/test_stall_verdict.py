@@ -72,8 +72,8 @@ def test_disk_of_a_rank_that_is_not_behind_is_no_reason() -> None:
     assert judge((1,), Evidence(BEHIND, states)).kind == "lock"
 
 
-MISSING = Difference((1,), (0,), False, "Rank 1 has not entered all_reduce 6 (400 B); 1 rank waits in it")
-OTHER = Difference((1,), (0,), True, "Rank 1 is in barrier 6, but rank 0 is in all_reduce 6 (400 B)")
+MISSING = Difference((1,), False, "Rank 1 has not entered all_reduce 6 (400 B); 1 rank waits in it")
+OTHER = Difference((1,), True, "Rank 1 is in barrier 6, but rank 0 is in all_reduce 6 (400 B)")
 
 
 @pytest.mark.parametrize(
