@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, sync_playwright
 
 from tests.support.chromium import chromium
 
@@ -16,6 +16,11 @@ _ONE_HOST = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE l
 them."""
 _OTHER_HOST = "net::ERR_NAME_NOT_RESOLVED"
 _NETWORK_ERROR = "net::ERR_"
+_NETWORK_CHANGED = "net::ERR_NETWORK_CHANGED"
+"""Chromium closes all its connections, even to this host, when any network interface of the machine gets or loses an
+address, and Docker's do with each container."""
+_LOADS = 10
+"""Attempts to load a page while the interfaces change."""
 
 
 @contextmanager
@@ -44,8 +49,17 @@ class Visit:
     """Errors in the console, and exceptions of scripts."""
 
     def go(self, path: str) -> Page:
-        """Open a page of the service."""
-        self.page.goto(self.url + path)
+        """Open a page of the service, again where the machine's network changed while it loaded."""
+        for _ in range(_LOADS):
+            try:
+                self.page.goto(self.url + path)
+            except Error as error:
+                if _NETWORK_CHANGED not in str(error):
+                    raise
+                continue
+            if not self._network_changed():
+                break
+            self.ignore_errors(_NETWORK_CHANGED)
         return self.page
 
     def sign_in(self, token: str, path: str = "/jobs") -> Page:
@@ -54,7 +68,7 @@ class Visit:
         self.page.get_by_label("Token").fill(token)
         self.page.get_by_role("button", name="Sign in").click()
         self.page.wait_for_url(self.url + path)
-        return self.page
+        return self.go(path) if self._network_changed() else self.page
 
     def ignore_errors(self, text: str) -> None:
         """Remove the errors that contain a text. Chromium logs each failed request, even if the page handles it."""
@@ -65,8 +79,15 @@ class Visit:
         self.errors = [error for error in self.errors if _NETWORK_ERROR not in error or _OTHER_HOST in error]
 
     def assert_clean(self) -> None:
-        """Fail if there was an error or a request to another host, for which Chromium logs an error too."""
+        """Fail if there was an error or a request to another host, for which Chromium logs an error too.
+
+        A request that ended because the network changed does not count: pages repeat those that they need.
+        """
+        self.ignore_errors(_NETWORK_CHANGED)
         assert not self.errors, str(self.errors)  # the list is empty when the message is shown
+
+    def _network_changed(self) -> bool:
+        return any(_NETWORK_CHANGED in error for error in self.errors)
 
     @contextmanager
     def lent(self) -> Iterator["Visit"]:
