@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 2.0
 """Seconds between two checks for the launcher's files."""
+ALL_RANKS = "0"
+"""The group of all ranks."""
 _LATEST = 64
 """Collectives of each group that are written for a suspicion."""
 
@@ -101,9 +103,11 @@ def parse_record(record: Any) -> dict[str, list[Collective]]:
         Exception: The record has another form.
     """
     groups: dict[str, list[Collective]] = {}
+    config = record.get("pg_config", {})
     for entry in record.get("entries", ()):
         if not entry["is_p2p"]:
-            groups.setdefault(entry["process_group"][0], []).append(_collective(entry))
+            name = entry["process_group"][0]
+            groups.setdefault(_group(name, config.get(name, {}).get("ranks", "")), []).append(_collective(entry))
     return {name: collectives[-_LATEST:] for name, collectives in groups.items()}
 
 
@@ -134,6 +138,12 @@ def _dump(*, with_stacks: bool) -> bytes:
     dump = getattr(source, "_dump_nccl_trace", source._dump_fr_trace)
     recorded: bytes = dump(True, with_stacks)
     return recorded
+
+
+def _group(name: str, ranks: str) -> str:
+    """Return the name of a group, with its ranks where torch records them: groups that are made by one split of another
+    group have one name, and no rank in common."""
+    return f"{name} {ranks}" if name != ALL_RANKS and ranks.strip("[]") else name
 
 
 def _collective(entry: dict[str, Any]) -> Collective:

@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trainyard.contract.sizes import format_size
-from worker.core.flight_recorder import Collective
+from worker.core.flight_recorder import ALL_RANKS, Collective
 
-_SAME_SIZES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
-"""The beginnings of the names of collectives whose inputs have the same shapes on all ranks."""
+_SAME_BYTES = ("all_reduce", "allreduce", "broadcast", "_all_gather_base", "_reduce_scatter_base")
+"""The beginnings of the names of collectives whose inputs have the same size on all ranks. NCCL gathers and scatters
+lists of tensors of different sizes, and adds tensors of different shapes with as many values."""
 _MAX_SHAPES = 2
 _MAX_RANKS = 4
 
@@ -27,14 +28,16 @@ class Difference:
 def find_difference(ranks: Mapping[int, Mapping[str, Sequence[Collective]]]) -> Difference | None:
     """Return the first difference of a process group, or None if there is none.
 
-    Only ranks with collectives in a group count as its members, except in the group of all ranks, `0`.
+    Only ranks with collectives in a group count as its members, except in the group of all ranks.
 
     Args:
         ranks: The latest collectives of the ranks that have written theirs, by rank and group, oldest first.
     """
     differences = []
     for group in sorted({name for groups in ranks.values() for name in groups}):
-        members = {rank: groups.get(group, ()) for rank, groups in ranks.items() if group == "0" or groups.get(group)}
+        members = {
+            rank: groups.get(group, ()) for rank, groups in ranks.items() if group == ALL_RANKS or groups.get(group)
+        }
         if difference := _difference_of_group(members):
             differences.append(difference)
     # A rank in another collective explains why the others wait; a rank that is absent from one may wait in another.
@@ -59,10 +62,10 @@ def _difference_of_group(members: Mapping[int, Sequence[Collective]]) -> Differe
 
 def _order(entered: Mapping[int, Collective]) -> Difference | None:
     """Return the ranks whose collective differs from the one that most ranks are in."""
-    kinds: dict[tuple[str, str], list[int]] = {}
+    kinds: dict[tuple[str, int], list[int]] = {}
     for rank, collective in sorted(entered.items()):
-        sizes = str(collective.sizes) if collective.name.startswith(_SAME_SIZES) else ""
-        kinds.setdefault((collective.name, sizes), []).append(rank)
+        size = collective.bytes if collective.name.startswith(_SAME_BYTES) else 0
+        kinds.setdefault((collective.name, size), []).append(rank)
     if len(kinds) < 2:
         return None
     most, *others = sorted(kinds.values(), key=lambda ranks: (-len(ranks), ranks))

@@ -1,8 +1,10 @@
-"""Detects that a user's program failed twice in a row in the same way, within an attempt or across attempts."""
+"""Detects that a run failed twice in the same way, within an attempt or across attempts."""
 
+import contextlib
 import re
 
 from trainyard.contract.layout import AttemptLayout
+from trainyard.contract.wire.reports import FinishRecord
 from worker.core.rank_exits import read_rank_exits
 from worker.core.script_failures import are_repeated
 from worker.launcher.exit_record import last_step
@@ -21,6 +23,17 @@ def failed_as_before(layout: AttemptLayout, execution: int) -> bool:
     if before is None or not are_repeated(read_rank_exits(*before), read_rank_exits(layout, execution)):
         return False
     return last_step(layout, execution) <= last_step(*before)
+
+
+def stalled_as_before(layout: AttemptLayout, execution: int, type_: str) -> bool:
+    """Return whether an earlier execution of the job ended with a failure of this type, and this one got no further."""
+    steps = []
+    for path in layout.root.parent.glob("*/finish-*.json"):
+        with contextlib.suppress(OSError, ValueError):
+            record = FinishRecord.model_validate_json(path.read_bytes())
+            if record.failure is not None and record.failure.type == type_ and record.execution < execution:
+                steps.append(record.step)
+    return bool(steps) and last_step(layout, execution) <= max(steps)
 
 
 def _previous_failure(layout: AttemptLayout, execution: int) -> tuple[AttemptLayout, int] | None:

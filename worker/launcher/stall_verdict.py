@@ -26,6 +26,8 @@ Kind = Literal[
     "events",
     "unknown",
 ]
+PROOFS: frozenset[Kind] = frozenset({"order"})
+"""Verdicts on runs that cannot go on. What waits for a file, a lock or another process may."""
 _BUSY, _BUSY_RUNNABLE = 0.5, 0.05
 _PEERS = 4
 """Ranks that a sentence names at most."""

@@ -15,11 +15,11 @@ from trainyard.contract.wire.worker_events import STALL_OVER, STALL_SUSPECTED
 from trainyard.progress_file import ProgressRecord, read_progress
 from worker.core import processes
 from worker.core.flight_recorder import Collective, read_latest
-from worker.launcher.collectives import find_difference
+from worker.launcher.collectives import Difference, find_difference
 from worker.launcher.nodes import Node
 from worker.launcher.rank_state import LineReader, RankState, read_state
-from worker.launcher.stall_verdict import Evidence, Verdict
-from worker.launcher.watchdog import LimitChange, Recovery, Stall, Suspicion
+from worker.launcher.stall_verdict import PROOFS, Evidence, Verdict
+from worker.launcher.watchdog import DIFFERENT_COLLECTIVES, LimitChange, Recovery, Stall, Suspicion
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +31,12 @@ _NODES_SECONDS = 6.0
 """How long node 0 waits for the evidence of the other nodes."""
 _COLLECTIVES_SECONDS = 4.0
 """How long node 0 waits for the collectives of the ranks."""
+_PROOF_SECONDS = 15.0
+"""Seconds between two collections of evidence that proves that the run cannot go on. The same proof twice ends it."""
+_ORDER_HINT = (
+    "All ranks must enter the same collectives in the same order. Check the code for a branch that depends on the "
+    "rank, or on data that differs between the ranks."
+)
 _MAX_STATES = 8
 _MAX_SUSPICIONS = 20
 """Suspicions that are reported in an attempt. A loader that always pauses must not fill the history."""
@@ -159,6 +165,19 @@ class Collector:
             log.warning("the states of the ranks cannot be written: %s", error)
 
 
+@dataclass(frozen=True)
+class _Proof:
+    """Evidence that the run cannot go on."""
+
+    watch: Watch
+    suspicion: Suspicion
+    verdict: Verdict
+    difference: Difference
+    since: float
+    checked: float
+    """When it was collected last."""
+
+
 class StallMonitor:
     """Watches the run on node 0, and collects the evidence that node 0 requests on all nodes."""
 
@@ -185,6 +204,7 @@ class StallMonitor:
         """A suspicion whose evidence is not complete."""
         self._requested_at = 0.0
         self._verdict: Verdict | None = None
+        self._proof: _Proof | None = None
 
     def poll(self) -> Stall | None:
         """Return the stall if the run is to be ended. Called several times a second on each node."""
@@ -199,8 +219,9 @@ class StallMonitor:
                 self._end(change)
             elif isinstance(change, LimitChange):
                 self._state_limit(change)
-        self._conclude()
-        return None
+        if self._proof and self._pending is None and self._now() - self._proof.checked >= _PROOF_SECONDS:
+            self._request(self._proof.watch, self._proof.suspicion)
+        return self._conclude()
 
     def add_suspension(self, seconds: float) -> None:
         """Exclude a time in which the job was suspended, or the launcher blocked."""
@@ -214,6 +235,7 @@ class StallMonitor:
     def _request(self, watch: Watch, suspicion: Suspicion) -> None:
         self._suspicions += 1
         if self._suspicions > _MAX_SUSPICIONS:
+            self._proof = None
             return
         self._pending, self._requested_at = (watch, suspicion), self._now()
         try:
@@ -223,19 +245,21 @@ class StallMonitor:
         self._collector.begin(self._suspicions)
 
     def _end(self, recovery: Recovery) -> None:
-        was_reported, self._pending, self._verdict = self._verdict is not None, None, None
+        was_reported = self._verdict is not None
+        self._pending = self._verdict = self._proof = None
         if was_reported:
             text = f"{recovery.title}, after {recovery.seconds:.0f} s"
             self._add(STALL_OVER, "info", text, {"seconds": recovery.seconds})
 
-    def _conclude(self) -> None:
-        """State the verdict when the evidence of all nodes is there, or has had time to come."""
+    def _conclude(self) -> Stall | None:
+        """State the verdict when the evidence of all nodes is there, or has had time to come; return the stall if it
+        proves the same again."""
         if self._pending is None:
-            return
+            return None
         watch, suspicion = self._pending
         evidence = self._read_evidence(with_collectives=bool(suspicion.records))
         if evidence is None:
-            return
+            return None
         self._pending = None
         states, fresh = evidence
         records = {**suspicion.records, **fresh}
@@ -243,7 +267,28 @@ class StallMonitor:
         # On other nodes, a network filesystem may show the request, or node 0 the reply, much later.
         own = {rank for rank, state in states.items() if state.host == self._node.name}
         known = Evidence(records, states, find_difference(collectives), frozenset(own - collectives.keys()))
+        if self._proof is not None:
+            return self._confirm(self._proof, known)
+        now = self._now()
         verdict = self._verdict = watch.judge(known)
+        if verdict.kind in PROOFS and known.difference is not None:
+            self._proof = _Proof(watch, suspicion, verdict, known.difference, now, now)
+        self._report(suspicion, verdict, states, self._store(verdict, records, states, collectives))
+        return None
+
+    def _confirm(self, proof: _Proof, evidence: Evidence) -> Stall | None:
+        """Return the stall if the ranks are still in the collectives of the proof, else check again later."""
+        now = self._now()
+        if evidence.difference != proof.difference:
+            self._proof = replace(proof, checked=now)
+            return None
+        seconds = proof.suspicion.seconds + now - proof.since
+        message = f"no rank made progress for {seconds:.0f} seconds, and none can. {proof.verdict.text}"
+        # The code is the cause, so the failure names no node for the next attempt to exclude.
+        return Stall(proof.verdict.ranks, message, None, _ORDER_HINT, DIFFERENT_COLLECTIVES)
+
+    def _report(self, suspicion: Suspicion, verdict: Verdict, states: Mapping[int, RankState], evidence: str) -> None:
+        """Add the suspicion to the job's history. `evidence` is the path of the artifact with all of it."""
         log.warning("%s", verdict.text)
         data = {
             "title": suspicion.title,
@@ -253,7 +298,7 @@ class StallMonitor:
             "seconds": round(suspicion.seconds, 1),
             "limit_seconds": round(suspicion.limit, 1),
             "states": [state.model_dump() for state in list(states.values())[:_MAX_STATES]],
-            "evidence": self._store(verdict, records, states, collectives),
+            "evidence": evidence,
         }
         self._add(STALL_SUSPECTED, "warning", f"{suspicion.title}. {verdict.text}", data)
 

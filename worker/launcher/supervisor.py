@@ -28,6 +28,7 @@ from worker.launcher.node_check import reject_claimed, reject_node
 from worker.launcher.nodes import Node, await_decision, publish, this_node
 from worker.launcher.program_reports import ProgramReports
 from worker.launcher.program_stop import END_SECONDS, ProgramStop
+from worker.launcher.repeated_failures import stalled_as_before
 from worker.launcher.resource_limits import raise_soft_limits
 from worker.launcher.stalls import Events, StallMonitor, Watch, rank_processes
 from worker.launcher.stop_signals import (
@@ -378,7 +379,9 @@ class Supervisor:
         if self._node.count > 1 or self._records_collectives:
             time.sleep(_NODES_SECONDS)
         stack = "".join(map(watchdog.stack_after, logs, ends))
-        self._failure = watchdog.to_failure(stall, stack)
+        execution, is_proven = self._execution(), stall.type == watchdog.DIFFERENT_COLLECTIVES
+        final = is_proven and stalled_as_before(self._layout, execution, stall.type)
+        self._failure = watchdog.to_failure(stall, stack, final=final)
         self._kill("stalled")
 
     @property

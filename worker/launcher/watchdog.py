@@ -20,6 +20,8 @@ STACKS = signal.SIGUSR1
 
 START_GRACE_SECONDS = 600.0
 """Seconds added to the timeout for imports, data, the first step's compilation, and reading or writing large files."""
+DIFFERENT_COLLECTIVES = "DifferentCollectives"
+"""The type of the failure where ranks are in different collectives."""
 _STACK_BYTES = 60_000
 _SLOW_PHASES = frozenset({"starting", "saving", "exporting", "ending"})
 
@@ -39,6 +41,8 @@ class Stall:
     host: str | None = None
     """The node of the first rank that is behind, if its progress record names it."""
     hint: str = _HINT
+    type: str = "Stalled"
+    """The type of the failure."""
 
 
 @dataclass(frozen=True)
@@ -211,9 +215,14 @@ def stack_after(log: Path, end: int) -> str:
         return ""
 
 
-def to_failure(stall: Stall, stack: str) -> Failure:
-    """Return the stall as a failure for the exit record; `stack` is the stack of the first rank that is behind."""
-    rank = stall.behind[0] if stall.behind else None
+def to_failure(stall: Stall, stack: str, *, final: bool = False) -> Failure:
+    """Return the stall as a failure for the exit record.
+
+    Args:
+        stack: The stack of the first rank that is behind.
+        final: Whether the run would stall again.
+    """
+    rank, message = stall.behind[0] if stall.behind else None, stall.message[:8000]
     return Failure(
-        rank=rank, host=stall.host, type="Stalled", message=stall.message[:8000], traceback=stack, hint=stall.hint
+        rank=rank, host=stall.host, type=stall.type, message=message, traceback=stack, hint=stall.hint, final=final
     )

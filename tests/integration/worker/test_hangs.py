@@ -57,20 +57,27 @@ def test_waiting_rank_is_named_with_its_reason_and_the_run_goes_on(tmp_path: Pat
     assert processes_of(attempt) == []
 
 
-def test_rank_in_another_collective_is_named_with_both(tmp_path: Path, service: FakeService) -> None:
+def test_rank_in_another_collective_is_named_and_ends_the_run(tmp_path: Path, service: FakeService) -> None:
     service.events.clear()
     how = tmp_path / "how"
     run = Run(tmp_path / "job", service.url, {"epochs": 100_000})
     slow, hang = {"kind": "sleep", "seconds": 0.05}, {"kind": "hang", "rank": 1, "path": str(how)}
-    run.start(faults=[slow, hang])
+    attempt = run.start(faults=[slow, hang])
     try:
         wait_for(lambda: service.events_of_type("stall_limit"), "enough steps to learn from", 90)
         how.write_text("barrier")
         event = next_event(service, "stall_suspected", 1)
+        run.wait(60)
     finally:
         assert run.process is not None
         run.process.kill()
         run.process.wait()
+    record = finish_of(attempt, 1)
+    assert record.failure is not None
+    assert (record.reason, record.failure.type, record.failure.rank) == ("stalled", "DifferentCollectives", 1)
+    assert not record.failure.final, "the first time may be an exception"
+    assert event["data"]["text"] in record.failure.message
+    assert processes_of(attempt) == []
     assert (event["data"]["kind"], event["data"]["ranks"]) == ("order", [1]), event
     assert "Rank 1 is in barrier " in event["message"]
     assert "but rank 0 is in all_reduce " in event["message"], event["message"]

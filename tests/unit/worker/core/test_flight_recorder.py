@@ -9,7 +9,7 @@ from torch import distributed as dist
 from tests.support.wait import wait_until
 from trainyard.contract.layout import RunLayout
 from worker.core import flight_recorder
-from worker.core.flight_recorder import read_latest, write_latest, write_on_request
+from worker.core.flight_recorder import parse_record, read_latest, write_latest, write_on_request
 
 
 def test_a_stalled_rank_writes_its_latest_collectives(tmp_path):
@@ -51,3 +51,14 @@ def test_record_of_an_unknown_form_is_no_locked_interpreter(tmp_path, monkeypatc
     monkeypatch.setattr(flight_recorder, "_dump", lambda **_: pickle.dumps(record))
     write_latest(attempt.collectives(0), 1)
     assert read_latest(attempt, 1) == {0: {}}
+
+
+def test_groups_of_one_name_differ_by_their_ranks():
+    """torch gives one name to the groups that one split of a group makes; only records of NCCL list their ranks."""
+    entry = {"is_p2p": False, "collective_seq_id": 1, "profiling_name": "nccl:all_reduce", "state": "started"}
+    entry |= {"retired": False, "input_sizes": [[4]], "input_dtypes": ["Float"]}
+    entries = [{**entry, "process_group": (name, "")} for name in ("0", "3", "5")]
+    ranks = {"0": "[0, 1, 2, 3]", "3": "[2, 3]", "5": "[]"}
+    config = {name: {"name": name, "ranks": members} for name, members in ranks.items()}
+    assert list(parse_record({"entries": entries, "pg_config": config})) == ["0", "3 [2, 3]", "5"]
+    assert list(parse_record({"entries": entries})) == ["0", "3", "5"]

@@ -1,5 +1,6 @@
 """Where the collectives of the ranks differ."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -9,7 +10,7 @@ from worker.launcher.collectives import find_difference
 
 
 def entered(number: int, name: str = "all_reduce", sizes: Sequence[int] = (100,), *, done: bool = False) -> Collective:
-    return Collective(number=number, name=name, sizes=[list(sizes)], bytes=4 * sizes[0], is_complete=done)
+    return Collective(number=number, name=name, sizes=[list(sizes)], bytes=4 * math.prod(sizes), is_complete=done)
 
 
 DONE = [entered(number, done=True) for number in range(1, 6)]
@@ -65,7 +66,7 @@ def test_rank_that_has_not_entered_a_collective(ranks: Ranks, missing: tuple[int
         ),
         (
             entered(6, sizes=(2_000_000, 3)),
-            "Rank 2 is in all_reduce 6 ([2000000, 3], 7.63 MiB), but ranks 0, 1 are in all_reduce 6 ([100], 400 B)",
+            "Rank 2 is in all_reduce 6 ([2000000, 3], 22.9 MiB), but ranks 0, 1 are in all_reduce 6 ([100], 400 B)",
         ),
     ],
 )
@@ -74,6 +75,19 @@ def test_rank_in_another_collective(of_rank_2: Collective, text: str) -> None:
     assert difference is not None
     assert (difference.ranks, difference.is_order) == ((2,), True)
     assert difference.text == text
+
+
+@pytest.mark.parametrize(
+    ("of_rank_2", "others"),
+    [
+        (entered(6, sizes=(10, 10)), entered(6)),
+        (entered(6, "all_gather", (7,)), entered(6, "all_gather")),
+        (entered(6, "reduce_scatter", (7,)), entered(6, "reduce_scatter")),
+    ],
+)
+def test_shapes_that_a_collective_accepts_are_no_difference(of_rank_2: Collective, others: Collective) -> None:
+    waits = [*DONE, others]
+    assert find_difference({0: {"0": waits}, 1: {"0": waits}, 2: {"0": [*DONE, of_rank_2]}}) is None
 
 
 def test_order_explains_more_than_a_missing_rank() -> None:

@@ -145,7 +145,7 @@ def test_counters_of_real_processes(tmp_path: Path) -> None:
     log = tmp_path / "rank-0.log"
     log.write_text("five\n")
     text = (
-        "import subprocess, sys, time; subprocess.run([sys.executable, '-c', 'sum(range(3_000_000))']); time.sleep(60)"
+        "import subprocess, sys, time; subprocess.run([sys.executable, '-c', 'sum(range(30_000_000))']); time.sleep(60)"
     )
     torchrun = subprocess.Popen(
         [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {text!r}])"]

@@ -133,6 +133,47 @@ def test_progress_that_a_node_states_itself_counts(run: Run) -> None:
     assert run.events[-1][3]["ranks"] == [0]
 
 
+def enter(run: Run, request: int, *names: str) -> None:
+    """Write, as each rank does at a request, the collective that it has entered."""
+    run.layout.collectives(0).parent.mkdir(exist_ok=True)
+    for rank, name in enumerate(names):
+        one = {"number": 7, "name": name, "sizes": [[8]], "bytes": 32, "is_complete": False}
+        run.layout.collectives(rank).write_text(json.dumps({"request": request, "groups": {"0": [one]}}))
+
+
+def test_ranks_that_stay_in_different_collectives_end_the_run(run: Run) -> None:
+    run.pass_seconds(60, moves=True)
+    enter(run, 1, "all_reduce", "barrier")
+    assert run.pass_seconds(30, moves=False) is None
+    assert (run.types()[-1], run.events[-1][3]["kind"]) == ("stall_suspected", "order")
+    enter(run, 2, "all_reduce", "barrier")
+    stall = run.pass_seconds(25, moves=False)
+    assert stall is not None
+    assert (stall.behind, stall.host, stall.type) == ((1,), None, "DifferentCollectives")
+    assert "seconds, and none can. Rank 1 on gpu-1" in stall.message
+    assert "Rank 1 is in barrier 7 ([8], 32 B), but rank 0 is in all_reduce 7 ([8], 32 B)" in stall.message
+    assert run.types().count("stall_suspected") == 1
+
+
+@pytest.mark.parametrize("later", [("all_reduce", "all_reduce"), ("all_gather", "barrier"), ()])
+def test_other_evidence_does_not_end_the_run(run: Run, later: tuple[str, ...]) -> None:
+    run.pass_seconds(60, moves=True)
+    enter(run, 1, "all_reduce", "barrier")
+    run.pass_seconds(30, moves=False)
+    for request in range(2, 6):
+        enter(run, request, *later)
+        assert run.pass_seconds(15, moves=False) is None
+
+
+def test_run_that_goes_on_after_a_proof_is_not_ended(run: Run) -> None:
+    run.pass_seconds(60, moves=True)
+    enter(run, 1, "all_reduce", "barrier")
+    run.pass_seconds(28, moves=False)
+    run.pass_seconds(4, moves=True)
+    enter(run, 2, "all_reduce", "barrier")
+    assert run.pass_seconds(28, moves=False) is None, "the limit has risen above the wait"
+
+
 def test_without_enough_waits_nothing_is_suspected(run: Run) -> None:
     run.pass_seconds(10, moves=True)
     run.pass_seconds(TIMEOUT - 10, moves=False)
