@@ -72,6 +72,13 @@ class Adapters:
     rank: int
     names: frozenset[str]
     dropout: bool = False
+    dora: bool = False
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether the worker adds the adapter within the layer's product in 16 bits (`worker/engine/lora_linear.py`),
+        instead of beside it."""
+        return not (self.dropout or self.dora)
 
     def has(self, *names: str) -> int:
         return sum(name in self.names for name in names)
@@ -186,14 +193,15 @@ def adapted(op: Op, count: int, inputs: int, tokens: int, dtype: ComputeDtype, l
     """Return an operation extended by the values that adapters save: the value between their two matrices and, with
     dropout, its input and mask.
 
-    With autocast, the gradient of an adapter's input exists in both dtypes besides the gradient of the layer's input.
+    With autocast, the gradient of the input of an adapter beside its layer exists in both dtypes besides the gradient
+    of the layer's input.
 
     Args:
         count: The number of adapters; each belongs to a layer.
         inputs: Elements of the input of a layer.
     """
     each = dtype.bytes * tokens * lora.rank + ((dtype.bytes + 1) * inputs if lora.dropout else 0)
-    casts = (dtype.bytes + 4) * inputs if count and dtype.autocast else 0
+    casts = (dtype.bytes + 4) * inputs if count and dtype.autocast and not lora.is_fused else 0
     return replace(op, saved=op.saved + count * each, grad_in=op.grad_in + casts)
 
 

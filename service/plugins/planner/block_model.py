@@ -161,7 +161,7 @@ def _adapters(spec: TrainingSpec, trainable: TrainableModel) -> Adapters | None:
         return None
     targets = frozenset(target.rpartition(".")[2] for target in trainable.targets)
     largest = max(spec.lora_rank, *spec.lora.rank_pattern.values(), 0)
-    return Adapters(largest, targets, spec.lora.dropout > 0)
+    return Adapters(largest, targets, spec.lora.dropout > 0, spec.lora.dora)
 
 
 def _with_task(

@@ -191,12 +191,14 @@ def test_block_saves_the_counted_bytes(build, packed, bf16):
     assert messages == pytest.approx(saved_bytes, rel=0.03)
 
 
-@pytest.mark.parametrize("autocast", [False, True])
-def test_inputs_of_adapters_have_gradients_in_both_dtypes_with_autocast(autocast):
+@pytest.mark.parametrize(
+    ("autocast", "dora", "expected"), [(True, True, (2 + 4) * 160 * 10), (True, False, 0), (False, True, 0)]
+)
+def test_inputs_of_adapters_beside_layers_have_gradients_in_two_dtypes(autocast, dora, expected):
     model = builtin_models.structure_of(LlamaModel(layers=1, width=64, heads=4, feed_forward=160)).transformer
     plain, adapted = (
         block_ops(model, 10, ComputeDtype(2, autocast=autocast), adapters)
-        for adapters in (None, Adapters(4, frozenset({"down_proj"})))
+        for adapters in (None, Adapters(4, frozenset({"down_proj"}), dora=dora))
     )
     more = [other.grad_in - one.grad_in for one, other in zip(plain, adapted, strict=True)]
-    assert more == [0] * 7 + [(2 + 4) * 160 * 10 if autocast else 0]
+    assert more == [0] * 7 + [expected]
