@@ -1,0 +1,168 @@
+"""`python -m bench.recovery`: how soon a run trains again after a rank was killed, compared with plain torchrun.
+
+Two ranks train a small model, write a checkpoint after every 50th step, and one of them gets SIGKILL at a random
+moment. The time ends with the first step that a rank finishes afterwards. Beside it: the time from the start of the
+launcher to the first step, and a like model in a plain program under torchrun, which writes a checkpoint after every
+step. The ranks of the plain program do not always meet again after a restart; such a round counts as infinite.
+"""
+
+import argparse
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+from tests.integration.worker.harness import FakeService, Run, wait_for
+from trainyard.contract.wire.reports import MetricsBatch
+from trainyard.contract.wire.spool import parse_spool
+from trainyard.progress_file import read_progress
+
+TARGET_SECONDS = 3.0
+CHECKPOINT_STEPS = 50
+_WAIT_SECONDS = 60.0
+_PLAIN_SECONDS = 30.0
+"""After how long a restart of the plain program counts as infinite."""
+_STEP_SECONDS = 0.02
+"""Added to each step, which would else take less than a millisecond."""
+_PLAIN = '''
+"""A plain program: it writes a checkpoint after every step, and continues from it."""
+import json, os, sys, time
+from pathlib import Path
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+folder = Path(sys.argv[1])
+distributed.init_process_group("gloo")
+rank = distributed.get_rank()
+torch.manual_seed(0)
+model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1)))
+optimizer = torch.optim.AdamW(model.parameters())
+saved, step = folder / "checkpoint.pt", 0
+if saved.exists():
+    state = torch.load(saved)
+    step = state["step"]
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+while True:
+    time.sleep(float(sys.argv[2]))
+    optimizer.zero_grad()
+    model(torch.randn(8, 16)).square().mean().backward()
+    optimizer.step()
+    step += 1
+    if rank == 0:
+        state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        torch.save(state, folder / "new.pt")
+        (folder / "new.pt").rename(saved)
+    record = {"pid": os.getpid(), "start": os.environ["TORCHELASTIC_RESTART_COUNT"], "step": step, "time": time.time()}
+    with (folder / f"rank-{rank}.jsonl").open("a") as steps:
+        steps.write(json.dumps(record) + chr(10))
+'''
+
+
+def recover(folder: Path, generator: random.Random) -> tuple[float, float, int]:
+    """Kill a rank of a run of the engine; return the seconds to its first step, the seconds from the kill to the next
+    step, and the number of steps that are trained again."""
+    with FakeService() as service:
+        run = Run(folder, service.url, {"epochs": 1_000_000, "checkpoint": {"every_steps": CHECKPOINT_STEPS}})
+        began = time.time()
+        attempt = run.start(faults=[{"kind": "sleep", "seconds": _STEP_SECONDS}])
+        try:
+            wait_for(lambda: _steps(attempt.spool_file(1)), "the first step", _WAIT_SECONDS)
+            time.sleep(generator.uniform(2.0, 5.0))
+            os.kill(read_progress(attempt.progress, 1)[1].pid, signal.SIGKILL)
+            killed = time.time()
+            after = wait_for(lambda: _steps(attempt.spool_file(2)), "the next step", _WAIT_SECONDS)
+            before = _steps(attempt.spool_file(1))
+            return before[0][1] - began, after[0][1] - killed, before[-1][0] - after[0][0] + 1
+        finally:
+            assert run.process is not None
+            # The ranks end with their launcher.
+            run.process.kill()
+            run.process.wait()
+
+
+def recover_plain(folder: Path, generator: random.Random) -> float:
+    """Kill a rank of the plain program; return the seconds to the next step, infinite if there is none."""
+    program, records = folder / "plain.py", folder / "rank-0.jsonl"
+    program.write_text(_PLAIN)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=3"]
+    command += ["--monitor-interval=0.1", str(program), str(folder), str(_STEP_SECONDS)]
+    with (folder / "log").open("wb") as log:
+        torchrun = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    try:
+        wait_for(lambda: _lines(records), "the first step", _WAIT_SECONDS)
+        time.sleep(generator.uniform(2.0, 5.0))
+        os.kill(int(_lines(folder / "rank-1.jsonl")[-1]["pid"]), signal.SIGKILL)
+        killed = time.time()
+        while time.time() - killed < _PLAIN_SECONDS:
+            after = [line for line in _lines(records) if line["start"] == "1"]
+            if after:
+                return float(after[0]["time"]) - killed
+            time.sleep(0.05)
+        return math.inf
+    finally:
+        torchrun.terminate()
+        torchrun.wait()
+
+
+def _steps(spool: Path) -> list[tuple[int, float]]:
+    """Return the steps of an execution and the times of their ends, in seconds since the epoch."""
+    if not spool.exists():
+        return []
+    bodies = [record.body() for record in parse_spool(spool)]
+    points = [point for body in bodies if isinstance(body, MetricsBatch) for point in body.points]
+    return [(point.step, point.time.timestamp()) for point in points if point.key == "train/loss"]
+
+
+def _lines(path: Path) -> list[dict[str, float | str | int]]:
+    """Return the complete lines of a file; none if it does not exist."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+def percentile(values: list[float], share: float) -> float:
+    """Return the value at a share of the sorted values, the nearest one above."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+def main() -> int:
+    """Return 1 if the target is missed, else 0."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=30, help="killed ranks of each kind (default: 30)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the moments of the kills (default: 0)")
+    arguments = parser.parse_args()
+    generator = random.Random(arguments.seed)
+    times: dict[str, list[float]] = {"first step": [], "after a kill": [], "plain torchrun": []}
+    again: list[int] = []
+    for number in range(arguments.rounds):
+        with tempfile.TemporaryDirectory() as made:
+            plain = Path(made) / "plain"
+            plain.mkdir()
+            first, next_, repeated = recover(Path(made) / "job", generator)
+            times["plain torchrun"].append(recover_plain(plain, generator))
+        times["first step"].append(first)
+        times["after a kill"].append(next_)
+        again.append(repeated)
+        print(f"{number + 1}: {next_:.2f} s, {repeated} steps again", file=sys.stderr, flush=True)
+    print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}, {arguments.rounds} rounds")
+    print(f"{'seconds':<16}{'median':>8}{'95 %':>8}{'most':>8}")
+    for name, values in times.items():
+        print(f"{name:<16}{median(values):>8.2f}{percentile(values, 0.95):>8.2f}{max(values):>8.2f}")
+    print(f"plain torchrun: {times['plain torchrun'].count(math.inf)} restarts without a step")
+    print(f"steps trained again: median {median(again):g}, most {max(again)} (a checkpoint every {CHECKPOINT_STEPS})")
+    slowest = percentile(times["after a kill"], 0.95)
+    print(f"95 % of the kills within {slowest:.2f} s (target {TARGET_SECONDS:g} s)")
+    return int(slowest > TARGET_SECONDS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
