@@ -17,6 +17,12 @@ RANK_VARIABLE = "TRAINYARD_RANK"
 """The variable with the number of a rank; a program that is not distributed lacks torchrun's `RANK`."""
 WRAPPED_VARIABLE = "TRAINYARD_WRAPPED"
 """The variable that is set where another program runs between torchrun and the ranks."""
+SOCKET_VARIABLE = "TRAINYARD_FORK_SERVER"
+"""The variable with the path of the socket of the server that forks the ranks."""
+FORK_SERVER = "trainyard-forks"
+"""The name of that process, a child of torchrun."""
+_FORKED = "trainyard-r"
+"""The name of a forked rank begins with it, and ends with the rank."""
 
 _PROC = Path("/proc")
 _PR_SET_PDEATHSIG = 1
@@ -94,6 +100,29 @@ def rank_of(pid: int) -> int | None:
     """Return the rank that a process is, or that started it; None if that is not readable or there is no such rank."""
     text = environment_variable(pid, RANK_VARIABLE) or ""
     return int(text) if text.isascii() and text.isdigit() else None
+
+
+def forked_name(rank: int) -> str:
+    """Return the name of the process of a forked rank."""
+    return f"{_FORKED}{rank}"
+
+
+def forked_ranks(torchrun: int) -> dict[int, int]:
+    """Return the processes of forked ranks by their rank."""
+    ranks = {}
+    for server in children(torchrun):
+        if name_of(server) == FORK_SERVER:
+            for pid in children(server):
+                text = name_of(pid).removeprefix(_FORKED)
+                if text.isascii() and text.isdigit():
+                    ranks[int(text)] = pid
+    return ranks
+
+
+def ranks_below(torchrun: int) -> dict[int, int]:
+    """Return the process of each rank of this node: a child of torchrun, or a fork that such a child represents."""
+    started = {rank: pid for pid in children(torchrun) if (rank := rank_of(pid)) is not None}
+    return started | forked_ranks(torchrun)
 
 
 def start_time(pid: int) -> int | None:

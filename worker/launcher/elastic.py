@@ -21,7 +21,14 @@ from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.process_start import speed_up_imports
 from trainyard.script import RESUMED
 from worker.core.disk_space import ended_by_full_disk
-from worker.core.processes import PARENT_VARIABLE, RANK_VARIABLE, STORE_VARIABLE, count_oom_kills
+from worker.core.processes import (
+    PARENT_VARIABLE,
+    RANK_VARIABLE,
+    SOCKET_VARIABLE,
+    STORE_VARIABLE,
+    WRAPPED_VARIABLE,
+    count_oom_kills,
+)
 from worker.core.program_output import has_output
 from worker.core.rank_exits import RankExit, rank_exits_file, read_rank_exits
 from worker.core.script_failures import are_final, read_tail, signature_of, with_tails
@@ -29,6 +36,7 @@ from worker.environment.containers.init_process import temporary_variable
 from worker.environment.rank_command import RANK_ENVIRONMENT_VARIABLE
 from worker.launcher.signed_folder import SignedFolder
 from worker.launcher.torchrun import RENDEZVOUS
+from worker.rank.fork_server import represented_by
 
 _NO_FILE = "<N/A>"
 """torchrun's value where a rank wrote no error file."""
@@ -39,16 +47,54 @@ def main(layout: AttemptLayout, node: int, scheduler_id: str, arguments: list[st
     variables = json.load(sys.stdin.buffer)
     with open(os.devnull, "rb") as devnull:
         os.dup2(devnull.fileno(), 0)
+    os.environ[PARENT_VARIABLE] = str(os.getpid())
+    launch = json.loads(layout.launch.read_bytes())
+    # torchrun would otherwise leave the folder of the ranks' error files on the node.
+    with TemporaryDirectory(prefix="trainyard-torchrun-") as folder:
+        if forks_ranks(launch["spec"], variables, os.environ):
+            start_fork_server(Path(folder))
+        return run_torchrun(layout, launch, node, scheduler_id, arguments, variables, Path(folder))
 
+
+def forks_ranks(spec: Mapping[str, Any], variables: Mapping[str, str], environ: Mapping[str, str]) -> bool:
+    """Return whether the ranks are forks of one process, which has this process's Python and environment.
+
+    Args:
+        spec: The resolved spec.
+        variables: Variables of the ranks alone: a library may read them only while it is imported.
+    """
+    is_elsewhere = bool(spec["environment"]["container"]) or RANK_ENVIRONMENT_VARIABLE in environ
+    is_alone = task_kind(spec["task"]).runs_program or WRAPPED_VARIABLE in environ
+    return bool(spec["restart"].get("fork_ranks")) and not (variables or is_elsewhere or is_alone)
+
+
+def start_fork_server(folder: Path) -> None:
+    """Import what a training needs, and start the server of forks."""
+    from worker.rank.fork_server import start
+    from worker.rank.main import import_engine, main
+
+    import_engine()
+    if socket_path := start(folder, main):
+        os.environ[SOCKET_VARIABLE] = str(socket_path)
+
+
+def run_torchrun(
+    layout: AttemptLayout,
+    launch: Mapping[str, Any],
+    node: int,
+    scheduler_id: str,
+    arguments: list[str],
+    variables: Mapping[str, str],
+    folder: Path,
+) -> int:
+    """Run torchrun with our rendezvous, and return its exit code. Its files are in `folder`."""
     from torch.distributed.elastic.agent.server import local_elastic_agent
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
     from torch.distributed.run import main as torchrun
 
-    os.environ[PARENT_VARIABLE] = str(os.getpid())
     first_execution = int(os.environ["TRAINYARD_EXECUTION"])
-    launch = json.loads(layout.launch.read_bytes())
     log_sizes: dict[int, int] = {}
     agent: Any = LocalElasticAgent
     # Every start and every end of the ranks goes through these two methods. torchrun has no public hooks for them.
@@ -59,24 +105,23 @@ def main(layout: AttemptLayout, node: int, scheduler_id: str, arguments: list[st
         lambda restart: ended_finally(layout, first_execution + restart),
         lambda end: replace(
             end,
+            pid=represented_by(folder, end.pid),
             command=launch["spec"].get("argv") or (),
             signature=signature_of(end, read_tail(layout.rank_log(end.rank), log_sizes.get(end.rank, 0))),
         ),
     )
     rendezvous_handler_registry.register(RENDEZVOUS, partial(create_rendezvous, layout, launch, node, scheduler_id))
-    # torchrun would otherwise leave the folder of the ranks' error files on the node.
-    with TemporaryDirectory(prefix="trainyard-torchrun-") as folder:
-        processes: Any = local_elastic_agent
-        processes.start_processes = add_variables(
-            processes.start_processes,
-            # In containers, the first process makes the folder: runtimes read the variable themselves.
-            variables if launch["spec"]["environment"]["container"] else {**temporary_variable(), **variables},
-            lambda ranks: before_start(layout, node, ranks, log_sizes) | store_variable(layout, launch, Path(folder)),
-        )
-        try:
-            torchrun(["--log-dir", folder, *arguments])
-        except ChildFailedError:
-            return 1
+    processes: Any = local_elastic_agent
+    processes.start_processes = add_variables(
+        processes.start_processes,
+        # In containers, the first process makes the folder: runtimes read the variable themselves.
+        variables if launch["spec"]["environment"]["container"] else {**temporary_variable(), **variables},
+        lambda ranks: before_start(layout, node, ranks, log_sizes) | store_variable(layout, launch, folder),
+    )
+    try:
+        torchrun(["--log-dir", str(folder), *arguments])
+    except ChildFailedError:
+        return 1
     return 0
 
 

@@ -42,8 +42,6 @@ class NodeUsage:
     proc: Path = _PROC
     now: Callable[[], float] = time.monotonic
     _last: _Reading | None = field(default=None, init=False)
-    _ranks: dict[int, int] = field(default_factory=dict, init=False)
-    """The rank of each child of torchrun, by pid."""
 
     def read(self) -> tuple[dict[str, float], dict[int, dict[str, float]]]:
         """Return the values of the node, and the values of each rank."""
@@ -104,21 +102,10 @@ class NodeUsage:
         """Return the resident bytes of each rank with its processes, and the ticks of each process."""
         memory: dict[int, int] = {}
         ticks: dict[int, dict[int, int]] = {}
-        for pid in processes.children(self.torchrun):
-            rank = self._rank_of(pid)
-            if rank is None:
-                continue
+        for rank, pid in processes.ranks_below(self.torchrun).items():
             for one in [pid, *(below for below, _ in processes.descendants(pid))]:
                 with contextlib.suppress(OSError, ValueError, IndexError):
                     fields = (self.proc / str(one) / "stat").read_text().rpartition(")")[2].split()
                     ticks.setdefault(rank, {})[one] = int(fields[11]) + int(fields[12])
                     memory[rank] = memory.get(rank, 0) + int(fields[21]) * _PAGE
         return memory, ticks
-
-    def _rank_of(self, pid: int) -> int | None:
-        if pid not in self._ranks:
-            rank = processes.rank_of(pid)
-            if rank is None:
-                return None
-            self._ranks[pid] = rank
-        return self._ranks[pid]

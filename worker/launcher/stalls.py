@@ -73,8 +73,10 @@ class Watch(Protocol):
 def rank_processes(layout: AttemptLayout, torchrun: int, execution: int) -> dict[int, int]:
     """Return the process of each rank of this node: the one that writes its progress, else, of the processes that the
     rank has started, the one with the most memory."""
-    started = {rank: pid for pid in processes.children(torchrun) if (rank := processes.rank_of(pid)) is not None}
-    trees = {rank: [pid, *(below for below, _ in processes.descendants(pid))] for rank, pid in started.items()}
+    trees = {
+        rank: [pid, *(below for below, _ in processes.descendants(pid))]
+        for rank, pid in processes.ranks_below(torchrun).items()
+    }
     writing = {rank: record.pid for rank, record in read_progress(layout.progress, execution).items()}
     return {
         rank: writing[rank] if writing.get(rank) in tree else max(tree, key=processes.resident_bytes)

@@ -113,7 +113,7 @@ def signalled_processes(launch: LaunchDocument, torchrun: int) -> list[int]:
     not forward signals themselves."""
     if uses_nsys(launch) or launch.spec.runs_command:
         return [pid for pid, _ in processes.descendants(torchrun)]
-    return processes.children(torchrun)
+    return [*processes.children(torchrun), *processes.forked_ranks(torchrun).values()]
 
 
 def unsupported(launch: LaunchDocument) -> str | None:

@@ -61,6 +61,21 @@ class RankRun:
         return RunLayout(self.layout.root.parent.parent)
 
 
+def import_engine() -> None:
+    """Import what `_train` imports, and what torch's optimizers import when they are created."""
+    import torch._dynamo  # noqa: F401
+
+    import worker.checkpoint.manager
+    import worker.core.distributed
+    import worker.engine.callbacks.profiler
+    import worker.engine.run_inputs
+    import worker.engine.trainer
+    import worker.export.weights
+    import worker.rank.load_task
+    import worker.reporting.reporter
+    import worker.reporting.spool_sender  # noqa: F401
+
+
 def main(folder: str) -> None:
     """Run the rank to its end. Never returns: during interpreter shutdown, torch's threads abort the process."""
     layout = AttemptLayout(Path(folder).absolute())

@@ -361,6 +361,10 @@ class Restart(Strict):
     signal: WarningSignal | None = None
     """Absent: the program gets `SIGUSR2` and `SIGTERM`, and the job continues if `should_stop` returned true in the
     program or it handles `SIGTERM`."""
+    fork_ranks: bool = False
+    """Fork the ranks of a node from one process that has imported torch, so that they start, and start again after an
+    error, within a fraction of a second. Without effect for task `script`, with `environment` other than modules, and
+    with `profile.nsys`. Not measured on GPUs."""
 
 
 class Health(Strict):
