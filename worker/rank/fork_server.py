@@ -48,6 +48,8 @@ def start(folder: Path, run: Callable[[str], None]) -> Path | None:
         return path
     try:
         die_with_parent(parent)
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
         _set_name(FORK_SERVER)
         if not _cuda_is_initialized():
             Server(listener, run).serve()
@@ -104,13 +106,12 @@ class Server:
     def __init__(self, listener: socket.socket, run: Callable[[str], None]) -> None:
         self._listener = listener
         self._run = run
+        self._pid = os.getpid()
         self._ranks: dict[str, _Rank] = {}
         self._selector = selectors.DefaultSelector()
 
     def serve(self) -> None:
         """Never returns."""
-        for number in _SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
         # The forks share the memory of objects that no collection changes.
         gc.freeze()
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
@@ -127,7 +128,7 @@ class Server:
                 request = json.loads(requests.readline())
             folder, environ = request["folder"], request["environ"]
             number = environ["RANK"]
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, TypeError):
             connection.close()
             return
         if number in self._ranks:
@@ -145,14 +146,14 @@ class Server:
     def _become(self, connection: socket.socket, folder: str, environ: dict[str, str]) -> None:
         """Run the rank in this fork. Never returns."""
         try:
-            server = os.getppid()
+            die_with_parent(self._pid)
             self._selector.close()
             for closed in (self._listener, connection, *(rank.connection for rank in self._ranks.values())):
                 closed.close()
             for rank in self._ranks.values():
                 os.close(rank.descriptor)
             os.environ.clear()
-            os.environ.update(environ | {PARENT_VARIABLE: str(server)})
+            os.environ.update(environ | {PARENT_VARIABLE: str(self._pid)})
             _set_name(forked_name(int(environ["RANK"])))
             gc.unfreeze()
             self._run(folder)
