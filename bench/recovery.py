@@ -1,9 +1,10 @@
 """`python -m bench.recovery`: how soon a run trains again after a rank was killed, compared with plain torchrun.
 
 Two ranks train a small model, write a checkpoint after every 50th step, and one of them gets SIGKILL at a random
-moment. The time ends with the first step that a rank finishes afterwards. Beside it: the time from the start of the
-launcher to the first step, and a like model in a plain program under torchrun, which writes a checkpoint after every
-step. The ranks of the plain program do not always meet again after a restart; such a round counts as infinite.
+moment. The time ends with the first step that a rank finishes afterwards, without and with `restart.fork_ranks`. Beside
+it: the time from the start of the launcher to the first step, and a like model in a plain program under torchrun, which
+writes a checkpoint after every step. The ranks of the plain program do not always meet again after a restart; such a
+round counts as infinite.
 """
 
 import argparse
@@ -31,6 +32,8 @@ _PLAIN_SECONDS = 30.0
 """After how long a restart of the plain program counts as infinite."""
 _STEP_SECONDS = 0.02
 """Added to each step, which would else take less than a millisecond."""
+_PLAIN_ROW = "plain torchrun, after a kill"
+_ROWS = ("first step", "after a kill", "first step, forks", "after a kill, forks", _PLAIN_ROW)
 _PLAIN = '''
 """A plain program: it writes a checkpoint after every step, and continues from it."""
 import json, os, sys, time
@@ -67,11 +70,12 @@ while True:
 '''
 
 
-def recover(folder: Path, generator: random.Random) -> tuple[float, float, int]:
+def recover(folder: Path, generator: random.Random, *, forked: bool) -> tuple[float, float, int]:
     """Kill a rank of a run of the engine; return the seconds to its first step, the seconds from the kill to the next
     step, and the number of steps that are trained again."""
+    changes = {"checkpoint": {"every_steps": CHECKPOINT_STEPS}, "restart": {"fork_ranks": forked}}
     with FakeService() as service:
-        run = Run(folder, service.url, {"epochs": 1_000_000, "checkpoint": {"every_steps": CHECKPOINT_STEPS}})
+        run = Run(folder, service.url, {"epochs": 1_000_000, **changes})
         began = time.time()
         attempt = run.start(faults=[{"kind": "sleep", "seconds": _STEP_SECONDS}])
         try:
@@ -141,26 +145,28 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="seed of the moments of the kills (default: 0)")
     arguments = parser.parse_args()
     generator = random.Random(arguments.seed)
-    times: dict[str, list[float]] = {"first step": [], "after a kill": [], "plain torchrun": []}
+    times: dict[str, list[float]] = {name: [] for name in _ROWS}
     again: list[int] = []
     for number in range(arguments.rounds):
         with tempfile.TemporaryDirectory() as made:
             plain = Path(made) / "plain"
             plain.mkdir()
-            first, next_, repeated = recover(Path(made) / "job", generator)
-            times["plain torchrun"].append(recover_plain(plain, generator))
-        times["first step"].append(first)
-        times["after a kill"].append(next_)
-        again.append(repeated)
-        print(f"{number + 1}: {next_:.2f} s, {repeated} steps again", file=sys.stderr, flush=True)
+            for forked, (first, next_) in {False: _ROWS[:2], True: _ROWS[2:4]}.items():
+                measured = recover(Path(made) / f"job-{forked}", generator, forked=forked)
+                times[first].append(measured[0])
+                times[next_].append(measured[1])
+                again.append(measured[2])
+            times[_PLAIN_ROW].append(recover_plain(plain, generator))
+        latest = ", ".join(f"{name} {values[-1]:.2f}" for name, values in times.items())
+        print(f"{number + 1}: {latest}", file=sys.stderr, flush=True)
     print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}, {arguments.rounds} rounds")
-    print(f"{'seconds':<16}{'median':>8}{'95 %':>8}{'most':>8}")
+    print(f"{'seconds':<30}{'median':>8}{'95 %':>8}{'most':>8}")
     for name, values in times.items():
-        print(f"{name:<16}{median(values):>8.2f}{percentile(values, 0.95):>8.2f}{max(values):>8.2f}")
-    print(f"plain torchrun: {times['plain torchrun'].count(math.inf)} restarts without a step")
+        print(f"{name:<30}{median(values):>8.2f}{percentile(values, 0.95):>8.2f}{max(values):>8.2f}")
+    print(f"plain torchrun: {times[_PLAIN_ROW].count(math.inf)} restarts without a step")
     print(f"steps trained again: median {median(again):g}, most {max(again)} (a checkpoint every {CHECKPOINT_STEPS})")
-    slowest = percentile(times["after a kill"], 0.95)
-    print(f"95 % of the kills within {slowest:.2f} s (target {TARGET_SECONDS:g} s)")
+    slowest = percentile(times[_ROWS[3]], 0.95)
+    print(f"95 % of the kills of forks within {slowest:.2f} s (target {TARGET_SECONDS:g} s)")
     return int(slowest > TARGET_SECONDS)
 
 

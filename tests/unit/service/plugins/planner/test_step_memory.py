@@ -194,7 +194,7 @@ def test_block_saves_the_counted_bytes(build, packed, bf16):
 @pytest.mark.parametrize(
     ("autocast", "dora", "expected"), [(True, True, (2 + 4) * 160 * 10), (True, False, 0), (False, True, 0)]
 )
-def test_inputs_of_adapters_beside_layers_have_gradients_in_two_dtypes(autocast, dora, expected):
+def test_inputs_of_separate_adapters_have_gradients_in_two_dtypes(autocast, dora, expected):
     model = builtin_models.structure_of(LlamaModel(layers=1, width=64, heads=4, feed_forward=160)).transformer
     plain, adapted = (
         block_ops(model, 10, ComputeDtype(2, autocast=autocast), adapters)
