@@ -152,6 +152,9 @@ class Server:
                 closed.close()
             for rank in self._ranks.values():
                 os.close(rank.descriptor)
+            # The others stay ignored, as by a rank that torchrun starts, until the rank installs its handlers.
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             os.environ.clear()
             os.environ.update(environ | {PARENT_VARIABLE: str(self._pid)})
             _set_name(forked_name(int(environ["RANK"])))

@@ -144,9 +144,10 @@ class SpoolSender:
         """Send a spool to its end. This execution's spool has no end before `close`."""
         try:
             while True:
-                # Checked before reading, so that everything written before `close` is read.
-                last = self._closing.is_set() or not spool.own
+                # Cleared before the check: `close` sets both, and its wake-up must not be lost. Checked before reading,
+                # so that everything written before `close` is read.
                 self._wake.clear()
+                last = self._closing.is_set() or not spool.own
                 records = _read_some(spool)
                 for batch in batch_records(records, spool_number(self._node)):
                     if not sender.send(batch):
