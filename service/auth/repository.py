@@ -137,15 +137,18 @@ class SignInCodeRepository:
     def add(self, row: SignInCode) -> None:
         self._session.add(row)
 
-    def token(self, hash_: str, now: datetime) -> Token | None:
+    def token(self, hash_: str, now: datetime, *, for_program: bool = False) -> Token | None:
         """Return the token of a code that is neither used nor expired."""
         query = sa.select(Token).join(SignInCode, SignInCode.token_id == Token.id)
-        return self._session.scalar(query.where(SignInCode.hash == hash_, SignInCode.expires_at > now))
+        return self._session.scalar(query.where(*self._valid(hash_, now, for_program)))
 
-    def use(self, hash_: str, now: datetime) -> bool:
+    def use(self, hash_: str, now: datetime, *, for_program: bool = False) -> bool:
         """Remove a code; False if it is gone or expired, also if another process has just removed it."""
-        delete = sa.delete(SignInCode).where(SignInCode.hash == hash_, SignInCode.expires_at > now)
+        delete = sa.delete(SignInCode).where(*self._valid(hash_, now, for_program))
         return self._session.scalar(delete.returning(SignInCode.hash)) is not None
+
+    def _valid(self, hash_: str, now: datetime, for_program: bool) -> tuple[sa.ColumnElement[bool], ...]:
+        return SignInCode.hash == hash_, SignInCode.expires_at > now, SignInCode.for_program == for_program
 
     def remove_expired(self, now: datetime) -> None:
         self._session.execute(sa.delete(SignInCode).where(SignInCode.expires_at <= now))
