@@ -8,11 +8,11 @@ import secrets
 from datetime import datetime, timedelta
 
 from service.audit.log import CURRENT_REQUEST
-from service.auth.principals import Principal, principal_for_token
+from service.auth.principals import Principal, is_valid, principal_for_token
 from service.auth.repository import SignInCodeRepository
 from service.auth.sessions import start_session
 from service.auth.tokens import hash_token, new_user_token
-from service.core.errors import AuthenticationError
+from service.core.errors import AuthenticationError, NotFoundError
 from service.db.engine import Database
 from service.db.models import SignInCode, Token
 
@@ -51,16 +51,14 @@ def exchange_program_code(database: Database, code: str, now: datetime) -> tuple
     """Use up a code of a program; return the token with its new secret.
 
     Raises:
-        AuthenticationError: the code is unknown, used or expired, or its token is revoked or expired.
+        NotFoundError: the code is unknown, used or expired, or its token is revoked or expired.
     """
-    hash_ = _hash(code)
+    hash_ = hash_token(code)
     with database.write() as session:
         repository = SignInCodeRepository(session)
         token = repository.token(hash_, now, for_program=True)
-        if token is None or not repository.use(hash_, now, for_program=True):
-            raise AuthenticationError(_MSG_CODE)
-        if token.revoked_at is not None or (token.expires_at is not None and now >= token.expires_at):
-            raise AuthenticationError(_MSG_CODE)
+        if token is None or not repository.use(hash_, now, for_program=True) or not is_valid(token, now):
+            raise NotFoundError(_MSG_CODE, code="sign_in_code_not_found", param="code")
         text = new_user_token(token.id)
         token.hash = hash_token(text)
         _set_audit_caller(token)

@@ -36,7 +36,7 @@ BODIES: dict[str, Any] = {
     "sign_in_with_munge": {"nonce": "n" * 43, "credential": "MUNGE:AwQFAACj:"},
     "exchange_sign_in_code": {"code": "c" * 43},
     "edit_job": {"tags": {"baseline": ""}},
-    "set_oidc_user": {"subject": "subject-1"},
+    "set_oidc_user": {"disabled": True},
     "create_view": {"name": "new"},
     "replace_view": {"name": "replaced"},
     "set_secret": {"value": "x"},

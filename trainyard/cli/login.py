@@ -35,7 +35,7 @@ BrowserOption = Annotated[
 def login(
     ctx: typer.Context, url: UrlOption = None, by_browser: BrowserOption = False, as_json: JsonOption = False
 ) -> None:
-    """Sign in with munge, on a machine of the cluster, or with a browser on any; later commands use the token.
+    """Sign in with munge on the cluster, or with a browser; later commands use the token.
 
     Example: trainyard login --url https://trainyard.example.org
     """

@@ -109,7 +109,7 @@ def link(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let the Unix account NAME, or a subject of the OpenID provider, sign in as the existing user NAME.
+    """Let a Unix account, or a subject of a provider, sign in as NAME.
 
     Example: trainyard tokens link anna
     """
@@ -130,7 +130,9 @@ def disable(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Refuse a user of the OpenID provider at sign-in, and end the sessions. Other tokens of the user stay.
+    """Refuse a user of the provider at sign-in, and end the sessions.
+
+    Tokens that an administrator created for the user stay.
 
     Example: trainyard tokens disable anna
     """
@@ -144,7 +146,7 @@ def enable(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Let a disabled user of the OpenID provider sign in again.
+    """Let a disabled user of the provider sign in again.
 
     Example: trainyard tokens enable anna
     """
@@ -154,7 +156,7 @@ def enable(
 
 @app.command("subjects")
 def list_subjects(ctx: typer.Context, as_json: JsonOption = False) -> None:
-    """List the users who have signed in by the OpenID provider, with their subjects.
+    """List the users of the provider, with their subjects.
 
     Example: trainyard tokens subjects
     """

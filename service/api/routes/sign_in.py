@@ -10,7 +10,7 @@ from service.api.json_body import JsonRoute
 from service.api.middleware.authentication import address_key
 from service.api.query_params import refuse_unknown
 from service.api.routes.tokens import token_resource
-from service.audit.log import set_audit_action
+from service.audit.log import ANONYMOUS, set_audit_action, set_audit_change
 from service.auth.sign_in_codes import create_code, exchange_program_code
 from service.auth.unix_users import link
 from service.core.errors import PermissionDeniedError
@@ -69,7 +69,7 @@ def exchange_code(
 ) -> NewTokenResource:
     """Exchange the code that a browser shows after a sign-in for its token. No token is needed."""
     reject_key(idempotency_key)
-    set_audit_action("exchange_sign_in_code")
+    set_audit_change("exchange_sign_in_code", ANONYMOUS)
     token, secret = exchange_program_code(app_state.database, body.code, now)
     return NewTokenResource(**token_resource(app_state, token).model_dump(), token=secret)
 

@@ -44,8 +44,8 @@ def set_one(
 
     A subject that belonged to the name before loses the tokens of its sign-ins.
     """
-    issuer = part_of(app_state).provider.issuer
-    return _resource(set_user(app_state.database, issuer, oidc_user, body.subject, now, disabled=body.disabled))
+    identity = (part_of(app_state).provider.issuer, body.subject) if body.subject is not None else None
+    return _resource(set_user(app_state.database, oidc_user, identity, now, disabled=body.disabled))
 
 
 def _resource(user: OidcUser) -> OidcUserResource:

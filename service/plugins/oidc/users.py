@@ -18,11 +18,14 @@ def list_page(database: Database, request: PageRequest) -> tuple[list[OidcUser],
 
 
 def set_user(
-    database: Database, issuer: str, name: str, subject: str | None, now: datetime, *, disabled: bool
+    database: Database, name: str, identity: tuple[str, str] | None, now: datetime, *, disabled: bool
 ) -> OidcUser:
     """Have a user's name belong to a subject of the provider, and permit or refuse its sign-ins.
 
     A name that belonged to another subject loses the tokens of its sign-ins, and so does another name of this subject.
+
+    Args:
+        identity: Issuer and subject; None: the subject that the name has.
 
     Raises:
         InvalidRequestError: the name is reserved, or the subject cannot be one.
@@ -30,17 +33,17 @@ def set_user(
     """
     if name.lower() in RESERVED_NAMES:
         raise InvalidRequestError(f"`{name}` is reserved for the service", param="oidc_user", code="reserved_name")
-    if subject is not None and not subject.isprintable():
+    if identity is not None and not identity[1].isprintable():
         raise InvalidRequestError("must be the claim `sub` of the user, of printable characters", param="subject")
     with database.write() as session:
         repository, tokens = OidcRepository(session), TokenRepository(session)
-        if subject is None:
+        if identity is None:
             user = repository.user_of_name(name)
             if user is None:
                 message = f"no subject of the provider has the name {name!r}"
                 raise NotFoundError(message, code="oidc_user_not_found", param="oidc_user")
         else:
-            user = _linked(database, repository, tokens, (issuer, subject), name, now)
+            user = _linked(database, repository, tokens, identity, name, now)
         if disabled:
             repository.revoke_tokens(user.issuer, user.subject, now)
             user.disabled_at = user.disabled_at or now

@@ -47,11 +47,11 @@ def test_code_works_once_and_for_five_minutes(portal: Portal, clock: FakeClock) 
     code = shown_code(portal)
     assert exchange(portal, code).status_code == 201
     used = exchange(portal, code)
-    assert (used.status_code, "was used before" in used.json()["error"]["message"]) == (401, True)
+    assert (used.status_code, "was used before" in used.json()["error"]["message"]) == (404, True)
     late = shown_code(portal)
     clock.advance(300)
-    assert exchange(portal, late).status_code == 401
-    assert exchange(portal, "x" * 43).status_code == 401
+    assert exchange(portal, late).status_code == 404
+    assert exchange(portal, "x" * 43).status_code == 404
 
 
 def test_code_of_a_program_signs_no_browser_in(portal: Portal) -> None:
@@ -64,7 +64,7 @@ def test_code_of_a_program_signs_no_browser_in(portal: Portal) -> None:
 def test_code_of_a_browser_gives_no_token(portal: Portal) -> None:
     client = program(portal)
     code = client.post("/v1/sign-in/codes").json()["code"]
-    assert exchange(portal, code).status_code == 401
+    assert exchange(portal, code).status_code == 404
 
 
 def test_program_opens_pages_without_a_session_at_the_provider(portal: Portal) -> None:
@@ -79,7 +79,7 @@ def test_disabled_user_loses_the_program_and_its_code(portal: Portal) -> None:
     client, code = program(portal), shown_code(portal)
     portal.world.client.put("/v1/oidc-users/ada", json={"disabled": True})
     assert user_of(client) is None
-    assert exchange(portal, code).status_code == 401
+    assert exchange(portal, code).status_code == 404
 
 
 def test_user_without_a_group_gets_no_code(portal: Portal, signer: Signer) -> None:
@@ -104,5 +104,7 @@ def test_program_signs_out(portal: Portal) -> None:
 
 def test_exchange_is_audited(portal: Portal) -> None:
     program(portal)
-    entry = portal.world.client.get("/v1/audit?action=exchange_sign_in_code").json()["data"][0]
-    assert (entry["actor"], entry["role"], entry["outcome"]) == ("ada", "user", "done")
+    exchange(portal, "x" * 43)
+    refused, done = portal.world.client.get("/v1/audit?action=exchange_sign_in_code").json()["data"]
+    assert (done["actor"], done["role"], done["outcome"]) == ("ada", "user", "done")
+    assert (refused["actor"], refused["outcome"], refused["status"]) == ("anonymous", "refused", 404)
