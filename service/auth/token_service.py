@@ -39,6 +39,7 @@ def issue(database: Database, principal: Principal, request: TokenRequest, now: 
     )
     with database.write() as session:
         repository = TokenRepository(session)
+        repository.lock_name(database, request.name)
         if similar := repository.name_with_other_case(request.name):
             message = f"differs from the existing name `{similar}` only by case; use that name or another one"
             raise InvalidRequestError(message, param="name", code="similar_name")

@@ -5,7 +5,7 @@ import hmac
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
@@ -18,6 +18,7 @@ from joserfc.jwk import ECKey, KeySet, RSAKey
 
 from tests.support.oidc_provider import CLIENT_ID
 
+_PAUSE_SECONDS = 0.05
 SUBJECT = "subject-1"
 Answer = tuple[int, bytes, dict[str, str]]
 """Status, body and headers."""
@@ -39,6 +40,8 @@ class Signer:
     header: dict[str, Any] = field(default_factory=lambda: {"alg": "RS256", "kid": "one"})
     keys: dict[str, RSAKey | ECKey] = field(default_factory=lambda: {"one": _rsa("one")})
     """The keys by id, all of which it publishes."""
+    drips: set[str] = field(default_factory=set)
+    """Paths whose answers come byte by byte, with a pause after each."""
     unpublished: set[str] = field(default_factory=set)
     """Ids of keys that it does not publish."""
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -138,7 +141,8 @@ def running_signer(now: datetime) -> Iterator[Signer]:
             self._answer({**form, "authorization": self.headers.get("authorization", "")})
 
         def _answer(self, form: dict[str, str]) -> None:
-            status, body, headers = signer.answer(urlsplit(self.path).path, form)
+            path = urlsplit(self.path).path
+            status, body, headers = signer.answer(path, form)
             self.send_response(status)
             for name, value in {
                 "Content-Type": "application/json",
@@ -147,16 +151,25 @@ def running_signer(now: datetime) -> Iterator[Signer]:
             }.items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(body)
+            if path not in signer.drips:
+                self.wfile.write(body)
+                return
+            with suppress(OSError):  # the client has closed the connection
+                for byte in body:
+                    self.wfile.write(bytes((byte,)))
+                    self.wfile.flush()
+                    pause.wait(_PAUSE_SECONDS)
 
         def log_message(self, format: str, *args: object) -> None:
             """Write nothing to the output of the tests."""
 
+    pause = threading.Event()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     signer = Signer(f"http://127.0.0.1:{server.server_port}", now)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield signer
     finally:
+        pause.set()
         server.shutdown()
         server.server_close()

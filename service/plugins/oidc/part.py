@@ -45,14 +45,28 @@ def make_part(app_state: AppState) -> OidcPart | None:
     if not settings.oidc_issuer:
         return None
     return OidcPart(
-        provider=Provider(settings.oidc_issuer, settings.oidc_client_id, _client_secret(settings)),
+        provider=make_provider(settings),
         policy=Policy.from_settings(settings),
-        redirect_uri=f"{settings.service_url}{CALLBACK_PATH}",
+        redirect_uri=redirect_uri(settings),
         signed_out_uri=f"{settings.service_url}/sign-in",
         scopes=settings.oidc_scopes,
         lifetime=timedelta(hours=settings.oidc_session_hours),
         cookie=Cookie(secure=settings.service_url.startswith("https:"), suffix="-sign-in", same_site="Lax"),
     )
+
+
+def make_provider(settings: Settings) -> Provider:
+    """Return the provider of the settings, of which nothing has been read.
+
+    Raises:
+        ServiceError: the file with the client secret cannot be used.
+    """
+    return Provider(settings.oidc_issuer, settings.oidc_client_id, _client_secret(settings))
+
+
+def redirect_uri(settings: Settings) -> str:
+    """Return the address at which the provider sends browsers back."""
+    return f"{settings.service_url}{CALLBACK_PATH}"
 
 
 def _client_secret(settings: Settings) -> str:

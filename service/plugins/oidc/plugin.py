@@ -6,6 +6,7 @@ from datetime import datetime
 from service.api.plugin import PageLink, Plugin
 from service.core.settings import Settings
 from service.db.engine import Database
+from service.plugins.oidc.checks import provider
 from service.plugins.oidc.pages import router as pages
 from service.plugins.oidc.pages import sign_out_address
 from service.plugins.oidc.part import NAME, PATH, make_part
@@ -33,6 +34,7 @@ OIDC = Plugin(
     prefixes=(PREFIX,),
     routers=(router,),
     make_part=make_part,
+    checks=(provider,),
     delete_old=_delete_old,
     pages=(pages,),
     sign_ins=_sign_ins,

@@ -192,6 +192,7 @@ def _require_user(
     user = repository.user(identity.issuer, identity.subject)
     if user is None:
         name = decide_name(identity.claims, policy)
+        tokens.lock_name(database, name)
         if repository.add_user(database, identity.issuer, identity.subject, name, now):
             taken = tokens.name_in_any_case(name) or repository.unix_name_in_any_case(name)
             if taken is not None:

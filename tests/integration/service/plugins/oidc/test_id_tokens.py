@@ -255,6 +255,13 @@ def test_silent_provider_is_reported(portal: Portal, signer: Signer, monkeypatch
     assert "it does not answer in time" in problem_of(answer)
 
 
+def test_answer_that_drips_is_reported(portal: Portal, signer: Signer, monkeypatch: pytest.MonkeyPatch) -> None:
+    location = portal.start(browser := portal.browser())
+    signer.drips.add("/token")
+    monkeypatch.setattr(provider_module, "SECONDS", 0.2)
+    assert "it does not answer in time" in problem_of(portal.finish(browser, signer.authorize(location)))
+
+
 @pytest.fixture
 def log(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Any:
     """Return what was logged, but for the addresses that the client of the test logs itself."""

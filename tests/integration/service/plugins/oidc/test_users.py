@@ -1,14 +1,22 @@
 """Who a subject is here: names that stay, collide or are refused, roles, and disabled users."""
 
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from service.auth.repository import TokenRepository
+from service.auth.sign_in import MungeSignIn
+from service.core.errors import ConflictError
 from service.db.models import OidcToken, OidcUser, Token, UnixUser
+from tests.support.munge import FakeAccounts, FakeMunge
 from tests.support.oidc_portal import Portal, problem_of, user_of
 from tests.support.oidc_signer import Signer
+from tests.support.wait import wait_until
+from trainyard.contract.wire.sign_in import SignInRequest, sign_in_message
 
 pytestmark = pytest.mark.databases("sqlite")
 
@@ -66,6 +74,24 @@ def test_name_of_a_user_with_a_unix_account_is_refused(portal: Portal) -> None:
     assert "who may be another person" in refused(portal)
 
 
+@pytest.mark.databases("postgres", only=True)
+def test_name_that_another_sign_in_takes_meanwhile_is_refused(portal: Portal) -> None:
+    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    with ThreadPoolExecutor(1) as pool, portal.world.database.write() as session:
+        TokenRepository(session).lock_name(portal.world.database, "ADA")
+        session.add(UnixUser(name="ada", uid=4711, created_at=portal.clock()))
+        session.flush()
+        done = pool.submit(refused, portal)
+
+        def is_waiting() -> bool:
+            with portal.world.database.read() as reader:
+                return bool(reader.scalar(sa.text(waiting)))
+
+        wait_until(is_waiting, 20, "the sign-in to wait for the name")
+        session.commit()
+        assert "who may be another person" in done.result()
+
+
 @pytest.mark.parametrize("name", ["admin", "SERVICE", "anonymous", "a b", "", "../x", "a" * 65, 7, None, "ada\n"])
 def test_claim_that_is_no_name_is_refused(portal: Portal, signer: Signer, name: Any) -> None:
     signer.claims = {"preferred_username": name}
@@ -120,6 +146,18 @@ def test_administrator_links_an_existing_user(portal: Portal, signer: Signer) ->
     assert (answer.json()["issuer"], answer.json()["subject"]) == (signer.url, "subject-1")
     assert user_of(portal.signed_in()) == ("ada", "user")
     assert user_of(by_token) == ("ada", "user")
+
+
+def test_munge_takes_no_name_that_a_subject_was_linked_to(portal: Portal) -> None:
+    portal.world.client.put("/v1/oidc-users/ada", json={"subject": "subject-1"})
+    world, munge = portal.world, FakeMunge()
+    settings = world.settings.model_copy(update={"munge_role": "user"})
+    signing_in = MungeSignIn(world.database, settings, munge, FakeAccounts({"ada": 4711}))
+    nonce, _ = signing_in.create_nonce("127.0.0.1", portal.clock())
+    message = sign_in_message(settings.service_url, socket.gethostname(), nonce)
+    request = SignInRequest(nonce=nonce, credential=munge.make(4711, message))
+    with pytest.raises(ConflictError, match="a user `ada` exists"):
+        signing_in.sign_in(request, "127.0.0.1", portal.clock())
 
 
 def test_link_to_another_subject_ends_sign_ins_of_the_former(portal: Portal, signer: Signer) -> None:
