@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from tests.support.accessibility import assert_accessible
 from tests.support.browser import Visit, browser_context, open_tab, open_tab_in_new_profile
 from tests.support.live_service import RealTime
 from tests.support.live_world import served
@@ -91,6 +92,7 @@ def test_user_of_another_domain_is_refused(tab: Visit, portal: Portal) -> None:
     sign_in(page, "eve")
     expect(page.get_by_role("alert").filter(has_text="of none of the domains that can use")).to_be_visible()
     expect(page.get_by_label("Token")).to_be_visible()
+    assert_accessible(page)
     tab.ignore_errors("403 (Forbidden)")
 
 
@@ -134,6 +136,7 @@ def test_page_shows_a_code_for_a_terminal(tab: Visit, portal: Portal) -> None:
     page.get_by_role("button", name="Sign-in").click()
     page.get_by_role("button", name="Continue").click()
     expect(page.get_by_role("heading", name="Sign in a terminal")).to_be_visible()
+    assert_accessible(page)
     with Client(portal.url, "") as client:
         made = client.exchange_sign_in_code(page.locator("#code").inner_text())
     with Client(portal.url, made.token) as client:
