@@ -66,8 +66,8 @@ class OidcSettings(BaseSettings):
     verified the address (`email_verified`). Default: the address does not matter."""
     oidc_session_hours: Annotated[float, Field(gt=0, le=8760)] = 12.0
     """Lifetime of a sign-in by the provider. Changes of groups take effect at the next sign-in."""
-    oidc_label: Annotated[str, Field(min_length=1, max_length=60)] = "Single sign-on"
-    """Name of the provider on the button of the sign-in page."""
+    oidc_label: Annotated[str, Field(min_length=1, max_length=60)] = "your organisation"
+    """Name of the provider on the button of the sign-in page: `Sign in with your organisation`."""
 
     @field_validator("oidc_client_id")
     @classmethod

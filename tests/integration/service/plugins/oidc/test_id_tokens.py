@@ -12,7 +12,7 @@ from joserfc.jwk import ECKey, RSAKey
 from service.plugins.oidc import provider as provider_module
 from service.plugins.oidc.provider import MAX_BYTES
 from tests.support.oidc_portal import PAGE, Portal, problem_of, user_of
-from tests.support.oidc_provider import CLIENT_ID
+from tests.support.oidc_provider import CLIENT_ID, CLIENT_SECRET
 from tests.support.oidc_signer import Signer
 from tests.support.world import FakeClock
 
@@ -220,7 +220,7 @@ def test_secret_is_sent_in_the_body_where_the_provider_wants_that(portal: Portal
     header, body = signer.exchanges
     assert (header["authorization"][:6], "client_secret" in header) == ("Basic ", False)
     assert (body["authorization"], body["client_id"]) == ("", CLIENT_ID)
-    assert body["client_secret"]
+    assert body["client_secret"] == CLIENT_SECRET
 
 
 @pytest.mark.parametrize(
