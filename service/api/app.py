@@ -198,6 +198,7 @@ _RESOURCES = {
     "digest": "code",
     "model_name": "model",
     "node": "node",
+    "oidc_user": "oidc_user",
     "secret_name": "secret",
     "version": "model_version",
     "user_name": "unix_user",

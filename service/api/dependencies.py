@@ -178,6 +178,12 @@ def get_caller(request: Request) -> Caller:
     return caller
 
 
+def get_present_secret(request: Request) -> str | None:
+    """Return the secret of the browser session of a request; None without a session."""
+    caller: Caller | None = getattr(request.state, "caller", None)
+    return caller.secret if caller is not None else None
+
+
 class CallerCheck:
     """A dependency that returns the user of a request: an API token or a browser session whose role permits the route.
 

@@ -5,7 +5,7 @@ lists the plugins of a release, and the composition root passes them to what add
 slots for the parts of plugins, and link to the pages of resources; they know no plugin by its name.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -15,6 +15,7 @@ from fastapi.responses import HTMLResponse
 from starlette.types import Scope
 
 from service.api.dependencies import AppState
+from service.auth.principals import Principal
 from service.core.errors import NotFoundError, ServiceError
 from service.core.periodic_task import PeriodicTask
 from service.core.settings import Settings
@@ -80,6 +81,11 @@ class RunGroups:
     """Returns so many groups, newest first."""
 
 
+AfterSignOut = Callable[[AppState, Principal], Awaitable[str]]
+"""Returns the address of another site that the browser opens next, to end the user's session there; empty: none. The
+arguments are the state and the user of the session that has ended. It raises no error, as the user is signed out."""
+
+
 @dataclass(frozen=True)
 class Plugin:
     """What a part of the service adds to the core. The application adds it; nothing else refers to it."""
@@ -125,6 +131,10 @@ class Plugin:
     """The pages of `pages` that administrators see as tabs."""
     page_parts: Mapping[str, PagePart] = field(default_factory=dict)
     """What it adds to pages of the core, by the template of the page."""
+    sign_ins: Callable[[Settings], Sequence[PageLink]] = lambda settings: ()
+    """Returns further ways to sign in, to which the sign-in page links with the parameter `next`, the page to open."""
+    after_sign_out: AfterSignOut | None = None
+    """Is called when a user signs out in a browser, after the end of the session."""
     run_groups: Sequence[RunGroups] = ()
     """The groups of runs that the page `/compare` shows."""
     templates: str | None = None
@@ -185,6 +195,14 @@ def named_group(request: Request) -> tuple[RunGroups, str] | None:
                     raise _disabled(plugin.name)
                 return groups, group_id
     return None
+
+
+async def next_sign_out(scope: Scope, app_state: AppState, user: Principal) -> str:
+    """Return the address of another site where the user of a session that has ended signs out too; empty: none."""
+    for plugin in installed(scope):
+        if plugin.after_sign_out is not None and (address := await plugin.after_sign_out(app_state, user)):
+            return address
+    return ""
 
 
 def plugin_of(scope: Scope) -> Plugin | None:

@@ -80,12 +80,17 @@ def principal_for_token(database: Database, row: Token, now: datetime) -> Princi
     Raises:
         AuthenticationError: the token is revoked or expired.
     """
-    if row.revoked_at is not None or (row.expires_at is not None and now >= row.expires_at):
+    if not is_valid(row, now):
         raise AuthenticationError
     if row.last_used_at is None or now - row.last_used_at >= _LAST_USED_INTERVAL:
         _update_last_used(database, row.id, now)
     role: Role = row.role  # type: ignore[assignment]
     return Principal(kind="user", id=row.id, name=row.name, role=role, may_run_code=row.may_run_code)
+
+
+def is_valid(token: Token, now: datetime) -> bool:
+    """Return whether a user's token is neither revoked nor expired."""
+    return token.revoked_at is None and (token.expires_at is None or now < token.expires_at)
 
 
 def is_token_valid(database: Database, token_id: str, now: datetime) -> bool:
@@ -95,7 +100,7 @@ def is_token_valid(database: Database, token_id: str, now: datetime) -> bool:
             row = TokenRepository(session).get(token_id)
     except UnavailableError:
         return True
-    return row is not None and row.revoked_at is None and (row.expires_at is None or now < row.expires_at)
+    return row is not None and is_valid(row, now)
 
 
 def _update_last_used(database: Database, token_id: str, now: datetime) -> None:

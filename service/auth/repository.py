@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from service.core.errors import NotFoundError
 from service.db.engine import Database
-from service.db.models import Attempt, SignInCode, SignInNonce, Token, UnixUser, WebSession
+from service.db.models import Attempt, OidcUser, SignInCode, SignInNonce, Token, UnixUser, WebSession
 
 
 class TokenRepository:
@@ -33,6 +33,16 @@ class TokenRepository:
     def add(self, token: Token) -> None:
         self._session.add(token)
 
+    def lock_name(self, database: Database, name: str) -> None:
+        """Wait for other transactions that give this name to a user, in any case of its letters.
+
+        Sign-ins of several kinds look for each other's rows, which Postgres shows only after their commit. SQLite has
+        one writer at a time.
+        """
+        if database.dialect == "postgresql":
+            key = sa.func.hashtext(f"user name {name.lower()}")
+            self._session.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
+
     def name_with_other_case(self, name: str) -> str | None:
         """Return the name of a token that differs from this name only by case."""
         query = sa.select(Token.name).where(sa.func.lower(Token.name) == name.lower(), Token.name != name)
@@ -41,6 +51,10 @@ class TokenRepository:
     def name_in_any_case(self, name: str) -> str | None:
         """Return the name of a token that equals this name, or differs from it only by case."""
         return self._session.scalar(sa.select(Token.name).where(sa.func.lower(Token.name) == name.lower()).limit(1))
+
+    def name_at_provider(self, name: str) -> str | None:
+        """Return the name of a user of an OpenID provider that equals this name, or differs from it only by case."""
+        return self._session.scalar(sa.select(OidcUser.name).where(OidcUser.name_key == name.lower()))
 
     def revoke_sign_ins(self, name: str, now: datetime, *, role: str, limit: int) -> None:
         """Revoke the user's tokens of sign-ins that have another role, and all others but the newest."""
@@ -137,15 +151,18 @@ class SignInCodeRepository:
     def add(self, row: SignInCode) -> None:
         self._session.add(row)
 
-    def token(self, hash_: str, now: datetime) -> Token | None:
+    def token(self, hash_: str, now: datetime, *, for_program: bool = False) -> Token | None:
         """Return the token of a code that is neither used nor expired."""
         query = sa.select(Token).join(SignInCode, SignInCode.token_id == Token.id)
-        return self._session.scalar(query.where(SignInCode.hash == hash_, SignInCode.expires_at > now))
+        return self._session.scalar(query.where(*self._valid(hash_, now, for_program)))
 
-    def use(self, hash_: str, now: datetime) -> bool:
+    def use(self, hash_: str, now: datetime, *, for_program: bool = False) -> bool:
         """Remove a code; False if it is gone or expired, also if another process has just removed it."""
-        delete = sa.delete(SignInCode).where(SignInCode.hash == hash_, SignInCode.expires_at > now)
+        delete = sa.delete(SignInCode).where(*self._valid(hash_, now, for_program))
         return self._session.scalar(delete.returning(SignInCode.hash)) is not None
+
+    def _valid(self, hash_: str, now: datetime, for_program: bool) -> tuple[sa.ColumnElement[bool], ...]:
+        return SignInCode.hash == hash_, SignInCode.expires_at > now, SignInCode.for_program == for_program
 
     def remove_expired(self, now: datetime) -> None:
         self._session.execute(sa.delete(SignInCode).where(SignInCode.expires_at <= now))

@@ -5,6 +5,7 @@ import secrets
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
+from typing import Literal
 
 from service.auth.principals import Principal, authenticate, principal_for_token
 from service.auth.repository import SessionRepository
@@ -23,20 +24,24 @@ MAX_SESSIONS = 50
 
 @dataclass(frozen=True)
 class Cookie:
-    """The cookie that holds the session secret."""
+    """The cookie that holds the session secret, or another secret of a browser."""
 
     secure: bool
     """Whether users reach the service by https."""
     path: str = "/"
     """The path below which users reach the service. Services on the same host, each below its own path, share no
     session."""
+    suffix: str = ""
+    """The end of the name of another cookie."""
+    same_site: Literal["Strict", "Lax"] = "Strict"
+    """`Lax`: browsers send it also with a link or a redirect of another site."""
 
     @property
     def name(self) -> str:
         """The cookie's name. Browsers accept `__Host-` only on a secure cookie of the whole host, which sibling domains
         cannot set, and `__Secure-` on any secure cookie."""
         prefix = "__Host-" if self.path == "/" else "__Secure-"
-        return f"{prefix}trainyard" if self.secure else "trainyard"
+        return f"{prefix if self.secure else ''}trainyard{self.suffix}"
 
     def read(self, header: str | None) -> str | None:
         """Return the secret in a `Cookie` header; None if it has none that is well-formed.
@@ -54,7 +59,8 @@ class Cookie:
     def header(self, secret: str, seconds: int) -> str:
         """Return the value of a `Set-Cookie` header; with `seconds=0` the browser deletes the cookie."""
         secure = "; Secure" if self.secure else ""
-        return f"{self.name}={secret}; Path={self.path}; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
+        attributes = f"Path={self.path}; Max-Age={seconds}; HttpOnly; SameSite={self.same_site}{secure}"
+        return f"{self.name}={secret}; {attributes}"
 
 
 def sign_in(database: Database, token: str, lifetime: timedelta, now: datetime) -> tuple[Principal, str]:

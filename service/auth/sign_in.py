@@ -170,8 +170,10 @@ class MungeSignIn:
         Raises:
             ConflictError: the name belongs to another user, whose jobs and secrets would become the account's.
         """
+        tokens.lock_name(self._database, account.name)
         if users.add_new(self._database, account.name, account.uid, now):
-            if (taken := tokens.name_in_any_case(account.name)) is not None:
+            taken = tokens.name_in_any_case(account.name) or tokens.name_at_provider(account.name)
+            if taken is not None:
                 raise ConflictError(
                     f"a user `{taken}` exists, who may be another person; an administrator can link it to the Unix "
                     f"account with: trainyard tokens link {account.name}",

@@ -39,6 +39,7 @@ def issue(database: Database, principal: Principal, request: TokenRequest, now: 
     )
     with database.write() as session:
         repository = TokenRepository(session)
+        repository.lock_name(database, request.name)
         if similar := repository.name_with_other_case(request.name):
             message = f"differs from the existing name `{similar}` only by case; use that name or another one"
             raise InvalidRequestError(message, param="name", code="similar_name")
@@ -65,15 +66,15 @@ def revoke(database: Database, token_id: str, now: datetime) -> None:
 
 
 def revoke_own(database: Database, principal: Principal, now: datetime) -> None:
-    """Revoke the token of a sign-in by munge, at the request of its user.
+    """Revoke the token of a sign-in, at the request of its user.
 
     Raises:
         ConflictError: an administrator created the token.
     """
     with database.write() as session:
         token = TokenRepository(session).require(principal.id)
-        if token.unix_uid is None:
-            message = "only tokens of a sign-in by munge end at their user's request; administrators revoke all others"
+        if token.unix_uid is None and not token.is_sign_in:
+            message = "only tokens of a sign-in end at their user's request; administrators revoke all others"
             raise ConflictError(message, code="not_signed_in")
         token.revoked_at = token.revoked_at or now
         set_audit_target(token.id)

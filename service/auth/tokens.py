@@ -23,9 +23,13 @@ class ParsedToken:
     hash: str
 
 
-def new_user_token() -> str:
-    """Return a new API token. Its secret has 256 random bits, so that a fast hash of it is safe to store."""
-    return f"{_USER}_{secrets.token_hex(6)}_{secrets.token_urlsafe(32)}"
+def new_user_token(token_id: str | None = None) -> str:
+    """Return a new API token. Its secret has 256 random bits, so that a fast hash of it is safe to store.
+
+    Args:
+        token_id: The id of a token whose secret is replaced; None: a new id.
+    """
+    return f"{_USER}_{token_id or secrets.token_hex(6)}_{secrets.token_urlsafe(32)}"
 
 
 def new_worker_token(attempt_id: str) -> str:

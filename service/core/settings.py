@@ -13,6 +13,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from service.core.address_settings import AddressSettings
+from service.core.oidc_settings import OidcSettings
 from service.core.private_files import read_secret
 from service.core.setting_parsers import parse_gpu_memory, parse_option_names, parse_sbatch_options, require_inheritable
 from service.core.slurm_settings import SlurmSettings
@@ -28,14 +29,15 @@ RunAs = Literal["service", "owner"]
 _PREFIX = "TRAINYARD_"
 _LIST_SETTINGS = (
     *("allowed_hosts", "allowed_roots", "allowed_variables", "code_roles", "container_images", "disabled_plugins"),
-    *("job_environment", "slurm_allowed_options", "trusted_proxies", "webhook_allowed_hosts"),
+    *("job_environment", "oidc_email_domains", "oidc_group_roles", "slurm_allowed_options", "trusted_proxies"),
+    "webhook_allowed_hosts",
 )
 """Settings that are comma-separated."""
 _SIMILARITY = 0.9
 """Similarity above which a variable counts as misspelled; `PORTS` of the compose file is not a misspelled `PORT`."""
 
 
-class Settings(SlurmSettings, AddressSettings):
+class Settings(SlurmSettings, OidcSettings, AddressSettings):
     """Every setting has a default that suits a single user on a single machine."""
 
     model_config = SettingsConfigDict(env_prefix=_PREFIX, use_attribute_docstrings=True)
@@ -153,8 +155,8 @@ class Settings(SlurmSettings, AddressSettings):
     """Hosts whose webhooks may use http and private addresses, comma-separated: `name:port`, or `name` with all its
     ports. Other hosts are reached by https on ports 443 and 80 alone."""
     disabled_plugins: Annotated[tuple[str, ...], NoDecode] = ()
-    """Parts of the service that are switched off, comma-separated: `mlflow`, `openai`, `planner`, `registry`, `sweeps`,
-    `webhooks`."""
+    """Parts of the service that are switched off, comma-separated: `mlflow`, `oidc`, `openai`, `planner`, `registry`,
+    `sweeps`, `webhooks`."""
     session_hours: Annotated[float, Field(gt=0)] = 168.0
     """Lifetime of a browser session; it also ends with its token."""
     audit_retention_days: Annotated[int, Field(ge=1)] = 365
@@ -320,7 +322,8 @@ class Settings(SlurmSettings, AddressSettings):
         database = sa.make_url(self.database_url).database if self.database_url.startswith("sqlite:") else None
         # SQLite writes the newest rows into files beside the database.
         parts = [f"{database}{suffix}" for suffix in ("", "-wal", "-shm", "-journal")] if database else []
-        files = (self.admin_token_file, self.database_password_file, self.secrets_key_file, *parts)
+        secrets = (self.admin_token_file, self.database_password_file, self.secrets_key_file)
+        files = (*secrets, self.oidc_client_secret_file, *parts)
         return (str(self.state), *(str(Path(file).expanduser().absolute()) for file in files if file))
 
     @property

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from service.api.plugin import Plugin
 from service.core.errors import InvalidRequestError
 from service.plugins.mlflow.plugin import MLFLOW
+from service.plugins.oidc.plugin import OIDC
 from service.plugins.openai.plugin import OPENAI
 from service.plugins.planner.plugin import PLANNER
 from service.plugins.registry.plugin import REGISTRY
 from service.plugins.sweeps.plugin import SWEEPS
 from service.plugins.webhooks.plugin import WEBHOOKS
 
-PLUGINS = (MLFLOW, OPENAI, PLANNER, REGISTRY, SWEEPS, WEBHOOKS)
+PLUGINS = (MLFLOW, OIDC, OPENAI, PLANNER, REGISTRY, SWEEPS, WEBHOOKS)
 
 
 def select_plugins(disabled: Sequence[str]) -> tuple[tuple[Plugin, ...], tuple[Plugin, ...]]:

@@ -32,7 +32,8 @@ def create_app(app_state: AppState, plugins: Sequence[Plugin] = (), *, disabled:
         disabled: The plugins that are switched off.
     """
     base = app_state.settings.base_path
-    pages = Pages(partial(read_maintenance, app_state), base, plugins)
+    sign_ins = [link for plugin in plugins for link in plugin.sign_ins(app_state.settings)]
+    pages = Pages(partial(read_maintenance, app_state), base, plugins, sign_ins)
     app = create_api(app_state, plugins, partial(_error_page, pages), disabled=disabled)
     app.state.pages = pages
     modules = (sign_in, sign_in_code, jobs, admin, cluster, compare, files, help, submit)

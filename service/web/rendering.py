@@ -81,15 +81,21 @@ class Pages:
     """
 
     def __init__(
-        self, read_maintenance: Callable[[], MaintenanceResource], base: str = "", plugins: Sequence[Plugin] = ()
+        self,
+        read_maintenance: Callable[[], MaintenanceResource],
+        base: str = "",
+        plugins: Sequence[Plugin] = (),
+        sign_ins: Sequence[PageLink] = (),
     ) -> None:
         """
         Args:
             read_maintenance: Returns the maintenance mode, of which every page of a signed-in user has a banner.
             base: The path below which users reach the service; templates and routes know none.
             plugins: Plugins whose pages are shown.
+            sign_ins: Ways to sign in without a token.
         """
         self._base = base
+        self._sign_ins = sign_ins
         self._read_maintenance = read_maintenance
         self.assets = _assets()
         self._templates = _templates(("service.web", *(plugin.templates for plugin in plugins if plugin.templates)))
@@ -118,6 +124,17 @@ class Pages:
         if self._base:
             body = _ADDRESS.sub(rf"\1{self._base}/", body)
         return HTMLResponse(body, status_code=status, headers=PAGE_HEADERS)
+
+    def sign_in(self, target: str, *, status: int = 200, problem: str = "", field_problem: str = "") -> HTMLResponse:
+        """Return the sign-in page.
+
+        Args:
+            target: The page to open after signing in, a path of this service.
+            problem: Why the last sign-in failed.
+            field_problem: Why the token was refused.
+        """
+        context = {"sign_ins": self._sign_ins, "next": target, "problem": problem, "field_problem": field_problem}
+        return self.render("sign_in.html", None, status=status, **context)
 
     def _parts(self, template: str) -> list[PagePart]:
         return [plugin.page_parts[template] for plugin in self._plugins if template in plugin.page_parts]
@@ -150,7 +167,8 @@ class Pages:
         """Return an error as a page; a missing session redirects to the sign-in page."""
         if status == HTTPStatus.UNAUTHORIZED:
             return self.redirect_to_sign_in(request)
-        return self.render("error.html", None, status=status, title=HTTPStatus(status).phrase, message=message)
+        title = HTTPStatus(status).phrase if status in set(HTTPStatus) else "Error"
+        return self.render("error.html", None, status=status, title=title, message=message)
 
     def redirect_to_sign_in(self, request: Request) -> Response:
         """Redirect to the sign-in page, which redirects back to the requested page."""

@@ -11,9 +11,9 @@ from tests.support.world import World
 
 
 @contextmanager
-def served(world: World) -> Iterator[str]:
-    """Serve the application and yield its URL."""
-    config = uvicorn.Config(world.app, host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=1)
+def served(world: World, port: int = 0) -> Iterator[str]:
+    """Serve the application, by default on any port, and yield its URL."""
+    config = uvicorn.Config(world.app, host="127.0.0.1", port=port, log_level="error", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

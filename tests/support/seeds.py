@@ -99,6 +99,7 @@ def seed(world: World) -> Seeds:
             "model": [BASE_MODEL],
             "token_id": tokens[:1],
             "user_name": ["daemon"],
+            "oidc_user": ["ada"],
             "webhook_id": webhooks[:1],
             "view_id": views[:1],
             "sweep_id": [sweep["id"]],

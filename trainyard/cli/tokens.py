@@ -1,4 +1,4 @@
-"""`trainyard tokens`: create, list and revoke API tokens."""
+"""`trainyard tokens`: create, list and revoke API tokens, and link users to those who sign in."""
 
 from datetime import datetime
 from typing import Annotated
@@ -11,6 +11,7 @@ from trainyard.cli.errors import UsageError, show_help
 from trainyard.cli.output import format_age, print_deleted, print_error, print_json, print_line, print_list
 from trainyard.client import NotFoundError
 from trainyard.contract.wire.access import TOKEN_DAYS, TokenResource
+from trainyard.contract.wire.sign_in import OidcUserResource
 
 app = typer.Typer(callback=show_help, invoke_without_command=True, rich_markup_mode=None)
 
@@ -101,19 +102,80 @@ def revoke(
 @app.command("link")
 def link(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the user and of the Unix account.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the user, and of the Unix account.")],
+    subject: Annotated[
+        str | None,
+        typer.Option("--subject", help="Let this subject (`sub`) of the OpenID provider sign in as NAME instead."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let the Unix account NAME sign in as the existing user NAME.
+    """Let a Unix account, or a subject of a provider, sign in as NAME.
 
     Example: trainyard tokens link anna
     """
     with make_client(ctx) as client:
+        if subject is not None:
+            _print_provider_user(client.set_oidc_user(name, subject=subject), as_json=as_json)
+            return
         linked = client.link_unix_user(name)
     if as_json:
         print_json(linked)
     else:
         print_line(f"the user {linked.name} is the Unix account {linked.name} (uid {linked.uid})")
+
+
+@app.command("disable")
+def disable(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Refuse a user of the provider at sign-in, and end the sessions.
+
+    Tokens that an administrator created for the user stay.
+
+    Example: trainyard tokens disable anna
+    """
+    with make_client(ctx) as client:
+        _print_provider_user(client.set_oidc_user(name, disabled=True), as_json=as_json)
+
+
+@app.command("enable")
+def enable(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Let a disabled user of the provider sign in again.
+
+    Example: trainyard tokens enable anna
+    """
+    with make_client(ctx) as client:
+        _print_provider_user(client.set_oidc_user(name), as_json=as_json)
+
+
+@app.command("subjects")
+def list_subjects(ctx: typer.Context, as_json: JsonOption = False) -> None:
+    """List the users of the provider, with their subjects.
+
+    Example: trainyard tokens subjects
+    """
+    with make_client(ctx) as client:
+        listed = list(client.oidc_users())
+    print_list(listed, ("NAME", "SUBJECT", "ISSUER", "LAST SIGN-IN", "STATE"), _provider_row, as_json=as_json)
+
+
+def _provider_row(user: OidcUserResource) -> tuple[str, ...]:
+    used = format_age(user.signed_in_at) if user.signed_in_at else "never"
+    return user.name, user.subject, user.issuer, used, "disabled" if user.disabled_at else "enabled"
+
+
+def _print_provider_user(user: OidcUserResource, *, as_json: bool) -> None:
+    if as_json:
+        print_json(user)
+    else:
+        state = "is disabled" if user.disabled_at else "can sign in"
+        print_line(f"the user {user.name} is the subject {user.subject} of {user.issuer}, and {state}")
 
 
 @app.command("whoami")

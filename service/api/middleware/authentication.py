@@ -22,7 +22,7 @@ _UNLIMITED = ("/livez", "/static/")
 """Routes that cost next to nothing and need no authentication."""
 _PROBES = ("/readyz", "/metrics")
 """Routes with a limit of their own by address, so that wrong tokens from behind a proxy do not make probes fail."""
-SIGN_IN_PATHS = frozenset({"/v1/sign-in/nonces", "/v1/sign-in/munge"})
+SIGN_IN_PATHS = frozenset({"/v1/sign-in/nonces", "/v1/sign-in/munge", "/v1/sign-in/tokens"})
 """Routes of the API that need no token, since they lead to a token. They ignore the credentials of a request, and have
 a limit and threads of their own."""
 _MAX_VERIFIED = 10_000

@@ -1,4 +1,4 @@
-"""Routes of the sign-in by munge and by code, and of the users that belong to Unix accounts."""
+"""Routes of the sign-in by munge and by codes, and of the users that belong to Unix accounts."""
 
 from typing import Annotated
 
@@ -10,13 +10,13 @@ from service.api.json_body import JsonRoute
 from service.api.middleware.authentication import address_key
 from service.api.query_params import refuse_unknown
 from service.api.routes.tokens import token_resource
-from service.audit.log import set_audit_action
-from service.auth.sign_in_codes import create_code
+from service.audit.log import ANONYMOUS, set_audit_action, set_audit_change
+from service.auth.sign_in_codes import create_code, exchange_program_code
 from service.auth.unix_users import link
 from service.core.errors import PermissionDeniedError
 from trainyard.contract.validation_messages import USER_NAME_PATTERN
 from trainyard.contract.wire.access import NewTokenResource, UnixUserResource
-from trainyard.contract.wire.sign_in import NonceResource, SignInCodeResource, SignInRequest
+from trainyard.contract.wire.sign_in import NonceResource, ProgramCodeRequest, SignInCodeResource, SignInRequest
 
 
 async def check_query(request: Request) -> None:
@@ -61,6 +61,17 @@ def create_sign_in_code(
         )
     code, expires_at = create_code(app_state.database, user.id, now)
     return SignInCodeResource(code=code, expires_at=expires_at)
+
+
+@router.post("/sign-in/tokens", status_code=201, operation_id="exchange_sign_in_code")
+def exchange_code(
+    app_state: AppStateDep, now: NowDep, body: ProgramCodeRequest, idempotency_key: UnsupportedKey = None
+) -> NewTokenResource:
+    """Exchange the code that a browser shows after a sign-in for its token. No token is needed."""
+    reject_key(idempotency_key)
+    set_audit_change("exchange_sign_in_code", ANONYMOUS)
+    token, secret = exchange_program_code(app_state.database, body.code, now)
+    return NewTokenResource(**token_resource(app_state, token).model_dump(), token=secret)
 
 
 @router.put("/unix-users/{user_name}", operation_id="link_unix_user")

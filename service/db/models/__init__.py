@@ -18,6 +18,7 @@ from service.db.models.jobs import (
 )
 from service.db.models.media import Media
 from service.db.models.metrics import CurveRevision, DownsampledPoint, DownsampleState, JobKey, MetricKey, Point
+from service.db.models.oidc import OidcRequest, OidcToken, OidcUser
 from service.db.models.registry import ModelVersion, RegisteredModel
 from service.db.models.secrets import Secret
 from service.db.models.streaming import FeedCursor, FeedEntry, FeedSequence, LogChunk, LogStream
@@ -57,6 +58,9 @@ __all__ = [
     "MetricKey",
     "ModelVersion",
     "NodeFault",
+    "OidcRequest",
+    "OidcToken",
+    "OidcUser",
     "Orphan",
     "Point",
     "RegisteredModel",

@@ -26,7 +26,9 @@ class Token(Base):
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
     unix_uid: Mapped[int | None] = mapped_column(BigInteger)
-    """The Unix account that signed in; None for a token that an administrator created."""
+    """The Unix account that signed in by munge; None for other tokens."""
+    is_sign_in: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Whether a sign-in other than by munge made it, so that its user may revoke it."""
 
 
 class UnixUser(Base):
@@ -54,7 +56,7 @@ class SignInNonce(Base):
 
 
 class SignInCode(Base):
-    """A code that signs a browser in, once."""
+    """A code that signs a browser in, or gives a program its token, once."""
 
     __tablename__ = "sign_in_codes"
     __table_args__ = (Index(None, "expires_at"), Index(None, "token_id"))
@@ -62,7 +64,9 @@ class SignInCode(Base):
     hash: Mapped[str] = mapped_column(String(64), primary_key=True)
     """SHA-256 of the code; the code itself is not stored."""
     token_id: Mapped[str] = mapped_column(ForeignKey("tokens.id", ondelete="CASCADE"))
-    """The API token that requested it. It determines the user of the session."""
+    """The API token that requested it, and that determines the user of the session; or the token of the program."""
+    for_program: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Whether it gives a program its token, and signs no browser in."""
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime]
 

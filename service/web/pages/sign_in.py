@@ -9,6 +9,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from service.api.dependencies import AppStateDep, NowDep, set_audit_caller
 from service.api.json_body import SlotRoute
 from service.api.middleware.authentication import address_key
+from service.api.plugin import next_sign_out
 from service.auth.sessions import require_csrf, sign_in, sign_out
 from service.core.errors import AuthenticationError
 from service.core.thread_slots import run_in_thread_slot
@@ -31,7 +32,7 @@ def get_static_file(request: Request, pages: PagesDep, group: str, name: str) ->
 
 @router.get("/sign-in")
 def show_sign_in(pages: PagesDep, next: str = "/jobs") -> HTMLResponse:
-    return pages.render("sign_in.html", None, next=safe_redirect(next), problem="")
+    return pages.sign_in(safe_redirect(next))
 
 
 @router.post("/sign-in", operation_id="sign_in")
@@ -45,21 +46,25 @@ async def submit_sign_in(request: Request, app_state: AppStateDep, pages: PagesD
             address_key(), sign_in, app_state.database, token, lifetime, now
         )
     except AuthenticationError:
-        problem = "Invalid or expired token."
-        return pages.render("sign_in.html", None, status=401, next=target, problem=problem)
+        return pages.sign_in(target, status=401, field_problem="Invalid or expired token.")
     set_audit_caller(request, principal)
     headers = {"Set-Cookie": app_state.cookie.header(secret, int(lifetime.total_seconds()))}
     return RedirectResponse(target, status_code=303, headers={**PAGE_HEADERS, **headers})
 
 
 @router.post("/sign-out", operation_id="sign_out")
-async def submit_sign_out(request: Request, app_state: AppStateDep, visitor: VisitorDep) -> Response:
+async def submit_sign_out(request: Request, app_state: AppStateDep, pages: PagesDep, visitor: VisitorDep) -> Response:
     """End the session of the request's cookie."""
     set_audit_caller(request, visitor.user)
     require_csrf(visitor.secret, (await read_form(request)).get("csrf", ""))
     await run_in_thread_slot(sign_out, app_state.database, visitor.secret)
-    headers = {**PAGE_HEADERS, "Set-Cookie": app_state.cookie.header("", 0)}
-    return RedirectResponse("/sign-in", status_code=303, headers=headers)
+    cookie = app_state.cookie.header("", 0)
+    if address := await next_sign_out(request.scope, app_state, visitor.user):
+        # A page, because browsers apply the policy of forms (`form-action`) to redirects too.
+        page = pages.render("signed_out.html", None, address=address)
+        page.headers["Set-Cookie"] = cookie
+        return page
+    return RedirectResponse("/sign-in", status_code=303, headers={**PAGE_HEADERS, "Set-Cookie": cookie})
 
 
 async def read_form(request: Request) -> dict[str, str]:

@@ -79,7 +79,7 @@ async def use_code(
 
 
 def _refused(pages: Pages, target: str) -> Response:
-    return pages.render("sign_in.html", None, status=401, next=target, problem=_PROBLEM)
+    return pages.sign_in(target, status=401, field_problem=_PROBLEM)
 
 
 def _same_user(one: Principal, other: Principal) -> bool:

@@ -244,3 +244,36 @@ def test_the_audit_names_the_owner_and_counts_one_request(service, run):
     assert "HF_TOKEN of anna" in shown
     assert "list_secrets   bert " in shown
     assert "1 request " in shown.replace("\n", " ")
+
+
+PROVIDER_USER = {
+    "object": "oidc_user",
+    "name": "ada",
+    "issuer": "https://login.example.org",
+    "subject": "subject-1",
+    "created_at": TIME,
+    "signed_in_at": None,
+    "disabled_at": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "body", "state"),
+    [
+        (("link", "ada", "--subject", "subject-1"), {"subject": "subject-1", "disabled": False}, "can sign in"),
+        (("disable", "ada"), {"disabled": True}, "is disabled"),
+        (("enable", "ada"), {"disabled": False}, "can sign in"),
+    ],
+)
+def test_user_of_a_provider_is_changed(service, run, arguments, body, state):
+    disabled_at = TIME if body["disabled"] else None
+    service.on("PUT", "/v1/oidc-users/ada", {**PROVIDER_USER, "disabled_at": disabled_at})
+    done = run("tokens", *arguments)
+    assert done.stdout == f"the user ada is the subject subject-1 of https://login.example.org, and {state}\n"
+    assert json.loads(service.requests[-1].content) == body
+
+
+def test_users_of_a_provider_are_listed(service, run):
+    service.on("GET", "/v1/oidc-users", page({**PROVIDER_USER, "id": "ada"}))
+    done = run("tokens", "subjects")
+    assert done.stdout.splitlines()[1].split() == ["ada", "subject-1", "https://login.example.org", "never", "enabled"]

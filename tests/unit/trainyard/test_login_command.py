@@ -52,7 +52,7 @@ def run_at(service, run, monkeypatch):
 
     from trainyard.cli.app import app
 
-    return lambda *arguments: CliRunner().invoke(app, list(arguments), obj=service.client)
+    return lambda *arguments, stdin="": CliRunner().invoke(app, list(arguments), input=stdin, obj=service.client)
 
 
 def test_login_stores_the_token_without_printing_it(yard, run_at, munge):
@@ -141,3 +141,22 @@ def test_logout_without_a_sign_in_is_a_usage_error(run_at, munge):
 def test_tokens_link_names_the_uid(service, run):
     service.on("PUT", "/v1/unix-users/ada", {"name": "ada", "uid": 4711, "created_at": TIME})
     assert run("tokens", "link", "ada").stdout == "the user ada is the Unix account ada (uid 4711)\n"
+
+
+def test_login_by_browser_exchanges_the_code(service, run_at, monkeypatch):
+    monkeypatch.setenv("TRAINYARD_URL", URL)
+    service.on("POST", "/v1/sign-in/tokens", {**TOKEN, "unix_uid": None})
+    done = run_at("login", "--browser", stdin="the-code-of-the-browser\n")
+    assert done.exit_code == 0, done.output
+    assert f"open {URL}/sign-in/oidc/code in a browser" in done.stderr
+    assert f"signed in to {URL} as ada (user)" in done.stdout
+    request = service.requests[-1]
+    assert json.loads(request.content) == {"code": "the-code-of-the-browser"}
+    assert "authorization" not in request.headers or request.headers["authorization"] == ""
+    assert load_sign_ins().at(URL).token == "ty_secret"
+
+
+def test_login_by_browser_needs_a_code(service, run_at, monkeypatch):
+    monkeypatch.setenv("TRAINYARD_URL", URL)
+    done = run_at("login", "--browser", stdin="\n")
+    assert (done.exit_code, "enter the code" in done.output) == (2, True)

@@ -32,7 +32,7 @@ from trainyard.contract.wire.access import (
     UnixUserResource,
     WebhookResource,
 )
-from trainyard.contract.wire.sign_in import NonceResource, SignInCodeResource
+from trainyard.contract.wire.sign_in import NonceResource, OidcUserResource, SignInCodeResource
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -94,14 +94,33 @@ class AsyncAccessCalls(AsyncTransport):
         """Create a code that signs a browser in as this client's user, once, within a minute: `trainyard open`."""
         return await self._send(_create("/v1/sign-in/codes", SignInCodeResource))
 
+    async def exchange_sign_in_code(self, code: str) -> NewTokenResource:
+        """Return the token for a code that a browser shows after a sign-in: `trainyard login --browser`."""
+        return await self._send(_sign_in("tokens", NewTokenResource, code=code))
+
     async def revoke_own_token(self) -> None:
-        """Revoke this client's own token, if it comes from a sign-in by munge."""
+        """Revoke this client's own token, if it comes from a sign-in."""
         await self._send(Request("DELETE", "/v1/tokens/self", no_result))
 
     async def link_unix_user(self, name: str) -> UnixUserResource:
         """Let the Unix account of this name sign in as the user of this name. Administrators only."""
         path = f"/v1/unix-users/{segment(name, 'user')}"
         return await self._send(Request("PUT", path, model(UnixUserResource)))
+
+    def oidc_users(self) -> AsyncIterator[OidcUserResource]:
+        """Iterate over the users who have signed in by an OpenID provider. Administrators only."""
+        return self._pages(paged("/v1/oidc-users", OidcUserResource))
+
+    async def set_oidc_user(self, name: str, *, subject: str | None = None, disabled: bool = False) -> OidcUserResource:
+        """Let a subject of the OpenID provider sign in as the user of this name, or disable that. Administrators only.
+
+        Args:
+            subject: None: the subject that the name has.
+            disabled: Refuse the user at sign-in, and revoke the tokens of earlier sign-ins.
+        """
+        path, body = f"/v1/oidc-users/{segment(name, 'user')}", without_none(subject=subject, disabled=disabled)
+        content = json.dumps(body).encode()
+        return await self._send(Request("PUT", path, model(OidcUserResource), headers=JSON, content=content))
 
     async def revoke_token(self, token_id: str) -> None:
         """Revoke a token; the next request with it is rejected. Administrators only."""

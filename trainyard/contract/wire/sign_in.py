@@ -1,4 +1,4 @@
-"""Sign-in by munge and by code: requests and responses, and the message that a credential carries."""
+"""Sign-in by munge, by code and by a provider: requests and responses, and the message that a credential carries."""
 
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -44,6 +44,41 @@ class SignInRequest(Strict):
         str, StringConstraints(max_length=MAX_CREDENTIAL, pattern=CREDENTIAL_PATTERN), Field(repr=False)
     ]
     """The credential that `munge` made of the message about the nonce and the service's URL."""
+
+
+class ProgramCodeRequest(Strict):
+    """The body of `POST /v1/sign-in/tokens`."""
+
+    model_config = example(code="QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVphYmNkZWY")
+
+    code: Annotated[str, StringConstraints(min_length=20, max_length=100, pattern=r"^[A-Za-z0-9_-]+$")] = Field(
+        repr=False
+    )
+    """The code that the browser shows. It works once, for five minutes."""
+
+
+class OidcUserRequest(Strict):
+    """The body of `PUT /v1/oidc-users/{oidc_user}`."""
+
+    model_config = example(subject="f3b1c2d4-0000-4000-8000-000000000001")
+
+    subject: Annotated[str, StringConstraints(min_length=1, max_length=255)] | None = None
+    """The subject (`sub`) at the provider that signs in as this user from now on. Absent: it stays."""
+    disabled: bool = False
+    """Whether the user is refused at sign-in. The tokens of earlier sign-ins are revoked."""
+
+
+class OidcUserResource(Resource):
+    """A user whose name belongs to a subject of an OpenID provider."""
+
+    object: Literal["oidc_user"] = "oidc_user"
+    name: str
+    issuer: str = Field(examples=["https://login.example.org"])
+    subject: str = Field(examples=["f3b1c2d4-0000-4000-8000-000000000001"])
+    created_at: Timestamp
+    signed_in_at: Timestamp | None = None
+    """Time of the last sign-in."""
+    disabled_at: Timestamp | None = None
 
 
 def audience(url: str, host_name: str) -> str:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -18,6 +19,8 @@ import httpx
 import pytest
 
 from service.auth.sign_in import MungeSignIn
+from service.auth.tokens import hash_token
+from service.db.models import SignInCode
 from tests.support.api_calls import METHODS, OTHER_NAMES, SNIPPETS, client_method
 from tests.support.api_reference import Operation, openapi_document, operations, reference, variable
 from tests.support.live_world import served
@@ -38,6 +41,8 @@ MADE_OF_OTHERS = {
     *("aclose", "fork", "job_url", "metrics_csv", "metrics_csv_of", "read_file", "samples", "sweep_url", "view", "wait")
 }
 """Calls of the client that use documented routes."""
+PROGRAM_CODE = "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVphYmNkZWY"
+"""The code of the example."""
 RUN_BY_CURL = {"get_job", "submit_job", "upload_file", "append_log", "check_export_file", "download_checkpoint"}
 """Examples that curl runs; of the others the command line is parsed."""
 
@@ -69,7 +74,12 @@ class DocsService:
         return chosen
 
     def prepare(self, operation: Operation) -> None:
-        """Rename the views that have the name of the example."""
+        """Rename the views that have the name of the example, or store the code of the example."""
+        if operation.id == "exchange_sign_in_code":
+            now, (token_id,) = self.world.clock(), self.seeds.values["token_id"]
+            row = {"token_id": token_id, "created_at": now, "expires_at": now + timedelta(minutes=1)}
+            with self.world.database.write() as session:
+                session.add(SignInCode(hash=hash_token(PROGRAM_CODE), for_program=True, **row))
         if operation.id in ("create_view", "replace_view"):
             for view in self.world.client.get("/v1/views").json()["data"]:
                 self.world.client.put(f"/v1/views/{view['id']}", json={"name": view["id"]})
@@ -79,7 +89,9 @@ class DocsService:
 def docs_service(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DocsService]:
     folder = tmp_path_factory.mktemp("page")
     shutil.copy(migrated_sqlite, folder / "test.sqlite")
-    world = World(f"sqlite:///{folder / 'test.sqlite'}", folder / "state", rate_burst=10**6)
+    provider = {"oidc_issuer": "https://login.example.org", "oidc_client_id": "yard", "oidc_client_secret": "secret"}
+    settings = {**provider, "oidc_role": "user", "rate_burst": 10**6}
+    world = World(f"sqlite:///{folder / 'test.sqlite'}", folder / "state", **settings)
     seeds = seed(world)
     for name, content in {"code.tar": CODE, "chat.jsonl": CHAT, "part": LINES}.items():
         (folder / name).write_bytes(content)

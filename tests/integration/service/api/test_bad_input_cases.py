@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from service.api.dependencies import AppState
+from service.api.middleware.authentication import SIGN_IN_PATHS
 from service.auth.principals import ensure_admin_token
 from service.core.errors import ServiceError
 from service.core.settings import Settings
@@ -373,8 +374,8 @@ def test_case_25_exhausted_rate_limit_returns_429(database_url: str, tmp_path: P
 
 class TestCase27:
     def test_case_27_all_api_routes_require_authentication(self, database_url: str, tmp_path: Path) -> None:
-        """No setting disables it: each route except the probes and the sign-in by munge, which is off here, requires a
-        token on every bound address."""
+        """No setting disables it: each route except the probes and the sign-in by munge, which is off here, or by code
+        requires a token on every bound address."""
         assert not [name for name in Settings.model_fields if "auth" in name]
         world = World(database_url, tmp_path / "state", host="0.0.0.0")
         anonymous = world.new_client(None)
@@ -387,7 +388,7 @@ class TestCase27:
                     filled = path.replace("{digest}", digest).replace("{aid}", "0" * 16)
                     filled += "?rank=0&offset=0" if filled.endswith("logs") else ""
                     answer = anonymous.request(method, filled)
-                    expected = (404, 422) if path in ("/v1/sign-in/nonces", "/v1/sign-in/munge") else (401,)
+                    expected = (404, 422) if path in SIGN_IN_PATHS else (401,)
                     assert answer.status_code in expected, (method, path, answer.status_code, answer.text)
         world.database.dispose()
 

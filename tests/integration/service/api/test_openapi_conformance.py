@@ -41,6 +41,8 @@ CROSS_CHECKED = {
     "create_webhook",
     "create_sign_in_code",
     "create_token",
+    "exchange_sign_in_code",
+    "set_oidc_user",
     "sign_in_with_munge",
     "submit_sweep",
     "upload_file",

@@ -28,8 +28,10 @@ UNSUCCESSFUL = {"enter_job", "pause_job", "resume_job", "retry_job", "resolve_jo
 UNSUCCESSFUL |= {f"refuse_mlflow_{verb}" for verb in ("get", "post", "put", "patch", "delete")}
 UNSUCCESSFUL |= {f"refuse_openai_{verb}" for verb in ("get", "post", "put", "patch", "delete")}
 UNSUCCESSFUL |= {"create_sign_in_nonce", "sign_in_with_munge", "revoke_own_token"}
-"""Operations whose permitted requests fail here for other reasons: the state of the job, an unknown file, or munge,
-which is switched off."""
+UNSUCCESSFUL |= {"exchange_sign_in_code", "set_oidc_user", "start_oidc_sign_in", "start_oidc_code"}
+UNSUCCESSFUL |= {"finish_oidc_sign_in"}
+"""Operations whose permitted requests fail here for other reasons: the state of the job, an unknown file or code, or
+munge and the OpenID provider, which are absent."""
 
 HERE = "http://localhost"
 PRIVATE = ("{job_id}", "{sweep_id}", "{estimate_id}", "{model_name}", "{file_id}")

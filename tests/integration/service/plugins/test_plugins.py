@@ -31,6 +31,7 @@ pytestmark = pytest.mark.databases("sqlite")
 
 ADDRESSES = {
     "mlflow": "/mlflow/version",
+    "oidc": "/v1/oidc-users",
     "openai": "/openai/v1/models",
     "planner": "/v1/start-estimates/est_none",
     "registry": "/v1/models",
@@ -286,7 +287,7 @@ def test_registered_models_protect_their_files_without_the_registry(world: World
 
 
 def test_an_unknown_name_of_a_plugin_is_refused() -> None:
-    with pytest.raises(InvalidRequestError, match="'mlfow' is not one of mlflow, openai, planner, registry"):
+    with pytest.raises(InvalidRequestError, match="'mlfow' is not one of mlflow, oidc, openai, planner, registry"):
         select_plugins(["mlfow"])
 
 

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from fastapi import Request
 
 import service.web
 from service.auth.principals import Principal
@@ -90,3 +91,9 @@ def test_scripts_and_styles_of_plugins_have_names_of_their_own() -> None:
     assert all(Assets().get("any", name) for name in names if not name.endswith(".md"))
     templates = [path.name for path in STATIC.parents[1].glob("**/templates/*.html")]
     assert len(templates) == len(set(templates))
+
+
+def test_error_whose_status_is_not_standard_has_a_page() -> None:
+    request = Request({"type": "http", "method": "GET", "path": "/jobs", "headers": []})
+    response = Pages(lambda: MaintenanceResource(active=False)).error(request, 499, "the client disconnected")
+    assert (response.status_code, "the client disconnected" in bytes(response.body).decode()) == (499, True)
