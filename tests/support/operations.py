@@ -24,6 +24,7 @@ BODIES: dict[str, Any] = {
     "submit_sweep": {"spec": SPEC, "grid": {"optimizer.lr": [0.1, 0.2]}, "max_parallel": 1},
     "resume_job": {},
     "retry_job": {},
+    "submit_changes": {"changes": [{"field": "seed", "before": 0, "after": 1}]},
     "profile_job": {},
     "enter_job": {"kind": "shell", "rank": 0},
     "resolve_job": {"action": "give_up"},

@@ -51,7 +51,7 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("list_export_files", "download_export_file", "check_export_file"), Rule.READ),
     **dict.fromkeys(("download_export", "check_export", "list_webhooks", "list_secrets"), Rule.READ),
     "plan_data": Rule.SUBMIT,
-    **dict.fromkeys(("submit_job", "submit_sweep", "create_webhook", "set_secret"), Rule.SUBMIT),
+    **dict.fromkeys(("submit_job", "submit_changes", "submit_sweep", "create_webhook", "set_secret"), Rule.SUBMIT),
     **dict.fromkeys(("delete_job", "cancel_job", "pause_job", "resume_job", "retry_job", "profile_job"), Rule.CHANGE),
     **dict.fromkeys(("delete_checkpoint", "cancel_sweep"), Rule.CHANGE),
     **dict.fromkeys(("get_webhook", "list_deliveries"), Rule.OWN_READ),

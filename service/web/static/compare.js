@@ -15,6 +15,7 @@ import { TERMINAL, tone } from "./job_status.js";
 import { afterPaint, byId, data, make, setText, toastError, within } from "./page.js";
 import { inParts } from "./parts.js";
 import { AXES, RunCurves, SELECTED, TOKENS } from "./run_curves.js";
+import { shortened } from "./spec_changes.js";
 import { place, RowOrder } from "./row_order.js";
 import { connectPicker } from "./run_picker.js";
 
@@ -113,8 +114,8 @@ const order = new RowOrder(orderRows);
  */
 function valueCell(value) {
   return DIGEST.test(value)
-    ? make("td", { class: "mono", text: `${value.slice(0, 19)}…`, title: value })
-    : make("td", { text: specValue(value) });
+    ? make("td", { class: "mono" }, shortened(value, 19))
+    : make("td", {}, shortened(specValue(value)));
 }
 
 /** @param {Run} run */

@@ -2,10 +2,11 @@
 
 import { urlOf } from "./address.js";
 import { call } from "./api.js";
-import { failureSummary, fixAddress, fixLabel } from "./job_failure.js";
+import { failureSummary } from "./job_failure.js";
 import { changeResources, mayChangeResources } from "./job_resources.js";
 import { around, byId, confirmAction, maybeById, openDialog, toast, toastError, within } from "./page.js";
 import { pauseReads } from "./read_pause.js";
+import { fixView } from "./spec_changes.js";
 
 /** @type {Record<string, (job: Job) => boolean>} */
 const ALLOWED = {
@@ -110,7 +111,7 @@ async function requestOf(name, job) {
 }
 
 /**
- * What a retry would do: without a checkpoint it starts anew, and where it would fail again, a fork with a fix comes first.
+ * What a retry would do: without a checkpoint it starts anew, and where it would fail again, a fix comes first.
  *
  * @param {HTMLDialogElement} dialog
  * @param {Job} job
@@ -126,13 +127,10 @@ function showRetry(dialog, job) {
   within(dialog, "p").textContent =
     repeats && job.status === "failed" ? `Without a change, it is likely to fail in the same way. ${start}` : start;
   const [scratch, checkpoint] = [within(dialog, '[value="scratch"]'), within(dialog, '[value="checkpoint"]')];
-  const link = byId("retry-fix", HTMLAnchorElement);
+  const better = byId("retry-fix");
   checkpoint.hidden = step === null;
   scratch.className = step !== null ? "danger" : fix ? "" : "primary";
   checkpoint.className = fix ? "" : "primary";
-  link.hidden = !fix;
-  if (fix) {
-    link.href = fixAddress(job.id, fix);
-    link.textContent = `Fork with ${fixLabel(fix)}`;
-  }
+  better.hidden = !fix;
+  if (fix) better.replaceChildren(fixView(job, fix, { primary: true, reload: (now) => showRetry(dialog, now) }));
 }

@@ -7,6 +7,7 @@ import { etaOf, fractionDone, lossOf, runtimeOf, TRAIN_LOSS } from "./job_rows.j
 import { tone } from "./job_status.js";
 import { showFailure } from "./job_failure.js";
 import { byId, data, make, parts, setMessage, setText, within } from "./page.js";
+import { fixView } from "./spec_changes.js";
 
 /**
  * One sentence about what the job does, or why it waits.
@@ -94,21 +95,26 @@ export function showJob(job, series) {
   showAbout(job);
   showParameters(job);
   showFailure(job);
-  showAdvice(job.advice ?? []);
+  showAdvice(job);
 }
 
 /**
  * Show what would make the job faster or cheaper.
  *
- * @param {Api.Advice[]} advice
+ * @param {Job} job
  */
-function showAdvice(advice) {
+function showAdvice(job) {
+  const advice = job.advice ?? [];
   const list = byId("advice");
   const shown = JSON.stringify(advice);
   list.hidden = advice.length === 0;
   if (list.dataset.shown === shown) return;
   list.dataset.shown = shown;
-  list.replaceChildren(...advice.map(({ message }) => make("li", {}, ...parts(message))));
+  list.replaceChildren(
+    ...advice.map(({ message, fix }) =>
+      make("li", {}, ...parts(message), fix ? fixView(job, fix, { reload: showAdvice }) : null),
+    ),
+  );
 }
 
 /**

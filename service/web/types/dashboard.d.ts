@@ -422,4 +422,5 @@ interface SpecReader {
 }
 
 /** A link to the submit page with a fork of a job. */
-type Fork = { href: string; title?: string; text: string };
+/** A field in which two specs differ. */
+type SpecDifference = { field: string; before?: unknown; after?: unknown; meaning?: string };
