@@ -38,7 +38,7 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("livez", "readyz", "prometheus", "openapi"), Rule.PUBLIC),
     **dict.fromkeys(("redirect_to_jobs", "redirect_to_job", "get_static_file", "show_sign_in"), Rule.PUBLIC),
     **dict.fromkeys(("list_jobs", "get_job", "list_events", "list_attempts", "get_script", "get_log"), Rule.READ),
-    "get_data_accounts": Rule.READ,
+    **dict.fromkeys(("get_data_accounts", "compare_media_keys", "compare_media_steps"), Rule.READ),
     **dict.fromkeys(("search_log", "find_log_position", "get_lineage", "list_media", "list_media_keys"), Rule.READ),
     **dict.fromkeys(("list_sweeps", "get_sweep", "get_metrics", "list_points", "compare_metrics"), Rule.READ),
     **dict.fromkeys(("stream_job", "stream_jobs", "list_templates", "get_template"), Rule.READ),

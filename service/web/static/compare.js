@@ -9,6 +9,7 @@ import { connectChartTools, connectCombination } from "./chart_tools.js";
 import { readView } from "./chart_view.js";
 import { swatchColour } from "./colours.js";
 import { connectCodes } from "./compare_code.js";
+import { ComparedMedia } from "./compare_media.js";
 import { number, specValue } from "./format.js";
 import { withDistinctNames } from "./job_rows.js";
 import { TERMINAL, tone } from "./job_status.js";
@@ -34,6 +35,8 @@ let group = null;
 let grid;
 /** @type {() => void} */
 let showAxes;
+/** @type {ComparedMedia} */
+let media;
 
 const parameters = new URLSearchParams(location.search);
 const view = { ...readView(parameters, AXES), key: data.key };
@@ -67,6 +70,7 @@ async function readChanges() {
   }
   group?.show();
   if (await curves.reload()) grid.redraw();
+  await media.refresh(active);
 }
 
 /**
@@ -240,6 +244,7 @@ function setHidden(id, isHidden) {
   for (const one of curves.hidden) address.append(HIDDEN, one);
   history.replaceState(null, "", `${location.pathname}?${address}`);
   grid.redraw();
+  media.redraw();
 }
 
 /**
@@ -257,6 +262,7 @@ function groupBy(field) {
   history.replaceState(null, "", `${location.pathname}?${address}`);
   runs.forEach(showValues);
   grid.redraw();
+  media?.redraw();
 }
 
 /** The position of the values beside the names: of the pointer, or the one that was typed; null: the last values. */
@@ -329,6 +335,21 @@ function lastAndEnds(run) {
 }
 
 /**
+ * The colour of a run's curve, or of its group.
+ *
+ * @param {Run} run
+ * @param {number} n
+ */
+function colourOf(run, n) {
+  const groups = curves.groups();
+  if (!groups.length) return swatchColour(n, runs.length);
+  return swatchColour(
+    groups.findIndex(([, members]) => members.includes(run)),
+    groups.length,
+  );
+}
+
+/**
  * Show the colour of a run and the last, smallest and largest value of its selected curve.
  *
  * @param {Run} run
@@ -337,13 +358,7 @@ function lastAndEnds(run) {
 function showValues(run, n) {
   const row = rows.get(run.id);
   if (!row) return;
-  const groups = curves.groups();
-  within(row, ".swatch").style.background = groups.length
-    ? swatchColour(
-        groups.findIndex(([, members]) => members.includes(run)),
-        groups.length,
-      )
-    : swatchColour(n, runs.length);
+  within(row, ".swatch").style.background = colourOf(run, n);
   for (const [name, value] of Object.entries(lastAndEnds(run))) setText(within(row, `.${name}`), number(value));
   setText(within(row, ".at"), number(curves.valueAt(run, view.key, position())));
 }
@@ -397,6 +412,7 @@ function filter(ids) {
   curves.passing = ids.size === runs.length ? null : ids;
   for (const [id, row] of rows) row.classList.toggle("off", !ids.has(id));
   grid?.redraw();
+  media?.redraw();
 }
 
 /** Read the runs again after a change. */
@@ -476,6 +492,7 @@ function start() {
   });
   group?.show();
   showTable();
+  media = new ComparedMedia(runs, { isShown: (run) => curves.isShown(run), colourOf });
   setInterval(() => {
     if (!document.hidden) refresh().catch(() => {});
   }, REFRESH_INTERVAL);

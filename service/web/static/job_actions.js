@@ -2,11 +2,10 @@
 
 import { urlOf } from "./address.js";
 import { call } from "./api.js";
-import { failureSummary } from "./job_failure.js";
+import { failureSummary, fixViews } from "./job_failure.js";
 import { changeResources, mayChangeResources } from "./job_resources.js";
 import { around, byId, confirmAction, maybeById, openDialog, toast, toastError, within } from "./page.js";
 import { pauseReads } from "./read_pause.js";
-import { fixView } from "./spec_changes.js";
 
 /** @type {Record<string, (job: Job) => boolean>} */
 const ALLOWED = {
@@ -105,7 +104,7 @@ async function requestOf(name, job) {
   }
   if (name !== "retry") return [name];
   const dialog = byId("retry", HTMLDialogElement);
-  showRetry(dialog, job);
+  await showRetry(dialog, job);
   const answer = await openDialog(dialog);
   return ["checkpoint", "scratch"].includes(answer) ? [name, { from: answer }] : null;
 }
@@ -116,7 +115,7 @@ async function requestOf(name, job) {
  * @param {HTMLDialogElement} dialog
  * @param {Job} job
  */
-function showRetry(dialog, job) {
+async function showRetry(dialog, job) {
   const step = job.last_checkpoint_step;
   const { fixes, repeats } = failureSummary(job);
   const fix = repeats && maybeById("fork") ? fixes[0] : undefined;
@@ -132,5 +131,6 @@ function showRetry(dialog, job) {
   scratch.className = step !== null ? "danger" : fix ? "" : "primary";
   checkpoint.className = fix ? "" : "primary";
   better.hidden = !fix;
-  if (fix) better.replaceChildren(fixView(job, fix, { primary: true, reload: (now) => showRetry(dialog, now) }));
+  const options = { primary: true, reload: (/** @type {Job} */ now) => showRetry(dialog, now) };
+  better.replaceChildren(...(await fixViews(job, fix ? [fix] : [], options)));
 }

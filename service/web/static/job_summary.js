@@ -5,9 +5,8 @@ import { STEPLESS } from "./chart_list.js";
 import { bytes, count, duration, failureText, NOTHING, number, stepText, strategyLabel } from "./format.js";
 import { etaOf, fractionDone, lossOf, runtimeOf, TRAIN_LOSS } from "./job_rows.js";
 import { tone } from "./job_status.js";
-import { showFailure } from "./job_failure.js";
+import { fixViews, showFailure } from "./job_failure.js";
 import { byId, data, make, parts, setMessage, setText, within } from "./page.js";
-import { fixView } from "./spec_changes.js";
 
 /**
  * One sentence about what the job does, or why it waits.
@@ -110,10 +109,10 @@ function showAdvice(job) {
   list.hidden = advice.length === 0;
   if (list.dataset.shown === shown) return;
   list.dataset.shown = shown;
-  list.replaceChildren(
-    ...advice.map(({ message, fix }) =>
-      make("li", {}, ...parts(message), fix ? fixView(job, fix, { reload: showAdvice }) : null),
-    ),
+  const items = advice.map(({ message }) => make("li", {}, ...parts(message)));
+  list.replaceChildren(...items);
+  advice.forEach(async ({ fix }, n) =>
+    items[n].append(...(await fixViews(job, fix ? [fix] : [], { reload: showAdvice }))),
   );
 }
 

@@ -132,7 +132,9 @@ class AsyncJobCalls(AsyncTransport):
         Raises:
             ConflictError: a field has another value by now; nothing was submitted.
         """
-        plain = [one if isinstance(one, Mapping) else one.model_dump(include=_OF_CHANGE, mode="json") for one in changes]
+        plain = [
+            one if isinstance(one, Mapping) else one.model_dump(include=_OF_CHANGE, mode="json") for one in changes
+        ]
         content = json_body({"changes": plain})
         headers = {"Idempotency-Key": new_key(idempotency_key), **JSON}
         path = f"{job_path(job_id)}/changes"

@@ -332,9 +332,9 @@ class ProposedChange(Strict):
 
     field: Annotated[str, StringConstraints(max_length=200, pattern=FIELD_PATH_PATTERN)]
     """The field's path."""
-    before: JsonValue = None
+    before: Any = None
     """The value that the job's spec must have; null: absent."""
-    after: JsonValue = None
+    after: Any = None
     """The new value; null: absent."""
 
 
