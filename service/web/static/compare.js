@@ -458,7 +458,8 @@ function select(key) {
   show([view.key]);
 }
 
-function start() {
+/** @param {number} width of the charts. */
+function start(width) {
   addMetrics(data.keys);
   const key = byId("key", HTMLSelectElement);
   key.addEventListener("change", () => select(key.value));
@@ -468,6 +469,7 @@ function start() {
     },
     onHover,
     isOpen: (name) => [SELECTED, PINNED, COMBINED].includes(name), // below them are the coordinates and the table
+    width,
   });
   if (!curves.axes().includes(view.axis)) changeView({ axis: AXES[0] });
   showAxes = connectChartTools(view, changeView, () => curves.axes());
@@ -504,12 +506,13 @@ function start() {
  * @param {(comparison: Comparison) => RunGroup | null} makeGroup
  */
 export function showComparison(makeGroup = () => null) {
+  const width = runs.length ? byId("charts").clientWidth : 0;
   group = makeGroup({ runs, view, highlight, filter, refresh: refreshAfterChange });
   withDistinctNames(runs).forEach(({ name }, n) => {
     runs[n].name = name;
   });
   if (runs.length) {
-    start();
+    start(width);
     connectCodes(runs);
   }
   connectPicker(

@@ -369,6 +369,8 @@ interface ChartGridOptions {
   isOpen?: (name: string, before: number, rows: number) => boolean;
   /** The charts of a job that matter most. */
   headlinesOf?: (definitions: ChartDefinition[]) => ChartDefinition[];
+  /** The width of the root. */
+  width?: number;
 }
 
 /** What the comparison of runs offers to the group that a plugin adds. */
