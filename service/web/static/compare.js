@@ -25,6 +25,7 @@ export const REFRESH_INTERVAL = 5000; // milliseconds between two reads of runs 
 const HIDDEN = "hide"; // in the address: ids of runs
 const GROUP = "group"; // in the address: the field by which runs are grouped
 const AT = "at"; // in the address: the position of the values beside the names
+const MAX_NAMING_FIELDS = 2;
 const DIGEST = /^sha256:[0-9a-f]{64}$/;
 /** @type {string[]} */
 const fieldNames = data.fields;
@@ -501,6 +502,16 @@ function start(width) {
 }
 
 /**
+ * The fields of the spec that tell runs of one name apart, if they are few: `lr 0.001`.
+ *
+ * @param {Run} run
+ */
+const differenceOf = ({ values }) =>
+  fieldNames.length > MAX_NAMING_FIELDS
+    ? ""
+    : fieldNames.map((field, n) => `${field.split(".").at(-1)} ${specValue(values[n]).slice(0, 24)}`).join(", ");
+
+/**
  * Show the comparison of the page.
  *
  * @param {(comparison: Comparison) => RunGroup | null} makeGroup
@@ -508,7 +519,7 @@ function start(width) {
 export function showComparison(makeGroup = () => null) {
   const width = runs.length ? byId("charts").clientWidth : 0;
   group = makeGroup({ runs, view, highlight, filter, refresh: refreshAfterChange });
-  withDistinctNames(runs).forEach(({ name }, n) => {
+  withDistinctNames(runs, differenceOf).forEach(({ name }, n) => {
     runs[n].name = name;
   });
   if (runs.length) {
