@@ -17,6 +17,7 @@ from trainyard.contract.base import (
     example,
     reject_bool,
 )
+from trainyard.contract.bounds import MAX_SPEC_VALUES, check_plain_data
 from trainyard.contract.validation_messages import FIELD_PATH_PATTERN, SLURM_ID_PATTERN
 from trainyard.contract.wire.launch import Origin
 from trainyard.contract.wire.reports import Failure, Progress
@@ -345,6 +346,12 @@ class ChangesRequest(Strict):
 
     changes: Annotated[tuple[ProposedChange, ...], Field(min_length=1, max_length=64)]
     """The differences of the new job's spec. Its name and the label `forked_from` are set besides."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_bounds(cls, data: Any) -> Any:
+        check_plain_data(data, max_values=MAX_SPEC_VALUES)
+        return data
 
 
 class ResolveRequest(Strict):
