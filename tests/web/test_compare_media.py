@@ -115,7 +115,7 @@ def test_each_run_shows_the_nearest_earlier_step_and_its_true_one(runs: Runs) ->
         expect(page.get_by_label("Step of the media")).to_have_js_property("value", "3")
         assert_accessible(page, "#media")
         page.set_viewport_size({"width": 390, "height": 800})
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        page.wait_for_function("() => document.documentElement.scrollWidth <= 390")
 
 
 def test_the_slider_is_moved_by_the_keyboard(runs: Runs) -> None:

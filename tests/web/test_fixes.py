@@ -113,7 +113,7 @@ def test_long_values_are_shortened_and_can_be_opened(visit: Visit, client: Clien
     page.keyboard.press("Enter")
     expect(long.locator("span")).to_have_text(value)
     page.set_viewport_size({"width": 390, "height": 800})
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.wait_for_function("() => document.documentElement.scrollWidth <= 390")
     page.set_viewport_size({"width": 1280, "height": 720})
     page.unroute("**/changes")
     page.unroute(f"**/v1/jobs/{failed.id}")
