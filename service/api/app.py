@@ -73,6 +73,7 @@ ROUTERS = (
     artifacts.router,
     job_data.router,
     media.router,
+    media.compared_router,
     checkpoints.router,
     usage.router,
     diagnostics,

@@ -22,8 +22,10 @@ from trainyard.contract.wire.data_accounts import DataAccount, DataAccounts
 from trainyard.contract.wire.files import CheckpointResource
 from trainyard.contract.wire.jobs import (
     MAX_SHOWN_METRICS,
+    Advice,
     AttemptResource,
     EventResource,
+    FailureSummary,
     JobProgress,
     JobResource,
 )
@@ -90,8 +92,8 @@ def job_resource(
         last_checkpoint_step=job.last_checkpoint_step,
         origin=Origin.model_validate(job.origin) if job.origin else None,
         error=failure,
-        advice=advise(job.spec, job.latest) if job.status == "running" and not in_list else [],
-        failure_summary=summarize_failure(failure, job.spec) if failure and not in_list else None,
+        advice=[] if in_list else _advice(job),
+        failure_summary=None if in_list else _summary(job, failure),
         metadata=job.labels,
         parameters=reported.parameters,
         tags=reported.tags,
@@ -102,6 +104,19 @@ def job_resource(
         disk_bytes=job.disk_bytes,
         sweep_id=job.sweep_id,
     )
+
+
+def _advice(job: Job) -> list[Advice]:
+    """Return what would make a running job faster or cheaper."""
+    if job.status != "running":
+        return []
+    return advise(job.spec, job.latest, job_id=job.id, step=job.last_checkpoint_step)
+
+
+def _summary(job: Job, failure: Failure | None) -> FailureSummary | None:
+    if failure is None:
+        return None
+    return summarize_failure(failure, job.spec, job_id=job.id, step=job.last_checkpoint_step)
 
 
 def progress_resource(job: Job, now: datetime) -> JobProgress | None:

@@ -109,12 +109,22 @@ class MediaRepository:
             for key, kind, count, first, last in sorted(rows)
         ]
 
+    def steps(self, job: Job, key: str) -> list[int]:
+        """Return the steps of the visible media under a key, ascending."""
+        query = sa.select(Media.step).where(*_visible(job), Media.key == key).distinct().order_by(Media.step)
+        return list(self._session.scalars(query))
+
+
+def have_media(database: Database, job_ids: Sequence[str]) -> bool:
+    """Return whether any of the jobs has media, including those that a later execution replaced."""
+    stored = sa.select(Media.pk).join(Job, Job.pk == Media.job_pk).where(Job.id.in_(job_ids))
+    with database.read() as session:
+        return bool(session.scalar(sa.select(sa.exists(stored))))
+
 
 def has_media(database: Database, job_id: str) -> bool:
     """Return whether a job has media, including those that a later execution replaced."""
-    stored = sa.select(Media.pk).join(Job, Job.pk == Media.job_pk).where(Job.id == job_id)
-    with database.read() as session:
-        return bool(session.scalar(sa.select(sa.exists(stored))))
+    return have_media(database, [job_id])
 
 
 def _visible(job: Job) -> tuple[sa.ColumnElement[bool], ...]:

@@ -7,6 +7,7 @@ POLICY = "; ".join(
         # Styles of elements, such as the width of a progress bar.
         "style-src 'self' 'unsafe-inline'",
         "img-src 'self' data: blob:",
+        "media-src blob:",
         "connect-src 'self'",
         "font-src 'self'",
         "frame-ancestors 'none'",

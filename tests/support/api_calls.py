@@ -30,6 +30,8 @@ OTHER_NAMES: Mapping[str, str] = MappingProxyType(
 """Calls that are not named after their operation; empty where a call of that name is another one."""
 SNIPPETS: Mapping[str, str] = MappingProxyType(
     {
+        "compare_media_keys": "client.compare_media_keys([job_id])",
+        "compare_media_steps": 'client.compare_media_steps([job_id], "samples")',
         "compare_metrics": 'client.metrics_of([job_id], ["train/loss"])',
         "download_artifact": 'client.download_artifact(job_id, file_path, "trace.json.gz", overwrite=True)',
         "download_export": 'client.download(job_id, "model", overwrite=True)',

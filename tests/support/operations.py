@@ -24,6 +24,7 @@ BODIES: dict[str, Any] = {
     "submit_sweep": {"spec": SPEC, "grid": {"optimizer.lr": [0.1, 0.2]}, "max_parallel": 1},
     "resume_job": {},
     "retry_job": {},
+    "submit_changes": {"changes": [{"field": "seed", "before": 0, "after": 1}]},
     "profile_job": {},
     "enter_job": {"kind": "shell", "rank": 0},
     "resolve_job": {"action": "give_up"},
@@ -69,6 +70,7 @@ QUERIES = {
     "get_mlflow_experiment": {"experiment_id": "0"},
     "find_mlflow_experiment": {"experiment_name": "Default"},
     "get_mlflow_history": {"metric_key": "train/loss"},
+    "compare_media_steps": {"key": "samples"},
 }
 PATH_VALUES = {"group": ["any"], "page": ["me/project/runs/1"]}
 """Values of path parameters that name no resource; those of all others are seeds."""
@@ -137,7 +139,7 @@ def request_for(operation: Operation, seeds: Seeds, number: int, form: Mapping[s
         values = PATH_VALUES.get(name) or seeds.of(operation.id, name)
         assert values, f"add a value of `{name}` to tests/support/seeds.py"
         path = path.replace(part, quote(values[number % len(values)], safe=":/"))
-    if operation.id in ("compare_metrics", "show_compare"):
+    if operation.id in ("compare_metrics", "compare_media_keys", "compare_media_steps", "show_compare"):
         query["job"] = seeds.values["job_id"][1]
     if operation.id in ("get_mlflow_run", "get_mlflow_history"):
         query["run_id"] = seeds.values["job_id"][1]

@@ -48,6 +48,17 @@ def api_curves(client: Client, jobs: Sequence[str]) -> list[dict[str, Any]]:
     return [{"x": metrics.series[0].steps, "y": metrics.series[0].values} for metrics in rows]
 
 
+def test_runs_of_one_name_are_named_by_what_differs(visit: Visit, client: Client, sweep: SweepDetail) -> None:
+    page = visit.go("/compare?" + "&".join(f"job={one}" for one in ids(sweep)))
+    names = page.locator("#runs tbody .name a")
+    expect(names).to_have_text(["of-a-sweep lr 0.001", "of-a-sweep lr 0.1"])
+    twins = [client.submit({**SPEC, "name": "twin", "steps": 60}).id for _ in range(2)]
+    page = visit.go("/compare?" + "&".join(f"job={one}" for one in twins))
+    expect(names).to_have_text([f"twin …{one[-4:]}" for one in twins])
+    for one in twins:
+        client.cancel(one)
+
+
 def test_curves_and_differing_fields_match_the_api(visit: Visit, client: Client, sweep: SweepDetail) -> None:
     first, second = ids(sweep)
     page = visit.go(f"/compare?job={first}&job={second}")

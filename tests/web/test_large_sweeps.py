@@ -198,3 +198,20 @@ def test_values_of_a_member_are_in_sight_in_narrow_windows(visit: Visit) -> None
     sizes = changes.first.evaluate("box => [box.scrollWidth, box.clientWidth, box.scrollHeight, box.clientHeight]")
     assert sizes[:2] == [sizes[1]] * 2, sizes
     page.set_viewport_size({"width": 1280, "height": 800})
+
+
+def test_the_width_of_the_charts_is_read_before_the_ranking_has_rows(site: Site, browser: Browser) -> None:
+    """Reading it later would lay out the rows of all members within the first task of the page."""
+    world, url, sweep = site
+    with open_signed_in_tab(browser, url, world.token) as visit:
+        visit.page.add_init_script(
+            """const { get } = Object.getOwnPropertyDescriptor(Element.prototype, "clientWidth");
+            window.rowsAtReads = [];
+            Object.defineProperty(Element.prototype, "clientWidth", { get() {
+              if (this.id === "charts") window.rowsAtReads.push(document.querySelectorAll("#ranking tbody tr").length);
+              return get.call(this);
+            } });"""
+        )
+        page = visit.go(f"/compare?sweep={sweep['id']}")
+        expect(page.locator("#ranking tbody tr").first).to_be_visible()
+        assert page.evaluate("window.rowsAtReads") == [0]

@@ -74,6 +74,18 @@ def test_a_query_is_completed_applied_and_in_the_address(runs: Visit) -> None:
     expect(box).to_have_value("optimizer.lr < 0.05 and seed = 1")
 
 
+def test_a_word_is_a_search_for_names_and_owners(runs: Visit) -> None:
+    page = table(runs)
+    box = page.get_by_role("combobox", name="Filter by a query")
+    box.fill("run-3")
+    box.press("Enter")
+    expect(box).to_have_value('name ~ "run-3" or user ~ "run-3"')
+    expect(page.locator("tr.job")).to_have_count(1)
+    box.fill("admin")
+    box.press("Enter")
+    expect(page.locator("tr.job")).to_have_count(6)
+
+
 def test_an_error_names_its_position_and_a_suggestion(runs: Visit) -> None:
     page = table(runs, where="seed = 1 and optimiser.lr < 1")
     alert = page.get_by_role("alert").filter(has_text="column 14")

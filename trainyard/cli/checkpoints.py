@@ -34,6 +34,7 @@ from trainyard.cli.output import (
     print_list,
     print_table,
 )
+from trainyard.cli.spec_changes import print_changes
 from trainyard.cli.specs import apply_settings
 from trainyard.cli.watch import watch
 from trainyard.client import Client, NotFoundError, TrainyardError
@@ -41,6 +42,7 @@ from trainyard.client.download import Progress as ProgressCallback
 from trainyard.client.download import no_progress, safe_name
 from trainyard.client.references import named_checkpoint
 from trainyard.contract.kinds.tasks import LOOP_TASKS
+from trainyard.contract.proposals import document_differences
 from trainyard.contract.sizes import format_size
 from trainyard.contract.spec.kind_changes import drop_values_of_former_kinds
 from trainyard.contract.wire.files import CheckpointResource
@@ -221,6 +223,10 @@ def fork(
         chosen = {setting.partition("=")[0] for setting in settings or []}
         changes = drop_values_of_former_kinds(source.spec, changed, chosen)
         changes.pop("resume_from", None)
+        if not as_json:
+            origin = {"resume_from": source.id if step is None else f"{source.id}:{step}"}
+            print_line(f"the spec of {source.id} with these changes:")
+            print_changes(document_differences(source.spec, {**changes, **origin}))
         new_job = client.fork(source.id, step=step, changes=changes, force=force).resource
         if as_json:
             print_json(new_job)

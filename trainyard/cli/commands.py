@@ -15,6 +15,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
             "Submit one job for every combination of field values, or search for the best values.",
         ),
         "fork": ("checkpoints:fork", "Start a new job from a job's checkpoint, with its spec and your changes."),
+        "fix": ("fix:fix", "List the changes that would help a job, or submit its spec with one of them."),
         "templates": ("submit:templates", "List the presets, or print one as YAML."),
         "files": ("files:app", "Upload JSONL files, whose ids specs name as data."),
         "secrets": ("secrets:app", "Store values that your jobs need, such as HF_TOKEN."),

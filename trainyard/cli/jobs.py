@@ -24,6 +24,7 @@ from trainyard.cli.output import (
     print_table,
     sanitize,
 )
+from trainyard.cli.spec_changes import fix_lines
 from trainyard.cli.watch import error_lines, export_hint
 from trainyard.client import Client
 from trainyard.contract.kinds.tasks import task_kind
@@ -100,6 +101,8 @@ def _facts(job: JobResource) -> Iterator[tuple[str, str]]:
             yield "ETA", format_duration(job.progress.eta_seconds)
     for advice in job.advice:
         yield "advice", advice.message
+        if advice.fix is not None:
+            yield from (("", line) for line in fix_lines(job, advice.fix))
     if job.attempt is not None:
         yield "attempt", _attempt(job)
     for key, value in sorted(job.metrics.items()):

@@ -1,6 +1,5 @@
 """Watching a job: a progress bar on a terminal (`live_view.py`), plain lines elsewhere, JSON lines with --json."""
 
-import json
 import sys
 import time
 from typing import Protocol, Self
@@ -8,9 +7,10 @@ from typing import Protocol, Self
 from trainyard.cli.errors import CANCELLED, FAILED, INTERRUPTED
 from trainyard.cli.output import print_error, print_json, print_line
 from trainyard.cli.run_state import RunState
+from trainyard.cli.spec_changes import fix_lines
 from trainyard.client import Client, StreamEvent, TrainyardError
 from trainyard.contract.kinds.tasks import LOOP_TASKS, task_kind
-from trainyard.contract.wire.jobs import Fix, JobResource
+from trainyard.contract.wire.jobs import JobResource
 
 LINE_INTERVAL_SECONDS = 5.0
 """Seconds between two lines of progress without a terminal."""
@@ -149,7 +149,7 @@ def export_hint(job: JobResource) -> str:
 
 
 def error_lines(job: JobResource) -> list[str]:
-    """Return the lines about the first error: the user's own line, the last output, a hint, and forks with a fix.
+    """Return the lines about the first error: the user's own line, the last output, a hint, and fixes as differences.
 
     The error itself is left out where the status message states it.
     """
@@ -171,12 +171,5 @@ def error_lines(job: JobResource) -> list[str]:
     if error.hint:
         lines.append(f"hint: {error.hint}")
     if summary is not None:
-        lines += [f"fix: {_fork_command(job, fix)}" for fix in summary.fixes]
+        lines += [line for fix in summary.fixes for line in fix_lines(job, fix)]
     return lines
-
-
-def _fork_command(job: JobResource, fix: Fix) -> str:
-    values = [f"{path}={json.dumps(value)}" for path, value in fix.fields.items()]
-    if job.last_checkpoint_step is None:  # without a checkpoint, there is nothing to fork from
-        return f"submit it with {' '.join(f'--set {value}' for value in values)}"
-    return f"trainyard fork {job.id} {' '.join(f'--set {value}' for value in values)}"

@@ -5,8 +5,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainyard.contract.kinds.tasks import task_kind
+from trainyard.contract.problems import SpecError
+from trainyard.contract.proposals import accepted_fixes, start_of_fork
+from trainyard.contract.spec.stored_spec import parse_stored_spec
 from trainyard.contract.stored_name import SYSTEM_PREFIXES
-from trainyard.contract.wire.jobs import Advice
+from trainyard.contract.wire.jobs import Advice, Fix
 from trainyard.contract.wire.reports import IDLE_GPU_PERCENT, IDLE_GPU_SECONDS, IDLE_GPUS
 
 SLOW_DATA_SHARE = 0.2
@@ -14,13 +17,29 @@ SLOW_DATA_SHARE = 0.2
 _MAX_LOADERS = 8
 
 
-def advise(spec: Mapping[str, Any], latest: Mapping[str, Any]) -> list[Advice]:
+def advise(
+    spec: Mapping[str, Any], latest: Mapping[str, Any], *, job_id: str = "", step: int | None = None
+) -> list[Advice]:
     """Return advice, the costliest first.
 
     Args:
         latest: The latest value of each metric; values that are not finite are texts.
+        job_id: The job.
+        step: The step of its newest checkpoint, from which a copy with the change starts.
     """
-    return [*_idle_gpus(spec, latest), *_slow_data(spec, latest)]
+    return [_with_fix(one, spec, job_id, step) for one in (*_idle_gpus(spec, latest), *_slow_data(spec, latest))]
+
+
+def _with_fix(advice: Advice, spec: Mapping[str, Any], job_id: str, step: int | None) -> Advice:
+    """Return the advice with its change as a difference, or without the change if the spec would be refused."""
+    if advice.fix is None:
+        return advice
+    try:
+        source = parse_stored_spec(spec)
+    except SpecError:
+        return advice.model_copy(update={"fix": None})
+    fixes = accepted_fixes(source, [advice.fix], start_of_fork(source, job_id, step))
+    return advice.model_copy(update={"fix": next(iter(fixes), None)})
 
 
 def _idle_gpus(spec: Mapping[str, Any], latest: Mapping[str, Any]) -> Iterator[Advice]:
@@ -41,7 +60,8 @@ def _idle_gpus(spec: Mapping[str, Any], latest: Mapping[str, Any]) -> Iterator[A
             + ("Lower `gpus`, or " if total > 1 else "")
             + f"{'f' if total > 1 else 'F'}ind in {source} what the ranks wait for."
         )
-        yield Advice(kind="idle_gpus", message=message, field="gpus" if total > 1 else field)
+        fix = Fix(fields={"gpus": total - idle}, note="those that are not idle") if idle < total else None
+        yield Advice(kind="idle_gpus", message=message, field="gpus" if total > 1 else field, fix=fix)
 
 
 def _slow_data(spec: Mapping[str, Any], latest: Mapping[str, Any]) -> Iterator[Advice]:
@@ -57,12 +77,14 @@ def _slow_data(spec: Mapping[str, Any], latest: Mapping[str, Any]) -> Iterator[A
         return
     batch = spec.get("batch")
     loaders = _count(batch.get("loaders") if isinstance(batch, Mapping) else 0)
+    fix = None
     if loaders < _MAX_LOADERS:
         more = max(2, min(_MAX_LOADERS, 2 * loaders))
+        fix = Fix(fields={"batch.loaders": more})
         message = f"{head} Raise `batch.loaders`, now {loaders}, to {more}."
     else:
         message = f"{head} `batch.loaders` is {loaders}: decode less for each example, or store decoded ones."
-    yield Advice(kind="slow_data", message=message, field="batch.loaders")
+    yield Advice(kind="slow_data", message=message, field="batch.loaders", fix=fix)
 
 
 def _number(value: Any) -> float | None:

@@ -213,6 +213,11 @@ def _name_bounds(schema: Any) -> None:
             _name_bounds(part)
 
 
+def field_description(model: type[BaseModel], field: str) -> str | None:
+    """Return the description of a field in the schema of its model."""
+    return model.model_fields[field].description or _docstring(model, field)
+
+
 def _docstring(model: type[BaseModel], field: str) -> str | None:
     """Return the docstring of a field in the class that declares it."""
     owner = next(base for base in model.__mro__ if field in inspect.get_annotations(base))

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trainyard.contract.problems import SpecError
-from trainyard.contract.spec.changes import problems_of_change
+from trainyard.contract.proposals import accepted_fixes, start_of_fork, value_at
 from trainyard.contract.spec.stored_spec import parse_stored_spec
 from trainyard.contract.wire.jobs import FailureSummary, Fix, Frame
 from trainyard.contract.wire.reports import UNNAMED_FAILURE, Failure
@@ -25,7 +25,13 @@ _START = re.compile(r"^.{0,40}INFO rank \d+, attempt \d+(?:, restart \d+)?, pid 
 """The line with which the log of a rank begins, and again after each restart."""
 _UPLOADED = re.compile(r"/(?:attempts/[^/]+/code|job_[0-9a-z]+/work)/(?P<path>.+)$")
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<|/worker/(?:\w+/)*\w+\.py$|/trainyard/\w+\.py$")
-_OF_HINT = re.compile(r"\((\d)\) ([a-z_]+(?:\.[a-z_]+)*): ([\w.+-]{1,40})(?: \(([^()]*)\))?")
+_FIELD = r"[a-z_]+(?:\.[a-z_]+)*"
+_OF_HINT = re.compile(
+    rf"\(\d\) (?P<field>{_FIELD}): (?P<value>[\w.+-]{{1,40}})"
+    rf"(?: with (?P<other>{_FIELD}):? (?P<of_other>[\w.+-]{{1,40}}))?(?: \((?P<note>[^()]*)\))?"
+)
+_DOUBLED = ("gpus", "resources.memory_gb_per_gpu")
+"""The fields that a fix at most doubles."""
 _FIXABLE = frozenset(
     {
         "batch.micro_size",
@@ -35,13 +41,21 @@ _FIXABLE = frozenset(
         "lora_rank",
         "lora.base_dtype",
         "fsdp.cpu_offload",
+        *_DOUBLED,
     }
 )
 """The fields of memory hints whose value suffices as a fix. A hint comes from the job, so others are ignored."""
 
 
-def summarize_failure(failure: Failure, spec: Mapping[str, Any]) -> FailureSummary:
-    """Return the summary that a person reads first."""
+def summarize_failure(
+    failure: Failure, spec: Mapping[str, Any], *, job_id: str = "", step: int | None = None
+) -> FailureSummary:
+    """Return the summary that a person reads first.
+
+    Args:
+        job_id: The failed job.
+        step: The step of its newest checkpoint, from which a copy with a fix starts.
+    """
     text = failure.traceback
     # Without a known exception, a traceback before the end of the output is that of an exception that was caught.
     is_traceback = _HEADER in text and (failure.type != UNNAMED_FAILURE or _ends_with_traceback(text))
@@ -50,20 +64,33 @@ def summarize_failure(failure: Failure, spec: Mapping[str, Any]) -> FailureSumma
         frame=user_frame(text) if is_traceback else None,
         is_traceback=is_traceback,
         last_lines=last_lines(text),
-        fixes=_accepted_fixes(spec, [*_lower_rate(spec)] if non_finite else [*_fixes_of_hint(failure.hint or "")]),
+        fixes=_accepted(
+            spec, [*_lower_rate(spec)] if non_finite else [*_fixes_of_hint(failure.hint or "")], job_id, step
+        ),
         repeats=non_finite or failure.final,
     )
 
 
-def _accepted_fixes(spec: Mapping[str, Any], fixes: Sequence[Fix]) -> list[Fix]:
-    """Return the fixes with which a fork of the spec is accepted, and continues from its checkpoints."""
+def _accepted(spec: Mapping[str, Any], fixes: Sequence[Fix], job_id: str, step: int | None) -> list[Fix]:
+    """Return the fixes with which a copy of the spec is accepted, as differences from it."""
     if not fixes:
         return []
     try:
         source = parse_stored_spec(spec)
     except SpecError:
         return []
-    return [fix for fix in fixes if not problems_of_change(source, fix.fields, continues=True)]
+    bounded = [fix for fix in fixes if _is_bounded(fix.fields, spec)]
+    return accepted_fixes(source, bounded, start_of_fork(source, job_id, step))
+
+
+def _is_bounded(fields: Mapping[str, Any], spec: Mapping[str, Any]) -> bool:
+    """Return whether a fix takes at most twice the resources; a hint comes from the job."""
+    for name in _DOUBLED:
+        if name in fields:
+            now = value_at(spec, name)
+            if not isinstance(now, int) or not isinstance(fields[name], int) or fields[name] > 2 * now:
+                return False
+    return True
 
 
 def last_lines(text: str) -> list[str]:
@@ -123,9 +150,11 @@ def _source(following: Sequence[str]) -> str:
 
 
 def _fixes_of_hint(hint: str) -> Iterator[Fix]:
-    for _, field, value, note in _OF_HINT.findall(hint):
-        if field in _FIXABLE:
-            yield Fix(fields={field: _scalar(value)}, note=note)
+    for match in _OF_HINT.finditer(hint):
+        texts = {match["field"]: match["value"]} | ({match["other"]: match["of_other"]} if match["other"] else {})
+        if texts.keys() <= _FIXABLE:
+            fields = {field: _scalar(text.rstrip(".")) for field, text in texts.items()}
+            yield Fix(fields=fields, note=match["note"] or "")
 
 
 def _scalar(text: str) -> Any:

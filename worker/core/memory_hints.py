@@ -19,8 +19,13 @@ def memory_hint(spec: TrainingSpec, *, on_device: bool) -> str:
         on_device: Whether the GPU's memory ran out; else the host's did.
     """
     if not spec.task_kind.in_loop:
-        more = "" if on_device else ", or set `resources.memory_gb_per_gpu` to more than now"
-        return f"Let the program use less memory, for example by a smaller batch{more}."
+        if on_device:
+            return "Let the program use less memory, for example by a smaller batch."
+        if (memory := spec.resources.memory_gb_per_gpu) is None:
+            more = "set `resources.memory_gb_per_gpu` to more than now"
+        else:
+            more = f"give it more: (1) resources.memory_gb_per_gpu: {2 * memory} (twice as much)"
+        return f"Let the program use less memory, for example by a smaller batch, or {more}."
     changes = [text for fields, text in _changes(spec, on_device) if _is_accepted(spec, fields)][:MAX_CHANGES]
     listed = "; ".join(f"({number}) {change}" for number, change in enumerate(changes, 1))
     return f"Most likely to help, in this order: {listed}. The memory curves show how close a step came to the limit."
@@ -60,6 +65,8 @@ def _changes(spec: TrainingSpec, on_device: bool) -> Iterator[tuple[dict[str, An
         text = f"{head}fsdp.cpu_offload: true (slow, since parameters not in use stay in host memory)"
         yield {**sharded, "fsdp.cpu_offload": True}, text
     if not on_device:
-        yield {}, "resources.memory_gb_per_gpu: more than now"
-    text = f"gpus: {2 * spec.gpus}" + (f" with strategy {LEAST_MEMORY}" if sharded else "")
+        memory = spec.resources.memory_gb_per_gpu
+        more = {} if memory is None else {"resources.memory_gb_per_gpu": 2 * memory}
+        yield more, f"resources.memory_gb_per_gpu: {2 * memory if memory else 'more than now'}"
+    text = f"gpus: {2 * spec.gpus}" + (f" with strategy: {LEAST_MEMORY}" if sharded else "")
     yield {**sharded, "gpus": 2 * spec.gpus}, text

@@ -35,6 +35,7 @@ from service.core.thread_slots import run_in_thread_slot
 from service.jobs import operator_resolution
 from service.jobs import service as job_service
 from service.jobs.access import read_access
+from service.jobs.changed_copy import changed_copy
 from service.jobs.editing import edit
 from service.jobs.listing import JobFilter, read_job
 from service.jobs.repository import JobRepository
@@ -49,6 +50,7 @@ from trainyard.contract.spec.training_spec import dump_spec
 from trainyard.contract.wire.job_access import AccessRequest, AccessResource
 from trainyard.contract.wire.jobs import (
     AttemptResource,
+    ChangesRequest,
     EventResource,
     JobResource,
     JobStatus,
@@ -94,25 +96,73 @@ async def submit_job(
     body = await request.body()
 
     def accept() -> SubmissionResult:
-        settings = app_state.settings
-        accepted = app_state.acceptance.accept(read_document(body, request.headers), now, user.name)
-        accepted = pin_files(app_state.files, accepted)
-        app_state.secrets.require(user, accepted.spec)
-        check_code(user, accepted.spec, settings)
-        submission = SubmissionRequest(
-            accepted.spec, idempotency_key, accepted.unresolved, force, warnings=accepted.warnings
-        )
-        return submit(
-            app_state.database,
-            user,
-            submission,
-            run_files=app_state.run_files,
-            now=now,
-            quotas=app_state.quotas,
-            run_as=settings.run_as,
-        )
+        document = read_document(body, request.headers)
+        return _accept(app_state, user, document, now, idempotency_key, force=force)
 
-    result = await run_in_thread_slot(accept)
+    return _submitted(app_state, await run_in_thread_slot(accept))
+
+
+@router.post(
+    "/{job_id}/changes",
+    status_code=201,
+    response_model=JobResource,
+    operation_id="submit_changes",
+    responses=REPLAYED,
+)
+def submit_changes(
+    app_state: AppStateDep,
+    user: EditorDep,
+    now: NowDep,
+    job_id: JobId,
+    body: ChangesRequest,
+    idempotency_key: IdempotencyKey = None,
+    force: Annotated[bool, Query(description="Submit the job even if it cannot fit the GPUs' memory.")] = False,
+) -> Any:
+    """Submit the spec of a job with exactly these changes as a new job, such as the changes of a fix.
+
+    If a field has another value by now, nothing is submitted and the answer is 409 `job_changed`.
+    """
+    copy = changed_copy(app_state.database, job_id, body.changes, now)
+    result = _accept(app_state, user, copy.document, now, idempotency_key, force=force, key_name=copy.source_name)
+    return _submitted(app_state, result)
+
+
+def _accept(
+    app_state: AppState,
+    user: Principal,
+    document: Any,
+    now: datetime,
+    idempotency_key: str | None,
+    *,
+    force: bool,
+    key_name: str | None = None,
+) -> SubmissionResult:
+    """Accept a spec and make the job durable.
+
+    Args:
+        key_name: The name of the job for which the key stands, where the service chose the name in the spec.
+    """
+    settings = app_state.settings
+    accepted = app_state.acceptance.accept(document, now, user.name)
+    accepted = pin_files(app_state.files, accepted)
+    app_state.secrets.require(user, accepted.spec)
+    check_code(user, accepted.spec, settings)
+    unresolved = accepted.unresolved
+    if key_name is not None:
+        unresolved = unresolved.model_copy(update={"name": key_name})
+    request = SubmissionRequest(accepted.spec, idempotency_key, unresolved, force, warnings=accepted.warnings)
+    return submit(
+        app_state.database,
+        user,
+        request,
+        run_files=app_state.run_files,
+        now=now,
+        quotas=app_state.quotas,
+        run_as=settings.run_as,
+    )
+
+
+def _submitted(app_state: AppState, result: SubmissionResult) -> JSONResponse:
     app_state.failpoint("accept.after-commit")
     if not result.replayed:
         app_state.notify_reconciler()

@@ -5,15 +5,15 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
 
+from service.api.compared_jobs import ComparedJobs, require_distinct
 from service.api.dependencies import AppStateDep, JobId, NowDep, UserDep, after_query
 from service.api.json_body import Handler, SlotRoute
-from service.core.errors import InvalidRequestError, NotFoundError
+from service.core.errors import NotFoundError
 from service.core.thread_slots import change_thread_slots, iterate_in_thread_slot
 from service.metrics.curves_json import curves_json
 from service.metrics.downsampling.levels import MAX_STEP
 from service.metrics.export import comparison_csv, csv_lines, point_page
 from service.metrics.queries import CurveQuery, read_curves
-from trainyard.contract.base import EXAMPLE_JOB
 from trainyard.contract.stored_name import stored_name
 from trainyard.contract.wire.curves import ComparisonResource, CurveAxis, MetricsResource, PointResource
 from trainyard.contract.wire.pages import Page
@@ -34,7 +34,6 @@ class CurveRoute(SlotRoute):
 
 router = APIRouter(prefix="/v1", tags=["metrics"], route_class=CurveRoute)
 
-MAX_JOBS = 20
 MAX_PAGE = 10_000
 _MAX_COMPARED_POINTS = 100_000
 """Points per series in a response about several jobs."""
@@ -139,16 +138,7 @@ def compare_metrics(
     app_state: AppStateDep,
     _user: UserDep,
     now: NowDep,
-    job: Annotated[
-        list[str],
-        Query(
-            min_length=1,
-            max_length=MAX_JOBS,
-            description="The id of a job; may be repeated, each id once.",
-            json_schema_extra={"uniqueItems": True},
-            examples=[[EXAMPLE_JOB]],
-        ),
-    ],
+    job: ComparedJobs,
     key: Key = None,
     keys: Keys = None,
     from_step: FromStep = 0,
@@ -161,8 +151,7 @@ def compare_metrics(
     format: Format = "json",
 ) -> Any:
     """Return the curves of several jobs."""
-    if len(set(job)) < len(job):
-        raise InvalidRequestError("contains a job twice", param="job")
+    require_distinct(job)
     query = CurveQuery(_names(key, keys), from_step, to_step, max_points, x, system=system)
     try:
         if format == "csv":

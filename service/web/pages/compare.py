@@ -14,6 +14,7 @@ from service.api.plugin import installed, named_group
 from service.checkpoints.ranking import best_criterion
 from service.core.errors import NotFoundError
 from service.jobs.listing import read_job
+from service.media.repository import have_media
 from service.metrics.x_axis import TOKENS
 from service.web.dependencies import PagesDep, VisitorDep
 from service.web.rendering import Pages, Visitor
@@ -71,6 +72,7 @@ class ComparisonPage:
             self.visitor,
             section="/compare",
             has_runs=bool(runs),
+            has_media=have_media(self.app_state.database, [run.id for run in runs]),
             missing=self.missing,
             data={**shared, **(data or {})},
             **context,

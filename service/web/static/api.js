@@ -117,3 +117,7 @@ export function query(parameters) {
   const text = search.toString();
   return text ? `?${text}` : "";
 }
+
+/** A new name of a request, with which it can be repeated. */
+export const newKey = () =>
+  Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");

@@ -28,7 +28,8 @@ export class ChartGrid {
    * with a `key`, or null if they are not loaded; `absenceOf(chart)`, why there are none; `marks()`; `subject()`, with which the names of
    * exported files begin; and `newestOf(chart, curves)`, a text. `onRange` is called when
    * the range has changed; `isOpen(name, before, rows)` tells whether a section of so many rows is open at first, after so many
-   * of others; and `headlinesOf(definitions)` returns the charts that matter most.
+   * of others; `headlinesOf(definitions)` returns the charts that matter most; and `width` is the width of the root, where it was read
+   * before other changes of the page, which a later read would lay out.
    *
    * @param {HTMLElement} root
    * @param {ChartsView} view
@@ -39,7 +40,13 @@ export class ChartGrid {
     root,
     view,
     source,
-    { onRange = () => {}, onHover = () => {}, isOpen = () => true, headlinesOf = (all) => all } = {},
+    {
+      onRange = () => {},
+      onHover = () => {},
+      isOpen = () => true,
+      headlinesOf = (all) => all,
+      width = root.clientWidth,
+    } = {},
   ) {
     this.root = root;
     this.view = view;
@@ -50,7 +57,7 @@ export class ChartGrid {
     this.headlinesOf = headlinesOf;
     this.isHeadline = false;
     this.headline = make("div", { class: "charts headlines" });
-    this.columns = columnsOf(root.clientWidth);
+    this.columns = columnsOf(width);
     /** @type {Map<string, Panel>} */
     this.panels = new Map();
     /** @type {Map<string, Section>} */

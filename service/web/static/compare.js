@@ -9,12 +9,14 @@ import { connectChartTools, connectCombination } from "./chart_tools.js";
 import { readView } from "./chart_view.js";
 import { swatchColour } from "./colours.js";
 import { connectCodes } from "./compare_code.js";
+import { ComparedMedia } from "./compare_media.js";
 import { number, specValue } from "./format.js";
 import { withDistinctNames } from "./job_rows.js";
 import { TERMINAL, tone } from "./job_status.js";
 import { afterPaint, byId, data, make, setText, toastError, within } from "./page.js";
 import { inParts } from "./parts.js";
 import { AXES, RunCurves, SELECTED, TOKENS } from "./run_curves.js";
+import { shortened } from "./spec_changes.js";
 import { place, RowOrder } from "./row_order.js";
 import { connectPicker } from "./run_picker.js";
 
@@ -23,6 +25,7 @@ export const REFRESH_INTERVAL = 5000; // milliseconds between two reads of runs 
 const HIDDEN = "hide"; // in the address: ids of runs
 const GROUP = "group"; // in the address: the field by which runs are grouped
 const AT = "at"; // in the address: the position of the values beside the names
+const MAX_NAMING_FIELDS = 2;
 const DIGEST = /^sha256:[0-9a-f]{64}$/;
 /** @type {string[]} */
 const fieldNames = data.fields;
@@ -33,6 +36,8 @@ let group = null;
 let grid;
 /** @type {() => void} */
 let showAxes;
+/** @type {ComparedMedia} */
+let media;
 
 const parameters = new URLSearchParams(location.search);
 const view = { ...readView(parameters, AXES), key: data.key };
@@ -66,6 +71,7 @@ async function readChanges() {
   }
   group?.show();
   if (await curves.reload()) grid.redraw();
+  await media.refresh(active);
 }
 
 /**
@@ -113,8 +119,8 @@ const order = new RowOrder(orderRows);
  */
 function valueCell(value) {
   return DIGEST.test(value)
-    ? make("td", { class: "mono", text: `${value.slice(0, 19)}…`, title: value })
-    : make("td", { text: specValue(value) });
+    ? make("td", { class: "mono" }, shortened(value, 19))
+    : make("td", {}, shortened(specValue(value)));
 }
 
 /** @param {Run} run */
@@ -239,6 +245,7 @@ function setHidden(id, isHidden) {
   for (const one of curves.hidden) address.append(HIDDEN, one);
   history.replaceState(null, "", `${location.pathname}?${address}`);
   grid.redraw();
+  media.redraw();
 }
 
 /**
@@ -256,6 +263,7 @@ function groupBy(field) {
   history.replaceState(null, "", `${location.pathname}?${address}`);
   runs.forEach(showValues);
   grid.redraw();
+  media?.redraw();
 }
 
 /** The position of the values beside the names: of the pointer, or the one that was typed; null: the last values. */
@@ -328,6 +336,21 @@ function lastAndEnds(run) {
 }
 
 /**
+ * The colour of a run's curve, or of its group.
+ *
+ * @param {Run} run
+ * @param {number} n
+ */
+function colourOf(run, n) {
+  const groups = curves.groups();
+  if (!groups.length) return swatchColour(n, runs.length);
+  return swatchColour(
+    groups.findIndex(([, members]) => members.includes(run)),
+    groups.length,
+  );
+}
+
+/**
  * Show the colour of a run and the last, smallest and largest value of its selected curve.
  *
  * @param {Run} run
@@ -336,13 +359,7 @@ function lastAndEnds(run) {
 function showValues(run, n) {
   const row = rows.get(run.id);
   if (!row) return;
-  const groups = curves.groups();
-  within(row, ".swatch").style.background = groups.length
-    ? swatchColour(
-        groups.findIndex(([, members]) => members.includes(run)),
-        groups.length,
-      )
-    : swatchColour(n, runs.length);
+  within(row, ".swatch").style.background = colourOf(run, n);
   for (const [name, value] of Object.entries(lastAndEnds(run))) setText(within(row, `.${name}`), number(value));
   setText(within(row, ".at"), number(curves.valueAt(run, view.key, position())));
 }
@@ -396,6 +413,7 @@ function filter(ids) {
   curves.passing = ids.size === runs.length ? null : ids;
   for (const [id, row] of rows) row.classList.toggle("off", !ids.has(id));
   grid?.redraw();
+  media?.redraw();
 }
 
 /** Read the runs again after a change. */
@@ -441,7 +459,8 @@ function select(key) {
   show([view.key]);
 }
 
-function start() {
+/** @param {number} width of the charts. */
+function start(width) {
   addMetrics(data.keys);
   const key = byId("key", HTMLSelectElement);
   key.addEventListener("change", () => select(key.value));
@@ -451,6 +470,7 @@ function start() {
     },
     onHover,
     isOpen: (name) => [SELECTED, PINNED, COMBINED].includes(name), // below them are the coordinates and the table
+    width,
   });
   if (!curves.axes().includes(view.axis)) changeView({ axis: AXES[0] });
   showAxes = connectChartTools(view, changeView, () => curves.axes());
@@ -475,10 +495,21 @@ function start() {
   });
   group?.show();
   showTable();
+  media = new ComparedMedia(runs, { isShown: (run) => curves.isShown(run), colourOf });
   setInterval(() => {
     if (!document.hidden) refresh().catch(() => {});
   }, REFRESH_INTERVAL);
 }
+
+/**
+ * The fields of the spec that tell runs of one name apart, if they are few: `lr 0.001`.
+ *
+ * @param {Run} run
+ */
+const differenceOf = ({ values }) =>
+  fieldNames.length > MAX_NAMING_FIELDS
+    ? ""
+    : fieldNames.map((field, n) => `${field.split(".").at(-1)} ${specValue(values[n]).slice(0, 24)}`).join(", ");
 
 /**
  * Show the comparison of the page.
@@ -486,12 +517,13 @@ function start() {
  * @param {(comparison: Comparison) => RunGroup | null} makeGroup
  */
 export function showComparison(makeGroup = () => null) {
+  const width = runs.length ? byId("charts").clientWidth : 0;
   group = makeGroup({ runs, view, highlight, filter, refresh: refreshAfterChange });
-  withDistinctNames(runs).forEach(({ name }, n) => {
+  withDistinctNames(runs, differenceOf).forEach(({ name }, n) => {
     runs[n].name = name;
   });
   if (runs.length) {
-    start();
+    start(width);
     connectCodes(runs);
   }
   connectPicker(

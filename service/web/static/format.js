@@ -172,3 +172,11 @@ export function specValue(value) {
   if (typeof value === "number" && Math.abs(value) >= LONG_INTEGER) return value.toExponential().replace("e+", "e");
   return Array.isArray(value) ? `[${value.map((one) => JSON.stringify(one)).join(", ")}]` : JSON.stringify(value);
 }
+
+/**
+ * A value of a spec's field as a spec writes it, complete; `absent` for null, as in the reference of the spec.
+ *
+ * @param {any} value
+ */
+export const exactValue = (value) =>
+  value === null || value === undefined ? "absent" : typeof value === "string" && value ? value : JSON.stringify(value);

@@ -2,7 +2,7 @@
 
 import { urlOf } from "./address.js";
 import { call } from "./api.js";
-import { failureSummary, fixAddress, fixLabel } from "./job_failure.js";
+import { failureSummary, fixViews } from "./job_failure.js";
 import { changeResources, mayChangeResources } from "./job_resources.js";
 import { around, byId, confirmAction, maybeById, openDialog, toast, toastError, within } from "./page.js";
 import { pauseReads } from "./read_pause.js";
@@ -104,18 +104,18 @@ async function requestOf(name, job) {
   }
   if (name !== "retry") return [name];
   const dialog = byId("retry", HTMLDialogElement);
-  showRetry(dialog, job);
+  await showRetry(dialog, job);
   const answer = await openDialog(dialog);
   return ["checkpoint", "scratch"].includes(answer) ? [name, { from: answer }] : null;
 }
 
 /**
- * What a retry would do: without a checkpoint it starts anew, and where it would fail again, a fork with a fix comes first.
+ * What a retry would do: without a checkpoint it starts anew, and where it would fail again, a fix comes first.
  *
  * @param {HTMLDialogElement} dialog
  * @param {Job} job
  */
-function showRetry(dialog, job) {
+async function showRetry(dialog, job) {
   const step = job.last_checkpoint_step;
   const { fixes, repeats } = failureSummary(job);
   const fix = repeats && maybeById("fork") ? fixes[0] : undefined;
@@ -126,13 +126,11 @@ function showRetry(dialog, job) {
   within(dialog, "p").textContent =
     repeats && job.status === "failed" ? `Without a change, it is likely to fail in the same way. ${start}` : start;
   const [scratch, checkpoint] = [within(dialog, '[value="scratch"]'), within(dialog, '[value="checkpoint"]')];
-  const link = byId("retry-fix", HTMLAnchorElement);
+  const better = byId("retry-fix");
   checkpoint.hidden = step === null;
   scratch.className = step !== null ? "danger" : fix ? "" : "primary";
   checkpoint.className = fix ? "" : "primary";
-  link.hidden = !fix;
-  if (fix) {
-    link.href = fixAddress(job.id, fix);
-    link.textContent = `Fork with ${fixLabel(fix)}`;
-  }
+  better.hidden = !fix;
+  const options = { primary: true, reload: (/** @type {Job} */ now) => showRetry(dialog, now) };
+  better.replaceChildren(...(await fixViews(job, fix ? [fix] : [], options)));
 }

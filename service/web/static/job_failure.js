@@ -1,8 +1,8 @@
-// The panel of a failed job: the error, the user's own line, the last output, and forks with a fix.
+// The panel of a failed job: the error, the user's own line, the last output, and fixes as differences of the spec.
 
 import { urlOf } from "./address.js";
 import { query } from "./api.js";
-import { failureText, specValue } from "./format.js";
+import { failureText } from "./format.js";
 import { byId, make, maybeById, setMessage, setText, within } from "./page.js";
 
 /**
@@ -12,28 +12,6 @@ import { byId, make, maybeById, setMessage, setText, within } from "./page.js";
  */
 export const failureTitle = (error) =>
   `${error.rank === null ? "Failed" : `First failure: rank ${error.rank}`}${error.host ? ` on ${error.host}` : ""}`;
-
-/**
- * The changed fields of a fix: `optimizer.lr = 0.1`.
- *
- * @param {Api.Fix} fix
- */
-export const fixLabel = ({ fields }) =>
-  Object.entries(fields)
-    .map(([path, value]) => `${path} = ${specValue(value)}`)
-    .join(", ");
-
-/**
- * The address of the submit page with a fork of a job whose fields have other values.
- *
- * @param {string} jobId
- * @param {Api.Fix} fix
- */
-export function fixAddress(jobId, { fields }) {
-  const parameters = new URLSearchParams({ fork: jobId });
-  for (const [path, value] of Object.entries(fields)) parameters.append("set", `${path}=${JSON.stringify(value)}`);
-  return urlOf(`/submit?${parameters}`);
-}
 
 /**
  * The summary of a failure; an empty one while the job has none.
@@ -64,10 +42,7 @@ export function showFailure(job) {
   setText(byId("failure-lines"), lines.join("\n"));
   byId("failure-hint").hidden = !error.hint;
   setMessage(within(byId("failure-hint"), "span"), error.hint ?? "");
-  showForks(
-    job,
-    fixes.length || !isOwnError(job, frame) ? fixes.map((fix) => forkWith(job, fix)) : [forkWithCode(job)],
-  );
+  showFixes(job, fixes, !fixes.length && isOwnError(job, frame));
   byId("failure-traceback").hidden = !error.traceback;
   setText(within(byId("failure-traceback"), "summary"), isTraceback ? "Whole traceback" : "More output");
   setText(byId("traceback"), error.traceback ?? "");
@@ -82,33 +57,42 @@ export function showFailure(job) {
 const isOwnError = (job, frame) => job.status_reason === "error" && (frame !== null || job.spec.task === "script");
 
 /**
+ * Show each fix as a difference of the spec that one click submits; without any, maybe a fork for corrected code.
+ *
  * @param {Job} job
- * @param {Api.Fix} fix
+ * @param {Api.Fix[]} fixes
+ * @param {boolean} needsCode
  */
-const forkWith = (job, fix) => ({
-  href: fixAddress(job.id, fix),
-  title: fix.note || undefined,
-  text: `Fork with ${fixLabel(fix)}`,
-});
-
-/** @param {Job} job */
-const forkWithCode = (job) => ({
-  href: urlOf(`/submit${query({ fork: job.id, replaces: job.spec.code ?? undefined })}`),
-  text: "Fork with corrected code",
-  title: "Opens a new job with this spec, for which you choose the folder with the corrected code",
-});
-
-/**
- * @param {Job} job
- * @param {Fork[]} forks
- */
-function showForks(job, forks) {
+async function showFixes(job, fixes, needsCode) {
   const box = byId("fixes");
-  const shown = JSON.stringify(forks);
-  box.hidden = forks.length === 0 || !maybeById("fork");
+  const shown = JSON.stringify([fixes, needsCode]);
   if (box.dataset.shown === shown) return;
   box.dataset.shown = shown;
-  box.replaceChildren(
-    ...forks.map((fork, number) => make("a", { class: number ? "button" : "button primary", ...fork })),
-  );
+  const views = await fixViews(job, fixes, { primary: true, reload: showFailure });
+  if (box.dataset.shown !== shown) return; // the job has changed meanwhile
+  const code = needsCode && maybeById("fork") ? [forkWithCode(job)] : [];
+  box.replaceChildren(...views, ...code);
+  box.hidden = !box.childElementCount;
 }
+
+/**
+ * Views of fixes; their script is read when there are some. The first is the primary one where `primary` is true.
+ *
+ * @param {Job} job
+ * @param {Api.Fix[]} fixes
+ * @param {{ primary?: boolean, reload: (job: Job) => void }} options
+ */
+export async function fixViews(job, fixes, { primary = false, reload }) {
+  if (!fixes.length) return [];
+  const { fixView } = await import("./spec_changes.js");
+  return fixes.map((fix, number) => fixView(job, fix, { primary: primary && number === 0, reload }));
+}
+
+/** @param {Job} job */
+const forkWithCode = (job) =>
+  make("a", {
+    class: "button primary",
+    href: urlOf(`/submit${query({ fork: job.id, replaces: job.spec.code ?? undefined })}`),
+    text: "Fork with corrected code",
+    title: "Opens a new job with this spec, for which you choose the folder with the corrected code",
+  });

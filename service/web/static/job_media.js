@@ -1,12 +1,10 @@
 // What the program logged beside numbers, such as images: a panel for each key, with a slider over its steps. A panel reads its
 // items when it is first in view, and a file when it is shown.
 
-import { urlOf } from "./address.js";
 import { call, callAll } from "./api.js";
-import { artifactUrl, viewOf } from "./artifact_view.js";
-import { histogramView } from "./artifact_histograms.js";
 import { matcher } from "./chart_view.js";
 import { count } from "./format.js";
+import { mediaView, stepOf } from "./media_view.js";
 import { byId, make, setText } from "./page.js";
 
 const PANELS = matchMedia("(max-width: 720px)").matches ? 3 : 6; // that are added at a time
@@ -199,41 +197,13 @@ class Panel {
   async show() {
     const [, items] = (this.newest = this.steps[Number(this.range.value)]);
     const of = this.newest;
-    const views = await Promise.all(items.slice(0, SHOWN).map((item) => this.view(item)));
+    const views = await Promise.all(items.slice(0, SHOWN).map((item) => mediaView(this.root, item)));
     if (this.newest !== of) return; // another step was chosen meanwhile
     const left =
       items.length > SHOWN ? [make("p", { class: "hint", text: `${SHOWN} of ${count(items.length)} are shown.` })] : [];
     this.content.replaceChildren(...views, ...left);
   }
-
-  /** @param {Api.MediaResource} item */
-  async view(item) {
-    const caption = item.caption ? [make("figcaption", { text: item.caption })] : [];
-    if (item.histogram)
-      return make(
-        "figure",
-        {},
-        ...histogramView([{ bins: [], values: [], ...item.histogram, step: item.step }]),
-        ...caption,
-      );
-    const url = artifactUrl(this.root, item.path ?? "");
-    const file = make("a", { href: urlOf(url), download: true, text: "Download" });
-    const parts = await viewOf(url, {
-      path: item.path ?? "",
-      size: null,
-      type: item.type,
-      alt: item.caption ?? `${item.key}, step ${item.step}`,
-    }).catch((error) => [make("p", { class: "hint", text: error.message })]);
-    return make("figure", {}, ...parts, ...caption, file);
-  }
 }
-
-/**
- * A step as a user writes it; null if it is none.
- *
- * @param {string} text
- */
-const stepOf = (text) => (/^\d{1,15}$/.test(text.replaceAll(/\s/g, "")) ? Number(text.replaceAll(/\s/g, "")) : null);
 
 /** @param {Api.MediaResource[]} items */
 function grouped(items) {

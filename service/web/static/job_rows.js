@@ -146,14 +146,21 @@ export function metricsChange(job, { values, loss_metric, progress }) {
 export const mayEvaluate = (values) => Object.keys(values).some((name) => /(^|[^a-z])(eval|val|dev|test)/i.test(name));
 
 /**
- * Runs, `{ id, name }`; those of one name have the end of their id after it.
+ * Runs, `{ id, name }`; those of one name have after it what `textOf` returns, unless two have the same, then the end of their id.
  *
  * @template {{ id: string, name: string }} T
  * @param {T[]} runs
+ * @param {(run: T) => string} [textOf]
  * @returns {T[]}
  */
-export function withDistinctNames(runs) {
-  const counts = new Map();
-  for (const { name } of runs) counts.set(name, (counts.get(name) ?? 0) + 1);
-  return runs.map((run) => (counts.get(run.name) > 1 ? { ...run, name: `${run.name} …${run.id.slice(-4)}` } : run));
+export function withDistinctNames(runs, textOf = () => "") {
+  /** @type {Map<T, string>} */
+  const names = new Map();
+  for (const namesakes of Map.groupBy(runs, ({ name }) => name).values()) {
+    if (namesakes.length < 2) continue;
+    const texts = namesakes.map(textOf);
+    const differ = new Set(texts).size === texts.length;
+    namesakes.forEach((run, n) => names.set(run, `${run.name} ${differ ? texts[n] : `…${run.id.slice(-4)}`}`));
+  }
+  return runs.map((run) => (names.has(run) ? { ...run, name: names.get(run) ?? run.name } : run));
 }

@@ -5,7 +5,7 @@ import { STEPLESS } from "./chart_list.js";
 import { bytes, count, duration, failureText, NOTHING, number, stepText, strategyLabel } from "./format.js";
 import { etaOf, fractionDone, lossOf, runtimeOf, TRAIN_LOSS } from "./job_rows.js";
 import { tone } from "./job_status.js";
-import { showFailure } from "./job_failure.js";
+import { fixViews, showFailure } from "./job_failure.js";
 import { byId, data, make, parts, setMessage, setText, within } from "./page.js";
 
 /**
@@ -94,21 +94,26 @@ export function showJob(job, series) {
   showAbout(job);
   showParameters(job);
   showFailure(job);
-  showAdvice(job.advice ?? []);
+  showAdvice(job);
 }
 
 /**
  * Show what would make the job faster or cheaper.
  *
- * @param {Api.Advice[]} advice
+ * @param {Job} job
  */
-function showAdvice(advice) {
+function showAdvice(job) {
+  const advice = job.advice ?? [];
   const list = byId("advice");
   const shown = JSON.stringify(advice);
   list.hidden = advice.length === 0;
   if (list.dataset.shown === shown) return;
   list.dataset.shown = shown;
-  list.replaceChildren(...advice.map(({ message }) => make("li", {}, ...parts(message))));
+  const items = advice.map(({ message }) => make("li", {}, ...parts(message)));
+  list.replaceChildren(...items);
+  advice.forEach(async ({ fix }, n) =>
+    items[n].append(...(await fixViews(job, fix ? [fix] : [], { reload: showAdvice }))),
+  );
 }
 
 /**

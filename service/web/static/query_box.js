@@ -182,13 +182,22 @@ export class QueryBox {
 
   /** Apply the query if it has changed; with `again`, in any case. */
   finish(again = false) {
-    const text = this.input.value.trim();
+    const typed = this.input.value.trim();
+    const text = again ? searchOf(typed) : typed;
     if (text === this.applied && !again) return;
+    if (text !== typed) this.input.value = text;
     this.applied = text;
     this.edited();
     this.apply(text);
   }
 }
+
+/**
+ * A single word is no query: it searches the names and owners of jobs.
+ *
+ * @param {string} text
+ */
+const searchOf = (text) => (/^[\p{L}\p{N}_.@-]+$/u.test(text) ? `name ~ "${text}" or user ~ "${text}"` : text);
 
 /**
  * The filter box of a page.

@@ -1,7 +1,7 @@
 // The page for writing a spec: problems at their lines, then one submission. A plugin may read the text while typing.
 
 import { urlOf } from "./address.js";
-import { ApiError, call, query } from "./api.js";
+import { ApiError, call, newKey, query } from "./api.js";
 import { connectUpload, isUncorrected, missingFile } from "./code_upload.js";
 import "./copy_buttons.js";
 import { Editor } from "./editor.js";
@@ -181,9 +181,7 @@ button?.addEventListener("click", async () => {
   const isForced = reader?.isForced() ?? false;
   if (isForced !== wasForced) idempotencyKey = null;
   wasForced = isForced;
-  idempotencyKey ??= Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) =>
-    byte.toString(16).padStart(2, "0"),
-  ).join("");
+  idempotencyKey ??= newKey();
   isSubmitting = true;
   showSubmit();
   try {

@@ -369,6 +369,8 @@ interface ChartGridOptions {
   isOpen?: (name: string, before: number, rows: number) => boolean;
   /** The charts of a job that matter most. */
   headlinesOf?: (definitions: ChartDefinition[]) => ChartDefinition[];
+  /** The width of the root. */
+  width?: number;
 }
 
 /** What the comparison of runs offers to the group that a plugin adds. */
@@ -422,4 +424,5 @@ interface SpecReader {
 }
 
 /** A link to the submit page with a fork of a job. */
-type Fork = { href: string; title?: string; text: string };
+/** A field in which two specs differ. */
+type SpecDifference = { field: string; before?: unknown; after?: unknown; meaning?: string };

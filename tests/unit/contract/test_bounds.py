@@ -15,6 +15,7 @@ from trainyard.contract.base import Document, Strict
 from trainyard.contract.bounds import MAX_DEPTH, MAX_SPEC_VALUES, check_plain_data, parse_json
 from trainyard.contract.problems import MAX_PROBLEMS, SpecError
 from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.wire.jobs import ChangesRequest
 from trainyard.contract.wire.sweeps import SweepRequest
 
 PLAIN_DATA = {
@@ -23,6 +24,8 @@ PLAIN_DATA = {
     "SweepRequest.members",
     "Choice.values",
     "Condition.values",
+    "ProposedChange.before",
+    "ProposedChange.after",
     "WorkerEvent.data",
 }
 """Fields that hold any JSON; their depth and number of values are bounded by a validator."""
@@ -136,3 +139,9 @@ def test_many_unknown_fields_are_refused_quickly_with_few_problems() -> None:
     assert len(caught.value.problems) == MAX_PROBLEMS + 1
     assert caught.value.problems[-1].message.endswith("more problems")
     assert sum("did you mean" in problem.message for problem in caught.value.problems) == 10
+
+
+@pytest.mark.parametrize("value", [nested(MAX_DEPTH + 1), [1] * (MAX_SPEC_VALUES + 1), "\ud800"])
+def test_values_of_a_change_are_bounded(value: Any) -> None:
+    with pytest.raises(ValidationError):
+        ChangesRequest.model_validate({"changes": [{"field": "seed", "before": value, "after": 1}]})

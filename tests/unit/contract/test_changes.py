@@ -9,7 +9,8 @@ import pytest
 from trainyard.contract.advice import advise
 from trainyard.contract.failure_summaries import NON_FINITE_LOSS, summarize_failure
 from trainyard.contract.kinds.tasks import TASKS
-from trainyard.contract.spec.changes import problems_of_change
+from trainyard.contract.spec.changes import changed_document, problems_of_change
+from trainyard.contract.spec.forks import fixed_differences
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec, parse_spec
@@ -51,6 +52,7 @@ COMMON: list[dict[str, Any]] = [
 ]
 PROPOSED = {"profile": {"start_step": 1}, "gpus": 1, "batch.loaders": 4, "argv": ["other.py"]}
 """A value of each field that advice names."""
+JOB = "job_" + "0" * 26
 LATEST = {"system/node-0/idle_gpus": 1.0, "perf/data_seconds": 0.5, "perf/step_seconds": 1.0}
 
 
@@ -71,14 +73,18 @@ def test_each_task_has_accepted_specs() -> None:
     assert {task: len(specs(task)) > 1 for task in TASKS} == dict.fromkeys(TASKS, True)
 
 
-@pytest.mark.cpu_seconds(6)
+@pytest.mark.cpu_seconds(8)
 @pytest.mark.parametrize("task", TASKS)
 def test_fixes_of_exhausted_memory_are_accepted(task: str) -> None:
     for spec, on_device in product(specs(task), (False, True)):
         hint = memory_hint(spec, on_device=on_device)
         failure = Failure(type="OutOfMemoryError", message="", hint=hint)
         for fix in summarize_failure(failure, dump_spec(spec)).fixes:
+            assert problems_of_change(spec, fix.fields, continues=False) == [], (dump_spec(spec), fix)
+            assert fix.changes, fix
+        for fix in summarize_failure(failure, dump_spec(spec), job_id=JOB, step=3).fixes:
             assert problems_of_change(spec, fix.fields, continues=True) == [], (dump_spec(spec), fix)
+            assert fixed_differences(spec, parse_spec(changed_document(spec, fix.fields))) == [], fix
         for field, value in re.findall(r"\(\d\) ([a-z_.]+): (\w+)", hint):
             fields = {field: int(value) if value.isdecimal() else {"true": True}.get(value, value)}
             if " with " not in hint and value != "more":
@@ -98,6 +104,8 @@ def test_fields_that_advice_names_have_an_effect(task: str) -> None:
     for spec in specs(task):
         for advice in advise(dump_spec(spec), LATEST):
             assert advice.field in PROPOSED
+            if advice.fix is not None:
+                assert problems_of_change(spec, advice.fix.fields, continues=False) == [], (dump_spec(spec), advice)
             if advice.field == "gpus" and spec.gpus == 1:
                 continue
             fields = {advice.field: PROPOSED[advice.field]}

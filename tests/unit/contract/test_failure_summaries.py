@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.contract.failure_summaries import NON_FINITE_LOSS, summarize_failure, user_frame
-from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.proposals import value_at
+from trainyard.contract.spec.changes import changed_document
+from trainyard.contract.spec.training_spec import dump_spec, parse_spec
 from trainyard.contract.wire.reports import Failure
 from worker.core.memory_hints import memory_hint
 
@@ -130,9 +132,39 @@ def test_fixes_are_those_of_a_memory_hint(gpus: int, *, on_device: bool) -> None
     assert fixes[0].fields == {"batch.micro_size": 32 if gpus == 1 else 8}
     assert fixes[1].fields == {"activation_checkpointing": "full"}
     for fix in fixes:
-        [(path, value)] = fix.fields.items()
-        section, _, name = path.partition(".")
-        parse_spec({**document, section: {**document.get(section, {}), name: value} if name else value})  # type: ignore[dict-item]
+        changed = parse_spec(changed_document(parse_spec(document), fix.fields))
+        assert {change.field: change.after for change in fix.changes} == fix.fields
+        assert all(value_at(dump_spec(changed), path) == value for path, value in fix.fields.items())
+
+
+def test_a_fix_of_two_fields_is_one_change() -> None:
+    hint = "Most likely to help: (1) strategy: fsdp with fsdp.cpu_offload: true (slow); (2) gpus: 4 with strategy fsdp."
+    fixes = summarize_failure(failure(hint=hint), {**SPEC, "gpus": 2}).fixes
+    assert [fix.fields for fix in fixes] == [
+        {"strategy": "fsdp", "fsdp.cpu_offload": True},
+        {"gpus": 4, "strategy": "fsdp"},
+    ]
+
+
+@pytest.mark.parametrize("hint", ["(1) gpus: 64", "(1) gpus: many", "(1) resources.memory_gb_per_gpu: 10"])
+def test_a_fix_at_most_doubles_resources(hint: str) -> None:
+    assert summarize_failure(failure(hint=hint), {**SPEC, "gpus": 2}).fixes == []
+
+
+def test_a_fix_continues_from_the_checkpoint() -> None:
+    report = failure(type="OutOfMemoryError", hint="(1) batch.micro_size: 4 (same)")
+    job = "job_" + "0" * 26
+    spec = {**SPEC, "resume_from": f"job_{'1' * 26}:5", "resume": "weights", "after": [f"job_{'1' * 26}"]}
+    (fix,) = summarize_failure(report, spec, job_id=job, step=7).fixes
+    assert [(change.field, change.before, change.after) for change in fix.changes] == [
+        ("batch.micro_size", "auto", 4),
+        ("resume_from", spec["resume_from"], f"{job}:7"),
+        ("resume", "weights", "state"),
+        ("after", spec["after"], []),
+    ]
+    assert fix.changes[0].meaning.startswith("Examples")
+    (fix,) = summarize_failure(report, spec, job_id=job).fixes
+    assert [change.field for change in fix.changes] == ["batch.micro_size", "after"], "it starts as the job did"
 
 
 def test_a_loss_that_is_not_finite_has_a_lower_rate_as_its_fix() -> None:

@@ -239,18 +239,24 @@ class TestJobs:
     def test_show_prints_the_users_line_and_fixes(self, service, run):
         failure = {"rank": 0, "type": "KeyError", "message": "'hot'", "traceback": "Traceback\n  long"}
         frame = {"file": "train.py", "line": 4, "function": "lookup", "source": "return table[name]\n       ~~~~~"}
-        fixes = [{"fields": {"optimizer.lr": 0.1}}]
+        changes = [
+            {"field": "optimizer.lr", "before": 1.0, "after": 0.1, "meaning": "Learning rate."},
+            {"field": "resume_from", "before": None, "after": "a1:7", "meaning": ""},
+        ]
+        fixes = [{"fields": {"optimizer.lr": 0.1}, "note": "a tenth", "changes": changes}]
         summary = {"frame": frame, "is_traceback": True, "fixes": fixes}
         failed = job(
             "a1", status="failed", status_message="rank 0: KeyError: 'hot'", error=failure, failure_summary=summary
         )
         service.on("GET", "/v1/jobs/a1", {**failed, "last_checkpoint_step": 7})
         shown = run("show", "a1").stdout.splitlines()
-        assert [line.strip() for line in shown[-5:]] == [
+        assert [line.strip() for line in shown[-7:]] == [
             "train.py, line 4, in lookup",
             "return table[name]",
             "~~~~~",
-            "fix: trainyard fork a1 --set optimizer.lr=0.1",
+            "fix: trainyard fix a1 optimizer.lr=0.1",
+            "optimizer.lr  1.0 -> 0.1  (a tenth)",
+            "resume_from   absent -> a1:7",
             "the whole traceback: trainyard show a1 --traceback",
         ]
         assert sum("KeyError" in line for line in shown) == 1
@@ -259,7 +265,7 @@ class TestJobs:
             "GET", "/v1/jobs/a2", {**failed, "failure_summary": {"last_lines": ["no such dataset"], "fixes": fixes}}
         )
         shown = [line.strip() for line in run("show", "a2").stdout.splitlines()]
-        assert shown[-3:] == ["last output:", "no such dataset", "fix: submit it with --set optimizer.lr=0.1"]
+        assert shown[-5:-2] == ["last output:", "no such dataset", "fix: trainyard fix a1 optimizer.lr=0.1"]
 
     @pytest.mark.parametrize(
         ("labels", "shown"),

@@ -61,7 +61,9 @@ def test_fork_with_another_layout_is_equal_to_rounding(service, run):
     service.on("GET", "/v1/jobs/a1", job("a1", status="succeeded"))
     origin = {"job_id": "a1", "step": 10, "continues": True, "differs": [], "layout_differs": ["gpus"]}
     service.on("POST", "/v1/jobs", job("a2", origin=origin))
-    first, second = run("fork", "a1", "--set", "gpus=2").stdout.splitlines()
+    title, *changes, first, second = run("fork", "a1", "--set", "gpus=2").stdout.splitlines()
+    assert title == "the spec of a1 with these changes:"
+    assert "gpus         absent -> 2" in [line.strip() for line in changes]
     assert first == "job a2 (digits-ddp): http://trainyard.test/jobs/a2"
     assert second == (
         "it starts from step 10 of a1 and continues it, equal to rounding and not to the last digit, "

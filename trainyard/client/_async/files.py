@@ -1,7 +1,7 @@
 """Calls about checkpoints, exports and artifacts, and their downloads."""
 
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -23,7 +23,16 @@ from trainyard.client.request import Request, file_path, job_path, model, no_res
 from trainyard.contract.kinds.tasks import LOOP_TASKS
 from trainyard.contract.wire.files import ArtifactResource, CheckpointResource, FileResource, is_hidden
 from trainyard.contract.wire.jobs import JobResource
-from trainyard.contract.wire.media import MediaKeyResource, MediaKeysResource, MediaResource, MediaType
+from trainyard.contract.wire.media import (
+    ComparedMediaKeys,
+    ComparedMediaSteps,
+    JobMediaKeys,
+    JobMediaSteps,
+    MediaKeyResource,
+    MediaKeysResource,
+    MediaResource,
+    MediaType,
+)
 from trainyard.contract.wire.samples import FOLDER, MAX_BYTES, SamplesRecord
 
 _SAMPLES_FILE = re.compile(rf"{FOLDER}/step-(\d{{10,16}})\.json")
@@ -78,6 +87,16 @@ class AsyncFileCalls(AsyncTransport):
         """Return the names under which the job's program logged media, with their numbers and steps."""
         request = Request("GET", job_path(job_id, "media", "keys"), model(MediaKeysResource))
         return (await self._send(request)).data
+
+    async def compare_media_keys(self, job_ids: Sequence[str]) -> list[JobMediaKeys]:
+        """Return the names under which the programs of several jobs, 20 at most, logged media."""
+        request = Request("GET", "/v1/media/keys", model(ComparedMediaKeys), {"job": list(job_ids)})
+        return (await self._send(request)).data
+
+    async def compare_media_steps(self, job_ids: Sequence[str], key: str) -> list[JobMediaSteps]:
+        """Return the steps at which several jobs, 20 at most, have media under a name."""
+        params = {"job": list(job_ids), "key": key}
+        return (await self._send(Request("GET", "/v1/media/steps", model(ComparedMediaSteps), params))).data
 
     async def samples(self, job_id: str, step: int | None = None) -> SamplesRecord:
         """Return the texts that the job's model generated at the evaluation of `step`, or at the last.

@@ -27,7 +27,7 @@ from trainyard.client.request import (
     without_none,
 )
 from trainyard.client.request import idempotency_key as new_key
-from trainyard.client.spec_body import Spec, is_preset_name, plain_spec, read_spec_file, spec_body
+from trainyard.client.spec_body import Spec, is_preset_name, json_body, plain_spec, read_spec_file, spec_body
 from trainyard.contract.spec.templates import Template
 from trainyard.contract.spec.training_spec import fields_reset_by
 from trainyard.contract.wire.data_accounts import DataAccounts
@@ -39,10 +39,13 @@ from trainyard.contract.wire.jobs import (
     ProfileRequest,
     ResolutionResource,
     ScriptResource,
+    SpecChange,
 )
 from trainyard.contract.wire.lineage import JobLineage
 from trainyard.contract.wire.logs import LogLevel, LogLine, LogLines, LogPosition
 from trainyard.contract.wire.pages import Page
+
+_OF_CHANGE = {"field", "before", "after"}
 
 
 class AsyncJobCalls(AsyncTransport):
@@ -110,6 +113,33 @@ class AsyncJobCalls(AsyncTransport):
         changes = changes or {}
         defaults = {"resume_from": origin, "resume": "state", "after": (), **fields_reset_by(changes)}
         return await self.submit({**source.spec, **defaults, **changes}, force=force)
+
+    async def submit_changes(
+        self,
+        job_id: str,
+        changes: Sequence[SpecChange | Mapping[str, Any]],
+        *,
+        idempotency_key: str | None = None,
+        force: bool = False,
+    ) -> AsyncJobHandle:
+        """Submit the job's spec with exactly these changes as a new job, such as the `changes` of a fix.
+
+        Args:
+            changes: the differences; each has the value that the job's spec must still have.
+            idempotency_key: your name for this submission; default: a new key.
+            force: submit even if the plan exceeds the GPUs' memory.
+
+        Raises:
+            ConflictError: a field has another value by now; nothing was submitted.
+        """
+        plain = [
+            one if isinstance(one, Mapping) else one.model_dump(include=_OF_CHANGE, mode="json") for one in changes
+        ]
+        content = json_body({"changes": plain})
+        headers = {"Idempotency-Key": new_key(idempotency_key), **JSON}
+        path = f"{job_path(job_id)}/changes"
+        request = Request("POST", path, model(JobResource), force_param(force), headers, content)
+        return AsyncJobHandle(self, await self._send(request))
 
     async def job(self, job_id: str) -> AsyncJobHandle:
         """Return a handle of the job: its current state, and the calls about it.

@@ -17,7 +17,8 @@ from trainyard.contract.base import (
     example,
     reject_bool,
 )
-from trainyard.contract.validation_messages import SLURM_ID_PATTERN
+from trainyard.contract.bounds import MAX_SPEC_VALUES, check_plain_data
+from trainyard.contract.validation_messages import FIELD_PATH_PATTERN, SLURM_ID_PATTERN
 from trainyard.contract.wire.launch import Origin
 from trainyard.contract.wire.reports import Failure, Progress
 
@@ -131,12 +132,27 @@ class Frame(Resource):
     """The source line, and below it the marks of the part that failed."""
 
 
+class SpecChange(Resource):
+    """One field in which a changed spec differs from a job's spec."""
+
+    field: str
+    """The field's path."""
+    before: Any = None
+    """The value in the job's spec; null: absent."""
+    after: Any = None
+    """The value in the changed spec; null: absent."""
+    meaning: str = ""
+    """The first sentence about the field in the reference of the spec."""
+
+
 class Fix(Resource):
     """A change of the spec that is likely to help."""
 
     fields: dict[str, Any]
     """New values by the field's path, as `--set` takes them."""
     note: str = ""
+    changes: list[SpecChange] = Field(default_factory=list)
+    """All differences from the job's spec, including the start's, as `POST /v1/jobs/{id}/changes` takes them."""
 
 
 class FailureSummary(Resource):
@@ -162,6 +178,8 @@ class Advice(Resource):
     """One sentence for the user."""
     field: str
     """Path of the spec's field to change."""
+    fix: Fix | None = None
+    """The change, if a value is known with which the spec is accepted."""
 
 
 class JobProgress(Progress):
@@ -308,6 +326,32 @@ class RetryRequest(ResumeRequest):
     start: Literal["checkpoint", "scratch"] = Field(default="checkpoint", alias="from")
     """`checkpoint`: start from the last checkpoint, or from the beginning if there is none. `scratch`: start from the
     beginning and discard all checkpoints and metrics."""
+
+
+class ProposedChange(Strict):
+    """One field to change."""
+
+    field: Annotated[str, StringConstraints(max_length=200, pattern=FIELD_PATH_PATTERN)]
+    """The field's path."""
+    before: Any = None
+    """The value that the job's spec must have; null: absent."""
+    after: Any = None
+    """The new value; null: absent."""
+
+
+class ChangesRequest(Strict):
+    """The body of `POST /v1/jobs/{id}/changes`."""
+
+    model_config = example(changes=[{"field": "seed", "before": 0, "after": 1}])
+
+    changes: Annotated[tuple[ProposedChange, ...], Field(min_length=1, max_length=64)]
+    """The differences of the new job's spec. Its name and the label `forked_from` are set besides."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_bounds(cls, data: Any) -> Any:
+        check_plain_data(data, max_values=MAX_SPEC_VALUES)
+        return data
 
 
 class ResolveRequest(Strict):

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from trainyard.contract.base import (
+    EXAMPLE_JOB,
     EXAMPLE_TIME,
     Document,
     Float,
@@ -139,3 +140,33 @@ class MediaKeysResource(Resource):
 
     object: Literal["list"] = "list"
     data: list[MediaKeyResource]
+
+
+class JobMediaKeys(Resource):
+    """The keys of the media of one of several jobs, by name."""
+
+    object: Literal["job_media_keys"] = "job_media_keys"
+    job_id: str = Field(examples=[EXAMPLE_JOB])
+    data: list[MediaKeyResource]
+
+
+class ComparedMediaKeys(Resource):
+    """The keys of the media of several jobs, in the order of the request."""
+
+    object: Literal["list"] = "list"
+    data: list[JobMediaKeys]
+
+
+class JobMediaSteps(Resource):
+    """The steps at which one of several jobs has media under a key, ascending."""
+
+    object: Literal["job_media_steps"] = "job_media_steps"
+    job_id: str = Field(examples=[EXAMPLE_JOB])
+    steps: list[int] = Field(examples=[[0, 10, 20]])
+
+
+class ComparedMediaSteps(Resource):
+    """The steps of media of several jobs, in the order of the request."""
+
+    object: Literal["list"] = "list"
+    data: list[JobMediaSteps]

@@ -2,6 +2,7 @@
 
 import { bytes, count, number } from "./format.js";
 import { byId, make, parts, setMessage, setText } from "./page.js";
+import { changeList, differencesOf } from "./spec_changes.js";
 
 /** @type {Record<string, string>} */
 const PARTS = {
@@ -59,6 +60,7 @@ function showChanges(plan, setFields) {
         "div",
         {},
         make("span", {}, ...parts(`${sentence(change.message)} Then ${bytes(change.peak_bytes)} on each.`)),
+        changeList(differencesOf(plan.spec, change.set)),
         make("button", { type: "button", text: "Apply", onclick: () => setFields(change.set) }),
       ),
     ),

@@ -27,6 +27,7 @@ CROSS_CHECKED = {
     "put_code",
     "set_secret",
     "submit_job",
+    "submit_changes",
     "make_plan",
     "plan_data",
     "resolve_job",
