@@ -117,7 +117,8 @@ class Server:
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         while True:
             for key, _ in self._selector.select():
-                if key.fd in self._selector.get_map():
+                # An earlier one may have closed its descriptor, whose number a new rank may have by now.
+                if self._selector.get_map().get(key.fd) is key:
                     key.data()
 
     def _accept(self) -> None:
@@ -134,7 +135,12 @@ class Server:
         if number in self._ranks:
             # torchrun has killed its representative and starts it again.
             self._kill(number)
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            # Without memory or processes for a fork, the representative tries to become the rank itself.
+            connection.close()
+            return
         if not pid:
             self._become(connection, folder, environ)
         rank = self._ranks[number] = _Rank(connection, pid, os.pidfd_open(pid))

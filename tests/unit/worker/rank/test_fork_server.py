@@ -26,10 +26,19 @@ from worker.core.processes import (
 from worker.rank.fork_server import represented_by, start
 
 TORCHRUN = """
+import selectors
 import sys
 from pathlib import Path
 from worker.rank import fork_server
 
+
+class Ordered(selectors.DefaultSelector):
+    # Requests come before the ends of ranks that wait with them.
+    def select(self, timeout=None):
+        return sorted(super().select(timeout), key=lambda event: event[0].fd)
+
+
+fork_server.selectors.DefaultSelector = Ordered
 fork_server._cuda_is_initialized = lambda: False  # without torch
 
 
@@ -153,6 +162,23 @@ def test_rank_that_starts_again_replaces_the_one_before(node: Node) -> None:
     assert first.wait(10) == -signal.SIGKILL
     assert is_gone(before)
     assert not is_gone(after)
+
+
+def test_end_of_a_rank_does_not_reach_the_next_one_with_its_descriptors(node: Node) -> None:
+    """The server learns of the next start and of the end at once, and reuses the numbers of closed descriptors."""
+    first, before = node.start_waiting(0)
+    program = node.folder / "next"
+    program.write_text("import os, time; time.sleep(0.2); os._exit(3)")
+    os.kill(node.server, signal.SIGSTOP)
+    with socket.socket(socket.AF_UNIX) as connection, connection.makefile("rb") as replies:
+        connection.connect(node.socket)
+        connection.sendall(json.dumps({"folder": str(program), "environ": {"RANK": "0"}}).encode() + b"\n")
+        first.kill()
+        os.kill(before, signal.SIGKILL)
+        first.wait(10)
+        os.kill(node.server, signal.SIGCONT)
+        assert int(replies.readline()) != before
+        assert os.waitstatus_to_exitcode(int(replies.readline())) == 3
 
 
 def test_all_ranks_end_with_torchrun(node: Node) -> None:
