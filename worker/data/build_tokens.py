@@ -225,8 +225,10 @@ def _encoded(
                 yield waiting.popleft().result()
         except BrokenProcessPool:
             raise MemoryError("a process that encodes data was killed; it may have been out of memory") from None
-        finally:
+        except BaseException:
+            # Do not wait for the parts that are being encoded.
             pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 _encode: Callable[..., EncodedChunk] | None = None

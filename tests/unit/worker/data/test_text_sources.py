@@ -1,6 +1,7 @@
 """Sources of texts: kinds of files that hold the same rows, several files, bad lines and held-out fractions."""
 
 import json
+import multiprocessing
 import os
 import re
 
@@ -230,13 +231,15 @@ class TestFiles:
         examples, _ = load(TextFiles(path=str(tmp_path / "data"), packing=False), length=4000)
         assert texts_of(examples) == [line["text"] + "\0" for line in lines if line["text"]]
 
-    def test_processes_make_the_same_rows(self, tmp_path, small_chunks, monkeypatch):
+    @pytest.mark.cpu_seconds(8)
+    def test_processes_make_the_same_rows_and_end(self, tmp_path, small_chunks, monkeypatch):
         write_jsonl(tmp_path / "data", ROWS)
         data = TextFiles(path=str(tmp_path / "data"))
         alone = load(data)[0]
         monkeypatch.setattr(build_tokens, "_SERIAL_BYTES", 0)
         monkeypatch.setattr(build_tokens, "usable_processors", lambda: 2)
         together = load(data)[0]
+        assert multiprocessing.active_children() == []
         assert rows_of(together) == rows_of(alone)
         assert together.digest == alone.digest
 
