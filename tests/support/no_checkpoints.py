@@ -13,6 +13,7 @@ class NoCheckpoints(CheckpointManager):
     def __init__(self) -> None:
         self.start_step = self.last_step = self.saved_ranks = 0
         self.weights_only = self.is_fork = False
+        self.memory_files = []
 
     @property
     def initial_weights(self) -> str:

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from trainyard.contract.wire.reports import MAX_CHECKPOINT_METRICS, CheckpointRe
 from worker.checkpoint.compatibility import CHANGED_SOURCE_HINT, changed_source, stored_dtypes
 from worker.checkpoint.digests import Files, describe_files, shared_verification
 from worker.checkpoint.discovery import Discovery, discover, remove, require_valid_checkpoint
+from worker.checkpoint.memory_checkpoint import find, open_files
 from worker.checkpoint.storage import CheckpointStorage, StateDict, sync_folder
 from worker.core.distributed import Ranks
 from worker.core.errors import RefusedError
@@ -92,20 +94,26 @@ class CheckpointManager:
         self._all_damaged = bool(ranks.from_rank_0(int(self._discovery.all_damaged)))
         latest = self._discovery.latest
         own_step = ranks.from_rank_0(latest.step if latest else 0)
-        self._origin = launch.origin if not own_step else None
+        self.memory_files = open_files(os.environ, ranks) if self._policy.memory_steps else []
+        """The files of this rank's memory checkpoints; none if a rank has none."""
+        in_memory = find(ranks, self.memory_files) if self.memory_files else None
+        self._in_memory = in_memory if in_memory and in_memory.step > own_step and not self._all_damaged else None
+        self._origin = launch.origin if not own_step and not self._in_memory else None
         self._source = run.checkpoint(own_step) if own_step else None
         if self._origin:
             self._source = run.origin(self._origin.step)
             latest = require_valid_checkpoint(self._source, ranks)
         self.weights_only = self._origin is not None and not self._origin.continues
         """Whether the run starts from another job's checkpoint and loads only its weights."""
-        self.start_step = 0 if self._source is None or self.weights_only else self._source.step
+        self.last_step = 0 if self._source is None or self.weights_only else self._source.step
+        """The step of the newest checkpoint on disk; 0 if the run has none."""
+        self.start_step = self._in_memory.step if self._in_memory else self.last_step
         """The step of the checkpoint from which the run resumes; 0 for a fresh start."""
         self.is_fork = self._origin is not None
         """Whether the run starts from another job's checkpoint."""
-        self.saved_ranks = ranks.from_rank_0(latest.world_size if latest else 0)
-        self.last_step = self.start_step
-        self._latest = latest
+        saved_ranks = ranks.world if self._in_memory else latest.world_size if latest else 0
+        self.saved_ranks = ranks.from_rank_0(saved_ranks)
+        self._saved_sources = self._in_memory.sources if self._in_memory else latest.sources if latest else {}
         self._sources: Mapping[str, str] = {}
         self._classes: Sequence[str] = ()
         self._manifests = self._discovery.manifests
@@ -131,6 +139,11 @@ class CheckpointManager:
             loaded = "weights" if self.weights_only else "full state"
             message = f"starts with the {loaded} of checkpoint {self._origin.step} of job {self._origin.job_id}"
             reporter.event("origin_loaded", message, data=self._origin.model_dump(mode="json"))
+        if self._in_memory:
+            on_disk = f"the newest on disk is of step {self.last_step}" if self.last_step else "none is on disk yet"
+            message = f"resumes from the memory checkpoint of step {self.start_step}; {on_disk}"
+            data = {"step": self.start_step, "checkpoint_step": self.last_step}
+            reporter.event("memory_checkpoint_loaded", message, data=data)
 
     def bind_sources(self, sources: Mapping[str, str], classes: Sequence[str] = ()) -> None:
         """Record the digests of the run's sources, such as its data, and the model's output names; both count on rank
@@ -140,7 +153,7 @@ class CheckpointManager:
             RefusedError: On all ranks; the digests differ from the digests in the checkpoint that the run continues.
         """
         self._sources, self._classes = sources, classes
-        saved = self._latest.sources if self._latest and self.start_step else {}
+        saved = self._saved_sources if self.start_step else {}
         changed = self._ranks.broadcast(changed_source(saved, sources, self._launch.spec))
         if changed is not None:
             raise RefusedError(f"{changed} since the checkpoint of step {self.start_step}", CHANGED_SOURCE_HINT)
@@ -162,11 +175,17 @@ class CheckpointManager:
 
     def stored_dtypes(self) -> Mapping[str, torch.dtype]:
         """Return the type of every tensor of the checkpoint the run starts from, by its name."""
+        if self._in_memory:
+            return self._in_memory.dtypes()
         assert self._source is not None
         return stored_dtypes(self._source)
 
     def load(self, state: StateDict) -> None:
         """Fill `state` from the checkpoint the run starts from. A collective."""
+        if self._in_memory:
+            self._in_memory.load(state)
+            self._in_memory = None
+            return
         assert self._source is not None
         self._storage.load(self._source, state)
 

@@ -29,6 +29,7 @@ from worker.engine.flops import model_flops, run_peak_flops
 from worker.engine.generation import SampleGenerator, write_samples
 from worker.engine.initial_adapter import adapter_values
 from worker.engine.initial_model import build_initial_model
+from worker.engine.memory_schedule import MemorySchedule
 from worker.engine.micro_batch_size import MicroBatchFinder
 from worker.engine.neftune import add_embedding_noise
 from worker.engine.optim import LearningRates, build_optimizers
@@ -102,6 +103,7 @@ class Trainer:
         autocast = not spec.strategy_kind.sets_forward_dtype
         self._precision = Precision(spec.precision, spec.amp, ranks.device, autocast=autocast)
         self._guard = NonFiniteGuard(spec.health.on_nan, self._precision, ranks, step_sync, self._log_due)
+        self._memory = self._build_memory_schedule()
         self._train_step = self._build_train_step()
         stopping = spec.early_stopping
         self._early_stopping = EarlyStopping(stopping, reporter, total_steps=self.total_steps) if stopping else None
@@ -155,10 +157,14 @@ class Trainer:
                     self._evaluate(step)
                 if self._checkpoints.due(step, self.total_steps):
                     self._save(step)
+                if self._memory and step < self._last_step and self._memory.due(step):
+                    self._save_in_memory(step, self._memory)
         self._train_step.end_loaders()
         for callback in reversed(self._callbacks):
             callback.on_loop_end(step)
-        if 0 < step < self.total_steps:
+        if self._memory:
+            self._memory.close()
+        if step:
             self._save(step)
         self._phases.begin("saving", step, report=True)
         self._checkpoints.finish()
@@ -311,6 +317,21 @@ class Trainer:
         for callback in reversed(self._callbacks):
             callback.on_checkpoint_end(step)
 
+    def _save_in_memory(self, step: int, memory: MemorySchedule) -> None:
+        self._guard.queue_check(step)
+        memory.write(step, lambda: self._state.capture(step, self._guard.skipped), self._checkpoints.sources)
+
+    def _wait_copied(self) -> None:
+        self._checkpoints.wait_staged()
+        if self._memory:
+            self._memory.wait_copied()
+
+    def _build_memory_schedule(self) -> MemorySchedule | None:
+        every = self._spec.checkpoint.memory_steps
+        if every is None or not self._checkpoints.memory_files:
+            return None
+        return MemorySchedule(every, self._checkpoints.memory_files, self._ranks, self._step_sync, self._reporter)
+
     def _build_train_step(self) -> TrainStep:
         spec = self._spec
         return TrainStep(
@@ -323,7 +344,7 @@ class Trainer:
             micro_batch_size=spec.batch.micro_size if isinstance(spec.batch.micro_size, int) else None,
             clip_norm=spec.optimizer.clip_norm,
             progress=self._progress,
-            before_update=self._checkpoints.wait_staged,
+            before_update=self._wait_copied,
         )
 
     def _build_state(self, optimizers: Sequence[torch.optim.Optimizer]) -> TrainingState:

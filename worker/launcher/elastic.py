@@ -20,6 +20,7 @@ from trainyard.contract.kinds.tasks import task_kind
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.process_start import speed_up_imports
 from trainyard.script import RESUMED
+from worker.checkpoint.memory_files import CreatedFiles, created_files
 from worker.core.disk_space import ended_by_full_disk
 from worker.core.processes import (
     PARENT_VARIABLE,
@@ -53,7 +54,8 @@ def main(layout: AttemptLayout, node: int, scheduler_id: str, arguments: list[st
     with TemporaryDirectory(prefix="trainyard-torchrun-") as folder:
         if forks_ranks(launch["spec"], variables, os.environ):
             start_fork_server(Path(folder))
-        return run_torchrun(layout, launch, node, scheduler_id, arguments, variables, Path(folder))
+        with created_files() as files:
+            return run_torchrun(layout, launch, node, scheduler_id, arguments, variables, Path(folder), files)
 
 
 def forks_ranks(spec: Mapping[str, Any], variables: Mapping[str, str], environ: Mapping[str, str]) -> bool:
@@ -66,6 +68,12 @@ def forks_ranks(spec: Mapping[str, Any], variables: Mapping[str, str], environ: 
     is_elsewhere = bool(spec["environment"]["container"]) or RANK_ENVIRONMENT_VARIABLE in environ
     is_alone = task_kind(spec["task"]).runs_program or WRAPPED_VARIABLE in environ
     return bool(spec["restart"].get("fork_ranks")) and not (variables or is_elsewhere or is_alone)
+
+
+def has_memory_checkpoints(spec: Mapping[str, Any]) -> bool:
+    """Return whether the ranks write checkpoints in memory. A container has no access to this process's files."""
+    is_own = not (task_kind(spec["task"]).runs_program or spec["environment"]["container"])
+    return is_own and bool(spec["checkpoint"].get("memory_steps"))
 
 
 def start_fork_server(folder: Path) -> None:
@@ -86,8 +94,13 @@ def run_torchrun(
     arguments: list[str],
     variables: Mapping[str, str],
     folder: Path,
+    files: CreatedFiles,
 ) -> int:
-    """Run torchrun with our rendezvous, and return its exit code. Its files are in `folder`."""
+    """Run torchrun with our rendezvous, and return its exit code. Its files are in `folder`.
+
+    Args:
+        files: For the memory checkpoints of the ranks.
+    """
     from torch.distributed.elastic.agent.server import local_elastic_agent
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -116,7 +129,11 @@ def run_torchrun(
         processes.start_processes,
         # In containers, the first process makes the folder: runtimes read the variable themselves.
         variables if launch["spec"]["environment"]["container"] else {**temporary_variable(), **variables},
-        lambda ranks: before_start(layout, node, ranks, log_sizes) | store_variable(layout, launch, folder),
+        lambda ranks: (
+            before_start(layout, node, ranks, log_sizes)
+            | store_variable(layout, launch, folder)
+            | (files.variable(ranks) if has_memory_checkpoints(launch["spec"]) else {})
+        ),
     )
     try:
         torchrun(["--log-dir", str(folder), *arguments])

@@ -39,7 +39,7 @@ _POLL_SECONDS = 0.2
 
 
 class Reporter(Protocol):
-    """Takes reports from the training thread. Every method but `flush_to_disk` returns at once."""
+    """Takes reports from the training thread. Every method but the two that flush returns at once."""
 
     def points(self, step: int, values: Mapping[str, float], progress: Progress | None = None) -> None:
         """Report metrics of a step. `values` is read later by another thread and must not be changed."""
@@ -48,6 +48,10 @@ class Reporter(Protocol):
     def event(self, type_: str, message: str, *, level: Level = "info", data: dict[str, Any] | None = None) -> None: ...
 
     def checkpoint(self, report: CheckpointReport) -> None: ...
+
+    def flush(self) -> None:
+        """Return when all earlier reports are written, and outlive this process."""
+        ...
 
     def flush_to_disk(self) -> None:
         """Return when all earlier reports are durable on disk."""
@@ -64,6 +68,9 @@ class NullReporter:
         pass
 
     def checkpoint(self, report: CheckpointReport) -> None:
+        pass
+
+    def flush(self) -> None:
         pass
 
     def flush_to_disk(self) -> None:
@@ -90,6 +97,7 @@ class _Event:
 @dataclass(frozen=True)
 class _Flush:
     done: threading.Event
+    to_disk: bool
 
 
 class SpoolReporter:
@@ -128,9 +136,15 @@ class SpoolReporter:
     def checkpoint(self, report: CheckpointReport) -> None:
         self._queue.append(report)
 
+    def flush(self) -> None:
+        self._flush(to_disk=False)
+
     def flush_to_disk(self) -> None:
+        self._flush(to_disk=True)
+
+    def _flush(self, *, to_disk: bool) -> None:
         done = threading.Event()
-        self._queue.append(_Flush(done))
+        self._queue.append(_Flush(done, to_disk))
         self._wake.set()
         while not done.wait(1.0):
             if self._write_error or not self._writer.is_alive():
@@ -180,7 +194,8 @@ class SpoolReporter:
 
     def _sync(self, flush: _Flush) -> None:
         try:
-            self._file.sync()
+            if flush.to_disk:
+                self._file.sync()
         except OSError as error:
             # The caller of `flush_to_disk` raises it; later records are written all the same.
             log.error("the spool cannot be flushed to disk: %s", error)

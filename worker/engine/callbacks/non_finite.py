@@ -83,11 +83,16 @@ class NonFiniteGuard(Callback):
         return True
 
     def on_step_end(self, result: StepResult) -> None:
-        if self._step_sync and self._policy == "stop" and self._check_due(result.step):
-            self._step_sync.queue_gather([self._first_bad_step(result.step)], self._end_if_bad)
+        if self._check_due(result.step):
+            self.queue_check(result.step)
 
     def on_checkpoint_start(self, step: int) -> None:
         self.check(step)
+
+    def queue_check(self, step: int) -> None:
+        """Check with the next gather. Waits for the device."""
+        if self._step_sync and self._policy == "stop":
+            self._step_sync.queue_gather([self._first_bad_step(step)], self._end_if_bad)
 
     def check(self, step: int) -> None:
         """End the run on all ranks if the policy is `stop` and this step or an earlier step was not finite.
