@@ -1,10 +1,10 @@
 """`python -m bench.recovery`: how soon a run trains again after a rank was killed, compared with plain torchrun.
 
 Two ranks train a small model, write a checkpoint after every 50th step, and one of them gets SIGKILL at a random
-moment. The time ends with the first step that a rank finishes afterwards, without and with `restart.fork_ranks`. Beside
-it: the time from the start of the launcher to the first step, and a like model in a plain program under torchrun, which
-writes a checkpoint after every step. The ranks of the plain program do not always meet again after a restart; such a
-round counts as infinite.
+moment. The time ends with the first step that a rank finishes afterwards, without options, and with
+`restart.fork_ranks` and `checkpoint.memory_steps: 1`. Beside it: the time from the start of the launcher to the first
+step, and a like model in a plain program under torchrun, which writes a checkpoint after every step. The ranks of the
+plain program do not always meet again after a restart; such a round counts as infinite.
 """
 
 import argparse
@@ -17,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -33,7 +35,7 @@ _PLAIN_SECONDS = 30.0
 _STEP_SECONDS = 0.02
 """Added to each step, which would else take less than a millisecond."""
 _PLAIN_ROW = "plain torchrun, after a kill"
-_ROWS = ("first step", "after a kill", "first step, forks", "after a kill, forks", _PLAIN_ROW)
+_ROWS = ("first step", "after a kill", "first step, both options", "after a kill, both options", _PLAIN_ROW)
 _PLAIN = '''
 """A plain program: it writes a checkpoint after every step, and continues from it."""
 import json, os, sys, time
@@ -70,10 +72,26 @@ while True:
 '''
 
 
-def recover(folder: Path, generator: random.Random, *, forked: bool) -> tuple[float, float, int]:
-    """Kill a rank of a run of the engine; return the seconds to its first step, the seconds from the kill to the next
-    step, and the number of steps that are trained again."""
-    changes = {"checkpoint": {"every_steps": CHECKPOINT_STEPS}, "restart": {"fork_ranks": forked}}
+@dataclass(frozen=True)
+class Recovery:
+    """A run with a killed rank, in seconds and steps."""
+
+    first: float
+    """From the start of the launcher to the first step."""
+    again: float
+    """From the kill to the next step."""
+    repeated: int
+    """Steps that were trained again."""
+    step: float
+    """The median time of a step before the kill."""
+
+
+def recover(folder: Path, generator: random.Random, *, options: bool) -> Recovery:
+    """Kill a rank of a run of the engine."""
+    changes = {
+        "checkpoint": {"every_steps": CHECKPOINT_STEPS, "memory_steps": 1 if options else None},
+        "restart": {"fork_ranks": options},
+    }
     with FakeService() as service:
         run = Run(folder, service.url, {"epochs": 1_000_000, **changes})
         began = time.time()
@@ -85,7 +103,12 @@ def recover(folder: Path, generator: random.Random, *, forked: bool) -> tuple[fl
             killed = time.time()
             after = wait_for(lambda: _steps(attempt.spool_file(2)), "the next step", _WAIT_SECONDS)
             before = _steps(attempt.spool_file(1))
-            return before[0][1] - began, after[0][1] - killed, before[-1][0] - after[0][0] + 1
+            return Recovery(
+                first=before[0][1] - began,
+                again=after[0][1] - killed,
+                repeated=before[-1][0] - after[0][0] + 1,
+                step=median(end - start for (_, start), (_, end) in pairwise(before)),
+            )
         finally:
             assert run.process is not None
             # The ranks end with their launcher.
@@ -146,16 +169,16 @@ def main() -> int:
     arguments = parser.parse_args()
     generator = random.Random(arguments.seed)
     times: dict[str, list[float]] = {name: [] for name in _ROWS}
-    again: list[int] = []
+    recoveries: dict[bool, list[Recovery]] = {False: [], True: []}
     for number in range(arguments.rounds):
         with tempfile.TemporaryDirectory() as made:
             plain = Path(made) / "plain"
             plain.mkdir()
-            for forked, (first, next_) in {False: _ROWS[:2], True: _ROWS[2:4]}.items():
-                measured = recover(Path(made) / f"job-{forked}", generator, forked=forked)
-                times[first].append(measured[0])
-                times[next_].append(measured[1])
-                again.append(measured[2])
+            for options, (first, next_) in {False: _ROWS[:2], True: _ROWS[2:4]}.items():
+                measured = recover(Path(made) / f"job-{options}", generator, options=options)
+                times[first].append(measured.first)
+                times[next_].append(measured.again)
+                recoveries[options].append(measured)
             times[_PLAIN_ROW].append(recover_plain(plain, generator))
         latest = ", ".join(f"{name} {values[-1]:.2f}" for name, values in times.items())
         print(f"{number + 1}: {latest}", file=sys.stderr, flush=True)
@@ -164,9 +187,15 @@ def main() -> int:
     for name, values in times.items():
         print(f"{name:<30}{median(values):>8.2f}{percentile(values, 0.95):>8.2f}{max(values):>8.2f}")
     print(f"plain torchrun: {times[_PLAIN_ROW].count(math.inf)} restarts without a step")
-    print(f"steps trained again: median {median(again):g}, most {max(again)} (a checkpoint every {CHECKPOINT_STEPS})")
+    for options, made_again in recoveries.items():
+        repeated = [recovery.repeated for recovery in made_again]
+        how = "a memory checkpoint after each step" if options else f"a checkpoint every {CHECKPOINT_STEPS} steps"
+        print(f"steps trained again with {how}: median {median(repeated):g}, most {max(repeated)}")
+    pairs = zip(recoveries[True], recoveries[False], strict=True)
+    ratio = median(with_options.step / without.step for with_options, without in pairs)
+    print(f"time of a step with a memory checkpoint after each, relative to none: {ratio:.3f}")
     slowest = percentile(times[_ROWS[3]], 0.95)
-    print(f"95 % of the kills of forks within {slowest:.2f} s (target {TARGET_SECONDS:g} s)")
+    print(f"95 % of the kills with both options within {slowest:.2f} s (target {TARGET_SECONDS:g} s)")
     return int(slowest > TARGET_SECONDS)
 
 

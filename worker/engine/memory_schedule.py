@@ -162,14 +162,14 @@ class MemorySchedule:
         copied: threading.Event,
         released: threading.Event,
     ) -> None:
-        started = self._now()
+        started = time.thread_time()
         try:
             with torch.cuda.stream(self._stream) if self._stream else nullcontext():
                 written = self._writer.copy(step, state, sources)
             copied.set()
             digest = written.digest()
             # On a CPU this takes the time of a core that trains.
-            self._writing_cost = self._now() - started if self._stream is None else 0.0
+            self._writing_cost = time.thread_time() - started if self._stream is None else 0.0
             released.wait()
             self._reporter.flush()
             written.commit(digest)
