@@ -118,7 +118,7 @@ class Copied:
     index: Mapping[str, Any]
 
     def digest(self) -> str:
-        """Return the digest for `commit`, which takes a second for some GB."""
+        """Return the digest for `commit`, which takes a second for some GiB."""
         return self.file.digest()
 
     def commit(self, digest: str) -> None:

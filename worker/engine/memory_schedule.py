@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 
+from trainyard.contract.sizes import format_size
 from worker.checkpoint.memory_checkpoint import MemoryWriter, size_of
 from worker.checkpoint.memory_files import MemoryFile, available_memory
 from worker.core.distributed import Ranks
@@ -151,7 +152,7 @@ class MemorySchedule:
     def _has_memory(self, size: int) -> bool:
         ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         needed, free = 2 * size * ranks, self._free()
-        log.info("memory checkpoints: %d bytes for the ranks of this node, %d bytes free", needed, free)
+        log.info("memory checkpoints need %s on this node, where %s are free", format_size(needed), format_size(free))
         return needed <= MAX_MEMORY * free
 
     def _write(

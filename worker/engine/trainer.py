@@ -103,8 +103,7 @@ class Trainer:
         autocast = not spec.strategy_kind.sets_forward_dtype
         self._precision = Precision(spec.precision, spec.amp, ranks.device, autocast=autocast)
         self._guard = NonFiniteGuard(spec.health.on_nan, self._precision, ranks, step_sync, self._log_due)
-        self._memory = self._build_memory_schedule()
-        self._train_step = self._build_train_step()
+        self._memory, self._train_step = self._build_memory_schedule(), self._build_train_step()
         stopping = spec.early_stopping
         self._early_stopping = EarlyStopping(stopping, reporter, total_steps=self.total_steps) if stopping else None
         self._average = WeightAverage(spec.ema, self._model.module) if spec.ema else None
@@ -155,15 +154,8 @@ class Trainer:
                     callback.on_step_end(result)
                 if self._evaluation_due(step):
                     self._evaluate(step)
-                if self._checkpoints.due(step, self.total_steps):
-                    self._save(step)
-                if self._memory and step < self._last_step and self._memory.due(step):
-                    self._save_in_memory(step, self._memory)
-        self._train_step.end_loaders()
-        for callback in reversed(self._callbacks):
-            callback.on_loop_end(step)
-        if self._memory:
-            self._memory.close()
+                self._save_if_due(step)
+        self._end_loop(step)
         if step:
             self._save(step)
         self._phases.begin("saving", step, report=True)
@@ -317,9 +309,19 @@ class Trainer:
         for callback in reversed(self._callbacks):
             callback.on_checkpoint_end(step)
 
-    def _save_in_memory(self, step: int, memory: MemorySchedule) -> None:
-        self._guard.queue_check(step)
-        memory.write(step, lambda: self._state.capture(step, self._guard.skipped), self._checkpoints.sources)
+    def _save_if_due(self, step: int) -> None:
+        if self._checkpoints.due(step, self.total_steps):
+            self._save(step)
+        if self._memory and step < self._last_step and not self._stops_early and self._memory.due(step):
+            self._guard.queue_check(step)
+            self._memory.write(step, lambda: self._state.capture(step, self._guard.skipped), self._checkpoints.sources)
+
+    def _end_loop(self, step: int) -> None:
+        self._train_step.end_loaders()
+        for callback in reversed(self._callbacks):
+            callback.on_loop_end(step)
+        if self._memory:
+            self._memory.close()
 
     def _wait_copied(self) -> None:
         self._checkpoints.wait_staged()

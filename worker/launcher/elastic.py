@@ -70,10 +70,11 @@ def forks_ranks(spec: Mapping[str, Any], variables: Mapping[str, str], environ: 
     return bool(spec["restart"].get("fork_ranks")) and not (variables or is_elsewhere or is_alone)
 
 
-def has_memory_checkpoints(spec: Mapping[str, Any]) -> bool:
-    """Return whether the ranks write checkpoints in memory. A container has no access to this process's files."""
-    is_own = not (task_kind(spec["task"]).runs_program or spec["environment"]["container"])
-    return is_own and bool(spec["checkpoint"].get("memory_steps"))
+def memory_variable(spec: Mapping[str, Any], files: CreatedFiles, ranks: list[int]) -> dict[str, str]:
+    """Return the variable by which the ranks find the files of their memory checkpoints; empty if they write none. A
+    container has no access to the files of this process."""
+    is_elsewhere = task_kind(spec["task"]).runs_program or spec["environment"]["container"]
+    return {} if is_elsewhere or not spec["checkpoint"].get("memory_steps") else files.variable(ranks)
 
 
 def start_fork_server(folder: Path) -> None:
@@ -96,11 +97,7 @@ def run_torchrun(
     folder: Path,
     files: CreatedFiles,
 ) -> int:
-    """Run torchrun with our rendezvous, and return its exit code. Its files are in `folder`.
-
-    Args:
-        files: For the memory checkpoints of the ranks.
-    """
+    """Run torchrun with our rendezvous, and return its exit code. Its files are in `folder`."""
     from torch.distributed.elastic.agent.server import local_elastic_agent
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -132,7 +129,7 @@ def run_torchrun(
         lambda ranks: (
             before_start(layout, node, ranks, log_sizes)
             | store_variable(layout, launch, folder)
-            | (files.variable(ranks) if has_memory_checkpoints(launch["spec"]) else {})
+            | memory_variable(launch["spec"], files, ranks)
         ),
     )
     try:
