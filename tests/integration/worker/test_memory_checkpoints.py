@@ -59,6 +59,18 @@ def test_killed_rank_repeats_at_most_two_steps(tmp_path: Path, overrides: dict[s
 
 
 @pytest.mark.heavy
+def test_nodes_resume_together_from_their_memory(tmp_path: Path) -> None:
+    with FakeService() as service:
+        run = Run(tmp_path / "job", service.url, {**MOMENTUM, **IN_MEMORY}, nodes=2)
+        attempt = run.run(faults=[SLOW, KILLED])
+    expected = undisturbed(run, tmp_path / "reference")
+    (step,) = resumed_steps(service)
+    assert step in {11, 12}
+    assert spooled(attempt, 2) == {at: expected[at] for at in range(step + 1, 37)}
+    assert finish_of(attempt, 2).reason == "completed"
+
+
+@pytest.mark.heavy
 def test_third_start_from_one_checkpoint_uses_the_disk(tmp_path: Path) -> None:
     faults = [SLOW, *({**KILLED, "step": 18, "restart": restart} for restart in range(3))]
     with FakeService() as service:

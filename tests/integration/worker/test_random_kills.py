@@ -17,20 +17,22 @@ SPEC = {
     "strategy": "fsdp",
     "batch.micro_size": 2,
     "optimizer": {"name": "adamw", "lr": 0.01, "weight_decay": 0.1, "clip_norm": 1.0},
-    "checkpoint.every_steps": 4,
+    "checkpoint": {"every_steps": 4},
 }
+IN_MEMORY = {"checkpoint": {"every_steps": 40, "memory_steps": 1}, "restart": {"fork_ranks": True}}
 SLOW_STEPS = [{"kind": "sleep", "seconds": 0.05}]
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, IN_MEMORY], ids=["", "memory"])
 @pytest.mark.parametrize(
     "kills",
     [pytest.param(2, marks=pytest.mark.timeout(200)), pytest.param(50, marks=pytest.mark.timeout(1800))],
 )
-def test_losses_after_random_kills_equal_an_undisturbed_run(tmp_path, kills):
+def test_losses_after_random_kills_equal_an_undisturbed_run(tmp_path, kills, options):
     rng = random.Random(kills)
     with FakeService() as service:
-        run = Run(tmp_path / "job", service.url, SPEC | {"steps": 60 + 15 * kills}, max_restarts=100)
+        run = Run(tmp_path / "job", service.url, SPEC | {"steps": 60 + 15 * kills} | options, max_restarts=100)
         number = done = 0
         while done < kills:
             number += 1
@@ -97,7 +99,7 @@ def reported_steps(attempt):
 
 def reported_losses(attempt):
     """Return the losses in the spool of each execution."""
-    executions = (int(file.stem.split("-")[1]) for file in attempt.spool.glob("execution-*.jsonl"))
+    executions = (int(file.stem.split("-")[1]) for file in attempt.spool.glob("execution-??????.jsonl"))
     return {execution: spooled(attempt, execution) for execution in executions}
 
 
@@ -106,11 +108,11 @@ def ranks_of(attempt):
     pids = []
     for pid in processes_of(attempt):
         try:
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                arguments = file.read().split(b"\0")
+            with open(f"/proc/{pid}/cmdline", "rb") as file, open(f"/proc/{pid}/comm") as name:
+                arguments, is_fork = file.read().split(b"\0"), name.read().startswith("trainyard-")
         except OSError:
             continue
-        if b"worker" in arguments and b"-m" in arguments:
+        if is_fork or (b"worker" in arguments and b"-m" in arguments):
             pids.append(pid)
     return pids
 
