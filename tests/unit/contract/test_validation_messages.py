@@ -1,12 +1,16 @@
 """Messages of validation errors."""
 
 import re
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, get_args
 
 import pytest
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from trainyard.contract import validation_messages
+from trainyard.contract.problems import Problem, SpecError
+from trainyard.contract.spec.templates import fill_template
+from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
 
 
 def message_for(kind: Any, value: Any) -> str:
@@ -48,6 +52,29 @@ def message_for(kind: Any, value: Any) -> str:
 )
 def test_message_describes_a_valid_value(kind: Any, value: Any, expected: str) -> None:
     assert message_for(kind, value).startswith(expected)
+
+
+def spec_fields(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Yield the path of each field of the spec and of its sections."""
+    for name, field in model.model_fields.items():
+        path = f"{prefix}{field.alias or name}"
+        yield path
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield from spec_fields(kind, f"{path}.")
+
+
+@pytest.mark.parametrize("value", [["x", {}], {"zz": {"y": 1}}, "?", -1, True, 1.5], ids=repr)
+def test_no_problem_of_a_spec_names_a_type_of_the_library(value: Any) -> None:
+    problems: list[Problem] = []
+    for path in spec_fields(TrainingSpec):
+        try:
+            parse_spec(fill_template("mlp_parity", {path: value}))
+        except SpecError as error:
+            problems += error.problems
+    assert problems
+    named = [problem for problem in problems if re.search(r"constrained|function-|literal\[", problem.param or "")]
+    assert named == []
 
 
 def test_every_pattern_is_anchored() -> None:

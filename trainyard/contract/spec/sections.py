@@ -272,7 +272,7 @@ class Checkpoint(Strict):
     """Also keep the best checkpoint by a metric."""
     asynchronous: Annotated[bool, Field(alias="async")] = True
     """Write checkpoints in the background; training waits only while the state is copied."""
-    memory_steps: Annotated[PositiveInt, Field(le=1_000_000)] | Literal["auto"] | None = None
+    memory_steps: Annotated[PositiveInt | Literal["auto"], one_of("a positive whole number or `auto`")] | None = None
     """Steps between checkpoints in the memory of the nodes, from which the ranks resume if they start again within the
     attempt. `auto`: as often as they cost at most 3 % of the time, while two of them fit in a quarter of the free
     memory. Absent: none. Not measured on GPUs."""
