@@ -21,6 +21,7 @@ MAX_LOADS = 2
 _PER_RANK = 2
 _WORD = 8
 _PAGE = 4096
+_MIB = 2**20
 _RESERVED = 512
 """Bytes for the digest and for numbers that grow from one checkpoint to the next."""
 
@@ -84,8 +85,11 @@ class MemoryFile:
         length, loads = self._word(0), self._word(1)
         if not length or loads >= MAX_LOADS:
             return None
-        index: dict[str, Any] = json.loads(self._memory[2 * _WORD : 2 * _WORD + length])
-        self._data_start, self.step = index["data_start"], index["step"]
+        try:
+            index: dict[str, Any] = json.loads(self._memory[2 * _WORD : 2 * _WORD + length])
+            self._data_start, self.step = index["data_start"], index["step"]
+        except (ValueError, KeyError, TypeError):
+            return None
         return index
 
     def load(self, index: Mapping[str, Any]) -> memoryview | None:
@@ -137,15 +141,22 @@ class CreatedFiles:
         self._handles = {}
 
 
-def available_memory(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the bytes of memory that the processes of this job may still use on this node; 0 if it is unknown."""
+def available_memory(
+    environ: Mapping[str, str] = os.environ,
+    proc: Path = Path("/proc"),
+    cgroups: Path = Path("/sys/fs/cgroup"),
+) -> int:
+    """Return the bytes of memory that the processes of this job may still use on this node; 0 if it is unknown.
+
+    Slurm may end a job above its limit without a limit of a cgroup, so the job's limit counts too.
+    """
     try:
         lines = (proc / "meminfo").read_text().splitlines()
         available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
         groups = (proc / "self" / "cgroup").read_text().splitlines()
     except (OSError, StopIteration):
         return 0
-    left = [available]
+    left = [available, *_limit_of_job(environ)]
     for line in groups:
         _, controllers, path = line.split(":", 2)
         if not controllers:
@@ -153,6 +164,13 @@ def available_memory(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/c
         elif "memory" in controllers.split(","):
             left += _left(cgroups / "memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes")
     return max(0, min(left))
+
+
+def _limit_of_job(environ: Mapping[str, str]) -> Iterator[int]:
+    with suppress(KeyError, ValueError):
+        yield int(environ["SLURM_MEM_PER_NODE"]) * _MIB
+    with suppress(KeyError, ValueError):
+        yield int(environ["SLURM_MEM_PER_CPU"]) * int(environ["SLURM_CPUS_ON_NODE"]) * _MIB
 
 
 def _left(root: Path, group: str, limit: str, usage: str) -> Iterator[int]:

@@ -74,6 +74,13 @@ class TestContent:
         assert index is not None
         assert reader.load(index) is None
 
+    def test_damaged_index_is_no_checkpoint(self, path: Path) -> None:
+        write(MemoryFile(path), 7, b"tensors")
+        content = bytearray(path.read_bytes())
+        content[16:20] = b"\xff\xff\xff\xff"
+        path.write_bytes(content)
+        assert MemoryFile(path).read() is None
+
     def test_starts_that_may_load_it_are_counted(self, path: Path) -> None:
         write(MemoryFile(path), 7, b"tensors")
         for _ in range(MAX_LOADS):
@@ -126,21 +133,36 @@ class TestAvailableMemory:
         (proc / "self" / "cgroup").write_text("0::/job/step\n")
         (groups / "job" / "memory.max").write_text("max\n")
         (groups / "job" / "memory.current").write_text("5\n")
-        assert available_memory(proc, groups) == 800 * 1024
+        assert available_memory({}, proc, groups) == 800 * 1024
 
     def test_limit_of_a_group_above_counts(self, folders: tuple[Path, Path]) -> None:
         proc, groups = folders
         (proc / "self" / "cgroup").write_text("0::/job/step\n")
         (groups / "job" / "memory.max").write_text("5000\n")
         (groups / "job" / "memory.current").write_text("1000\n")
-        assert available_memory(proc, groups) == 4000
+        assert available_memory({}, proc, groups) == 4000
 
     def test_first_version_of_groups(self, folders: tuple[Path, Path]) -> None:
         proc, groups = folders
         (proc / "self" / "cgroup").write_text("7:cpu:/job\n5:memory:/job\n")
         (groups / "memory" / "job" / "memory.limit_in_bytes").write_text("5000\n")
         (groups / "memory" / "job" / "memory.usage_in_bytes").write_text("6000\n")
-        assert available_memory(proc, groups) == 0
+        assert available_memory({}, proc, groups) == 0
+
+    @pytest.mark.parametrize(
+        ("environ", "expected"),
+        [
+            ({"SLURM_MEM_PER_NODE": "1"}, 2**20),
+            ({"SLURM_MEM_PER_CPU": "1", "SLURM_CPUS_ON_NODE": "2"}, 2 * 2**20),
+            ({"SLURM_MEM_PER_CPU": "1"}, 8000 * 1024),
+            ({"SLURM_MEM_PER_NODE": "all"}, 8000 * 1024),
+        ],
+    )
+    def test_limit_of_the_job_counts(self, folders: tuple[Path, Path], environ: dict[str, str], expected: int) -> None:
+        proc, groups = folders
+        (proc / "meminfo").write_text("MemAvailable:   8000 kB\n")
+        (proc / "self" / "cgroup").write_text("0::/job/step\n")
+        assert available_memory(environ, proc, groups) == expected
 
     def test_unknown_memory_is_none(self, tmp_path: Path) -> None:
-        assert available_memory(tmp_path, tmp_path) == 0
+        assert available_memory({}, tmp_path, tmp_path) == 0
