@@ -167,10 +167,13 @@ def available_memory(
 
 
 def _limit_of_job(environ: Mapping[str, str]) -> Iterator[int]:
+    """Yield the limit of the job on this node. Zero stands for all memory."""
     with suppress(KeyError, ValueError):
-        yield int(environ["SLURM_MEM_PER_NODE"]) * _MIB
+        if limit := int(environ["SLURM_MEM_PER_NODE"]):
+            yield limit * _MIB
     with suppress(KeyError, ValueError):
-        yield int(environ["SLURM_MEM_PER_CPU"]) * int(environ["SLURM_CPUS_ON_NODE"]) * _MIB
+        if limit := int(environ["SLURM_MEM_PER_CPU"]):
+            yield limit * int(environ["SLURM_CPUS_ON_NODE"]) * _MIB
 
 
 def _left(root: Path, group: str, limit: str, usage: str) -> Iterator[int]:

@@ -155,6 +155,7 @@ class TestAvailableMemory:
             ({"SLURM_MEM_PER_NODE": "1"}, 2**20),
             ({"SLURM_MEM_PER_CPU": "1", "SLURM_CPUS_ON_NODE": "2"}, 2 * 2**20),
             ({"SLURM_MEM_PER_CPU": "1"}, 8000 * 1024),
+            ({"SLURM_MEM_PER_NODE": "0"}, 8000 * 1024),
             ({"SLURM_MEM_PER_NODE": "all"}, 8000 * 1024),
         ],
     )
