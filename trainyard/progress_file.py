@@ -27,7 +27,10 @@ class ProgressRecord(BaseModel):
     rank: int
     execution: int
     marks: int
-    """Marks since the start of the execution; every rank makes the same marks in the same order."""
+    """Marks since the start of the execution."""
+    position: tuple[int, int] = (0, 0)
+    """The step, and the marks in it, which every rank makes in the same order; for a program zero and the step
+    boundaries. Before the first step, when the ranks do different work, and in a program without boundaries: zeros."""
     step: int
     """The step that the rank works on."""
     phase: str

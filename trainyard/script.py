@@ -109,6 +109,8 @@ class ProgressCounter:
     def __init__(self) -> None:
         self.marks = 0
         self.step = 0
+        self.position = (0, 0)
+        """Comparable with the positions of other ranks; see `ProgressRecord`."""
         self.phase = "starting"
         self.underway = False
         """Whether the first step is done. Until then the phase is `starting`, as it compiles and initialises."""
@@ -117,6 +119,9 @@ class ProgressCounter:
         """Count a mark and set the phase."""
         if step is not None:
             self.step = step
+            self.position = (step, 0)
+        elif self.step:
+            self.position = (self.step, self.position[1] + 1)
         self.phase = phase if self.underway else "starting"
         self.marks += 1
 
@@ -152,6 +157,7 @@ class ProgressWriter:
             "rank": self._rank,
             "execution": self._execution,
             "marks": self._counter.marks,
+            "position": self._counter.position,
             "step": self._counter.step,
             "phase": self._counter.phase,
             "where": where,
@@ -230,6 +236,7 @@ class _Job:
         if self._boundaries == 1:
             with contextlib.suppress(OSError):  # without the mark, the launcher interrupts the program
                 (self._folder / f"polls-{self._execution:06d}").touch()
+        self._pulse.position = (0, self._boundaries)
         self._mark(self._boundaries)
 
     def _mark(self, count: int) -> None:

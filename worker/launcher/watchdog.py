@@ -99,13 +99,13 @@ def allowance(records: Mapping[int, ProgressRecord], timeout: float) -> float:
 
 
 def behind(records: Mapping[int, ProgressRecord], world: int) -> list[int]:
-    """Return the ranks that the others wait for: ranks without a record, else ranks with the fewest marks, else ranks
+    """Return the ranks that the others wait for: ranks without a record, else ranks with the first position, else ranks
     outside torch while others are inside. Empty if nothing distinguishes the ranks."""
     missing = [rank for rank in range(world) if rank not in records]
     if missing:
         return missing
-    fewest = min(record.marks for record in records.values())
-    last = [rank for rank, record in sorted(records.items()) if record.marks == fewest]
+    first = min(record.position for record in records.values())
+    last = [rank for rank, record in sorted(records.items()) if record.position == first]
     if len(last) < len(records):
         return last
     outside = [rank for rank in last if not records[rank].in_torch]

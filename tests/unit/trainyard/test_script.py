@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import trainyard
+from tests.support.wait import wait_until
 from trainyard import reported_names, script
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.stored_name import metric_name, with_digest
@@ -227,3 +228,13 @@ class TestRecords:
         record = read_progress(attempt.progress, 5)[3]
         assert (record.rank, record.execution, record.phase, record.pid) == (3, 5, "starting", os.getpid())
         assert "script.py" in record.where
+
+    def test_ranks_are_compared_by_step_boundaries_alone(self, attempt, monkeypatch):
+        # Only one rank may report.
+        monkeypatch.setenv(script.PROGRESS_INTERVAL, "0.01")
+        monkeypatch.setenv("RANK", "3")
+        script.report(7, {"loss": 1.0})
+        assert read_progress(attempt.progress, 5)[3].position == (0, 0)
+        script.should_stop()
+        script.should_stop()
+        wait_until(lambda: read_progress(attempt.progress, 5)[3].position == (0, 2))

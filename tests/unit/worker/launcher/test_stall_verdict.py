@@ -9,7 +9,8 @@ from worker.launcher.stall_verdict import Evidence, judge, judge_program
 
 
 def record(rank: int, marks: int = 9, **changes: object) -> ProgressRecord:
-    fields = {"rank": rank, "execution": 1, "marks": marks, "step": 3, "phase": "backward", "host": f"gpu-{rank}"}
+    fields = {"rank": rank, "execution": 1, "marks": marks, "position": (3, marks), "step": 3, "phase": "backward"}
+    fields |= {"host": f"gpu-{rank}"}
     return ProgressRecord.model_validate({**fields, **changes})
 
 

@@ -60,7 +60,9 @@ class Run:
 
     def _write_progress(self, behind: int) -> None:
         for rank, marks in ((0, self.marks), (1, self.marks - behind)):
-            record = ProgressRecord(rank=rank, execution=1, marks=marks, step=3, phase="forward", in_torch=rank == 0)
+            record = ProgressRecord(
+                rank=rank, execution=1, marks=marks, position=(3, marks), step=3, phase="forward", in_torch=rank == 0
+            )
             self.layout.progress_file(rank).write_text(record.model_dump_json())
 
     def types(self) -> list[str]:
@@ -125,7 +127,10 @@ def test_progress_that_a_node_states_itself_counts(run: Run) -> None:
     """On a network filesystem, node 0 may see an old progress file of another node."""
     run.pass_seconds(60, moves=True)
     run.pass_seconds(21, moves=False, nodes=1)
-    fresh = ProgressRecord(rank=1, execution=1, marks=run.marks + 2, step=3, phase="backward", in_torch=True)
+    marks = run.marks + 2
+    fresh = ProgressRecord(
+        rank=1, execution=1, marks=marks, position=(3, marks), step=3, phase="backward", in_torch=True
+    )
     evidence = {"number": 1, "states": [{"rank": 1, "state": "S"}], "records": [fresh.model_dump()]}
     run.layout.rank_states(1).write_text(json.dumps(evidence))
     run.pass_seconds(8, moves=False, nodes=1)

@@ -14,7 +14,8 @@ from worker.launcher.watchdog import (
 
 
 def record(rank, marks, **changes):
-    return ProgressRecord(**{"rank": rank, "execution": 1, "marks": marks, "step": 3, "phase": "forward", **changes})
+    fields = {"rank": rank, "execution": 1, "marks": marks, "position": (3, marks), "step": 3, "phase": "forward"}
+    return ProgressRecord(**{**fields, **changes})
 
 
 def by_rank(*result):
@@ -22,7 +23,19 @@ def by_rank(*result):
 
 
 class TestRanksBehind:
-    def test_rank_with_the_fewest_marks_is_behind(self):
+    def test_position_in_the_run_counts_and_not_the_number_of_marks(self):
+        # The first rank has read the data for the others, and has made marks meanwhile.
+        reading = record(0, 99, position=(3, 0), phase="between", loading=True)
+        waiting = record(1, 44, position=(3, 2), phase="backward", in_torch=True)
+        assert behind(by_rank(reading, waiting), 2) == [0]
+        assert behind(by_rank(record(0, 9, position=(3, 5)), record(1, 9, position=(2, 8))), 2) == [1]
+
+    def test_before_the_first_step_the_rank_outside_torch_is_behind(self):
+        reading = record(0, 99, position=(0, 0), phase="starting")
+        waiting = record(1, 4, position=(0, 0), phase="starting", in_torch=True)
+        assert behind(by_rank(reading, waiting), 2) == [0]
+
+    def test_rank_with_the_fewest_marks_in_the_step_is_behind(self):
         assert behind(by_rank(record(0, 9), record(1, 7), record(2, 9)), 3) == [1]
 
     def test_rank_without_a_record_is_behind(self):
@@ -95,6 +108,13 @@ class TestProgressCounter:
         counter.underway = True
         counter.mark("forward", 2)
         assert (counter.phase, counter.step, counter.marks) == ("forward", 2, 2)
+
+    def test_position_counts_the_marks_of_a_step(self):
+        counter, positions = ProgressCounter(), []
+        for phase, step in (("starting", None), ("between", 5), ("forward", None), ("update", None), ("between", 6)):
+            counter.mark(phase, step)
+            positions.append(counter.position)
+        assert positions == [(0, 0), (5, 0), (5, 1), (5, 2), (6, 0)]
 
     def test_a_record_has_the_line_of_the_training_thread(self, tmp_path):
         counter, layout = ProgressCounter(), AttemptLayout(tmp_path)
