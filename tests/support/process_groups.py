@@ -45,6 +45,21 @@ WITHOUT_TORCH = (
 )
 """Folders and files below `TORCH` that only start processes with torch, and mostly wait for them; so any process runs
 them."""
+LONG = (
+    "tests/integration/worker/test_hangs.py",
+    "tests/integration/worker/test_script.py",
+    "tests/integration/worker/test_service_outage.py",
+    "tests/integration/worker/test_sharding.py",
+    "tests/integration/worker/test_warning_signal.py",
+    "tests/unit/trainyard/test_generate_command.py",
+    "tests/unit/worker/data/test_text_sources.py",
+    "tests/unit/worker/environment/test_preparation.py",
+    "tests/unit/worker/launcher/test_exit_record.py",
+    "tests/unit/worker/trackers/test_mlflow.py",
+    "tests/unit/worker/trackers/test_wandb.py",
+)
+"""Files that take long, and whose paths come late in the alphabet; a process runs them before others of their group, so
+that none works alone at the end."""
 
 
 def group_of(path: str) -> Group:
@@ -54,6 +69,11 @@ def group_of(path: str) -> Group:
     # A folder with modules of both groups is collected by all processes.
     without = _is_below(path, WITHOUT_TORCH) or any(_is_below(module, [path]) for module in WITHOUT_TORCH)
     return "torch" if _is_below(path, TORCH) and not without else "plain"
+
+
+def position(path: str, groups: Sequence[Group]) -> tuple[int, bool]:
+    """Return the key by which a process sorts the files of its groups; others stay in their order."""
+    return groups.index(group_of(path)), path not in LONG
 
 
 def may_have_heavy(module: Path) -> bool:

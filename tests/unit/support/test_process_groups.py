@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.process_groups import WITHOUT_TORCH, SharedScheduling, group_of, groups_of_process, may_have_heavy
+from tests.support.process_groups import (
+    LONG,
+    WITHOUT_TORCH,
+    SharedScheduling,
+    group_of,
+    groups_of_process,
+    may_have_heavy,
+    position,
+)
 
 ROOT = Path(__file__).parents[3]
 TORCH = [f"tests/unit/worker/test_{name}.py::test_{number}" for name in "ab" for number in range(4)]
@@ -104,6 +112,17 @@ def test_modules_that_only_start_processes_with_torch_run_anywhere() -> None:
     assert group_of("tests/unit/worker/environment/test_plan.py") == group_of("tests/unit/worker") == "plain"
     for path in WITHOUT_TORCH:
         assert (ROOT / path).exists(), path
+
+
+def test_long_files_come_first_in_their_group() -> None:
+    long, other, plain = (
+        "tests/unit/worker/trackers/test_wandb.py",
+        "tests/gpu/test_training.py",
+        "tests/unit/test_a.py",
+    )
+    assert sorted([plain, other, long], key=lambda path: position(path, ("torch", "plain"))) == [long, other, plain]
+    for path in LONG:
+        assert (ROOT / path).is_file(), path
 
 
 @pytest.mark.parametrize("mostly_torch", [False, True])
