@@ -100,7 +100,7 @@ def pytest_make_collect_report(
     report = yield
     if not before and "torch" in sys.modules and "torch" not in collected_groups(collector.config):
         report.outcome = "failed"
-        report.longrepr = f"{collector.nodeid} imports torch; add it to TORCH in tests/support/process_groups.py"
+        report.longrepr = f"{collector.nodeid} imports torch, unlike what tests/support/process_groups.py states"
     return report
 
 
