@@ -6,8 +6,10 @@ BIN    := $(VENV)/bin
 # Without compiled modules on disk, each process that a test starts would compile the project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-# `make test PARALLEL=` runs the tests in one process.
-PARALLEL ?= -n 3
+# `make test PARALLEL=` runs the tests in one process. More processes than cores, since many tests wait; long trainings
+# have several processes each.
+test test-quick test-all: PARALLEL ?= -n 4
+test-heavy: PARALLEL ?= -n 3
 
 .PHONY: bench bytes check clean client-lines demo dev docs format-web gpu gpu-wheels lab older-clients programs runtime screenshots serve sync-client wheel wheelhouse
 .PHONY: test test-all test-compose test-compose-smoke test-gpu test-heavy test-quick test-slow test-slurm test-slurm-smoke test-web

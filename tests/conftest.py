@@ -21,7 +21,7 @@ from service.db.migrate import upgrade
 from service.db.models import Base
 from tests.support.cpu_limit import excess, limit_of, used_seconds
 from tests.support.postgres import PostgresMissingError, PostgresServer, running_server
-from tests.support.process_groups import Group, group_of, groups_of_process, may_have_heavy
+from tests.support.process_groups import Group, group_of, groups_of_process, may_have_heavy, position
 from tests.support.world import World
 from trainyard.installation import sync_client
 
@@ -100,15 +100,15 @@ def pytest_make_collect_report(
     report = yield
     if not before and "torch" in sys.modules and "torch" not in collected_groups(collector.config):
         report.outcome = "failed"
-        report.longrepr = f"{collector.nodeid} imports torch; add it to TORCH in tests/support/process_groups.py"
+        report.longrepr = f"{collector.nodeid} imports torch, unlike what tests/support/process_groups.py states"
     return report
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Under xdist, start with the groups whose files take longest, so that no process works alone at the end."""
+    """Under xdist, start with the groups and files that take longest, so that no process works alone at the end."""
     if hasattr(config, "workerinput"):
         groups = collected_groups(config)
-        items.sort(key=lambda item: groups.index(group_of(item.nodeid.split("::")[0])))
+        items.sort(key=lambda item: position(item.nodeid.split("::")[0], groups))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -21,16 +21,19 @@ CACHE_FOREVER = "public, max-age=31536000, immutable"
 
 @dataclass(frozen=True)
 class Asset:
-    """A file in the form in which it is sent."""
+    """A file in the forms in which it is sent."""
 
     body: bytes
     media_type: str
-    gzipped: bytes
+
+    @cached_property
+    def gzipped(self) -> bytes:
+        """The compressed body. Few of the files are requested from a service that has just started."""
+        return gzip.compress(self.body, 6, mtime=0)
 
 
 def _asset(path: Path) -> Asset:
-    body = path.read_bytes()
-    return Asset(body, _MEDIA_TYPES[path.suffix], gzip.compress(body, 6, mtime=0))
+    return Asset(path.read_bytes(), _MEDIA_TYPES[path.suffix])
 
 
 class Assets:

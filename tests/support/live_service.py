@@ -30,6 +30,8 @@ SLOTS = 4
 EVERY = 5
 """Steps between two reports."""
 SECONDS = 30
+IDLE_SECONDS = 5.0
+"""Time between two heartbeats of a job that no test needs, so that its next test does not meet it as silent."""
 
 
 class RealTime(FakeClock):
@@ -161,7 +163,8 @@ class LiveWorker(FakeWorker):
 
 
 class Endless:
-    """A job whose worker reports four times a second while a test needs it, and is paused and resumed."""
+    """A job whose worker reports four times a second while a test needs it, and is paused and resumed; in between it
+    only sends heartbeats."""
 
     def __init__(self, service: LiveService, job_id: str, line: str):
         """Start the job. `line`: what it appends to its log with every second report."""
@@ -191,8 +194,11 @@ class Endless:
         self._thread.join(SECONDS)
 
     def _run(self) -> None:
-        while self._needed.wait() and not self._closing.wait(0.25):
-            if self._worker is None:
+        while not self._closing.wait(0.25):
+            if not self._needed.wait(IDLE_SECONDS):
+                if self._worker is not None:
+                    self._worker.stop_request()
+            elif self._worker is None:
                 self._resume()
             elif self._worker.stop_request() is None:
                 self._worker.report(self._step, self._step + EVERY)

@@ -1,8 +1,8 @@
 """Which tests each process of `pytest -n` collects, and how the processes share the work.
 
 Torch and the libraries around it take longer to import than all other modules together, and the dashboard's tests share
-one browser. So at most every second process imports torch, or all but one if most tests need it; only one starts the
-browser, and all run the rest.
+one browser. So at most every second process imports torch, or all if most tests need it; only one starts the browser,
+and all run the rest.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ Group = Literal["torch", "browser", "plain"]
 
 BROWSER = ("tests/web",)
 TORCH = (
-    "tests/e2e",
+    "tests/e2e/test_models.py",
     "tests/gpu",
     "tests/integration/service/plugins/planner",
     "tests/integration/worker",
@@ -33,13 +33,47 @@ TORCH = (
     "tests/unit/worker",
 )
 """Folders and files whose modules import torch. The others may import it only inside of a test."""
+_MODULES_OF_WORKER = (
+    "comm_check containers environment failures forked_ranks hangs idle_programs profiling program_output "
+    "rank_environment rank_meeting repeated_failures script service_outage tracker_input tracker_stops warning_signal"
+)
+WITHOUT_TORCH = (
+    *(f"tests/integration/worker/test_{name}.py" for name in _MODULES_OF_WORKER.split()),
+    "tests/unit/worker/environment",
+    "tests/unit/worker/launcher/test_exit_record.py",
+    "tests/unit/worker/launcher/test_stalls.py",
+)
+"""Folders and files below `TORCH` that only start processes with torch, and mostly wait for them; so any process runs
+them."""
+LONG = (
+    "tests/integration/worker/test_hangs.py",
+    "tests/integration/worker/test_script.py",
+    "tests/integration/worker/test_service_outage.py",
+    "tests/integration/worker/test_sharding.py",
+    "tests/integration/worker/test_warning_signal.py",
+    "tests/unit/trainyard/test_generate_command.py",
+    "tests/unit/worker/data/test_text_sources.py",
+    "tests/unit/worker/environment/test_preparation.py",
+    "tests/unit/worker/launcher/test_exit_record.py",
+    "tests/unit/worker/trackers/test_mlflow.py",
+    "tests/unit/worker/trackers/test_wandb.py",
+)
+"""Files that take long, and whose paths come late in the alphabet; a process runs them before others of their group, so
+that none works alone at the end."""
 
 
 def group_of(path: str) -> Group:
     """Return the group of a folder or file, by its path relative to the root."""
     if _is_below(path, BROWSER):
         return "browser"
-    return "torch" if _is_below(path, TORCH) else "plain"
+    # A folder with modules of both groups is collected by all processes.
+    without = _is_below(path, WITHOUT_TORCH) or any(_is_below(module, [path]) for module in WITHOUT_TORCH)
+    return "torch" if _is_below(path, TORCH) and not without else "plain"
+
+
+def position(path: str, groups: Sequence[Group]) -> tuple[int, bool]:
+    """Return the key by which a process sorts the files of its groups; others stay in their order."""
+    return groups.index(group_of(path)), path not in LONG
 
 
 def may_have_heavy(module: Path) -> bool:
@@ -66,7 +100,7 @@ def groups_of_process(number: int, count: int, *, mostly_torch: bool = False) ->
     if count == 1:
         return ("torch", "browser", "plain")
     if number == count - 1:
-        return ("browser", "plain")
+        return ("browser", "plain", "torch") if mostly_torch else ("browser", "plain")
     return ("torch", "plain") if mostly_torch or number % 2 == 0 else ("plain",)
 
 

@@ -6,8 +6,17 @@ from typing import Any
 
 import pytest
 
-from tests.support.process_groups import SharedScheduling, group_of, groups_of_process, may_have_heavy
+from tests.support.process_groups import (
+    LONG,
+    WITHOUT_TORCH,
+    SharedScheduling,
+    group_of,
+    groups_of_process,
+    may_have_heavy,
+    position,
+)
 
+ROOT = Path(__file__).parents[3]
 TORCH = [f"tests/unit/worker/test_{name}.py::test_{number}" for name in "ab" for number in range(4)]
 BROWSER = [f"tests/web/test_{name}.py::test_{number}" for name in "cd" for number in range(3)]
 PLAIN = [f"tests/unit/contract/test_{name}.py::test_{number}" for name in "efgh" for number in range(3)]
@@ -93,8 +102,27 @@ def test_work_of_a_process_that_died_goes_to_its_successor(scheduling: SharedSch
 
 def test_paths_have_groups() -> None:
     assert group_of("tests/web/test_jobs.py") == group_of("tests/web") == "browser"
-    assert group_of("tests/unit/worker/core/test_signals.py") == "torch"
+    assert group_of("tests/unit/worker/core/test_signals.py") == group_of("tests/unit/worker/core") == "torch"
     assert group_of("tests/unit/worker_like/test_a.py") == group_of("tests/unit") == "plain"
+
+
+def test_modules_that_only_start_processes_with_torch_run_anywhere() -> None:
+    assert group_of("tests/integration/worker/test_layouts.py") == "torch"
+    assert group_of("tests/integration/worker/test_script.py") == group_of("tests/integration/worker") == "plain"
+    assert group_of("tests/unit/worker/environment/test_plan.py") == group_of("tests/unit/worker") == "plain"
+    for path in WITHOUT_TORCH:
+        assert (ROOT / path).exists(), path
+
+
+def test_long_files_come_first_in_their_group() -> None:
+    long, other, plain = (
+        "tests/unit/worker/trackers/test_wandb.py",
+        "tests/gpu/test_training.py",
+        "tests/unit/test_a.py",
+    )
+    assert sorted([plain, other, long], key=lambda path: position(path, ("torch", "plain"))) == [long, other, plain]
+    for path in LONG:
+        assert (ROOT / path).is_file(), path
 
 
 @pytest.mark.parametrize("mostly_torch", [False, True])
@@ -103,7 +131,7 @@ def test_all_groups_are_collected_by_any_number_of_processes(count: int, mostly_
     groups = [groups_of_process(number, count, mostly_torch=mostly_torch) for number in range(count)]
     assert {group for collected in groups for group in collected} == {"torch", "browser", "plain"}
     assert sum("browser" in collected for collected in groups) == 1
-    assert sum("torch" in collected for collected in groups) == max(1, count - 1 if mostly_torch else count // 2)
+    assert sum("torch" in collected for collected in groups) == (count if mostly_torch else max(1, count // 2))
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,8 @@ def test_scripts_and_styles_of_plugins_have_names_of_their_own() -> None:
     names = [path.name for folder in FOLDERS for path in folder.iterdir() if path.is_file()]
     assert len(names) == len(set(names))
     assert "models.css" in names
-    assert all(Assets().get("any", name) for name in names if not name.endswith(".md"))
+    assets = Assets()
+    assert all(assets.get("any", name) for name in names if not name.endswith(".md"))
     templates = [path.name for path in STATIC.parents[1].glob("**/templates/*.html")]
     assert len(templates) == len(set(templates))
 

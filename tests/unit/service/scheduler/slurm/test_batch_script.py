@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from service.core.settings import Settings
 from service.scheduler.launch_plan import plan_launch
 from service.scheduler.slurm.batch_script import batch_script, is_plain_path
 from service.scheduler.slurm.dialect import Dialect
+from tests.support.shared_parts import SettingsWithoutEnvironment
 from tests.unit.contract.test_environment import spec_with
 from tests.unit.contract.test_sbatch_options import HOSTILE, VALID
 from tests.unit.service.scheduler.test_launch_plan import document
@@ -30,7 +30,7 @@ def script(
     spec = spec.model_copy(update={"resources": spec.resources.model_copy(update=resources or {})})
     launch_document = document(**({"spec": spec, "nodes": 2} | changes))
     plan = plan_launch(launch_document, folder=FOLDER, python="/py", inherited={"PATH": "/bin"})
-    return batch_script(launch_document, plan, dialect=Dialect.of(Settings(**settings)))
+    return batch_script(launch_document, plan, dialect=Dialect.of(SettingsWithoutEnvironment(**settings)))
 
 
 def options(text: str) -> dict[str, str]:
@@ -166,9 +166,9 @@ def test_administrator_options_are_in_every_script() -> None:
 @pytest.mark.fault_scenario(58)
 def test_unsafe_administrator_options_are_rejected(text: str) -> None:
     with pytest.raises(ValidationError):
-        Settings(slurm_extra_options=text)
+        SettingsWithoutEnvironment(slurm_extra_options=text)
     with pytest.raises(ValidationError):
-        Settings(slurm_srun_options=text)
+        SettingsWithoutEnvironment(slurm_srun_options=text)
 
 
 @pytest.mark.parametrize("name", VALID)
