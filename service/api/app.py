@@ -27,6 +27,7 @@ from service.api.routes import (
     media,
     metrics,
     orphans,
+    projects,
     secrets,
     sign_in,
     streams,
@@ -83,6 +84,7 @@ ROUTERS = (
     secrets.router,
     views.keys_router,
     views.router,
+    projects.router,
     health,
 )
 """Routes are matched in this order, and most requests come from workers."""

@@ -29,6 +29,7 @@ from service.jobs.dependencies import DependencyRepository
 from service.jobs.states import ACTIVE, FINAL_STATUS, check_transition
 from service.jobs.table.value_repository import ValueRepository
 from service.jobs.table.values import Values
+from service.projects.repository import ProjectRepository
 from trainyard.contract.wire.jobs import TERMINAL, JobStatus, StatusReason
 
 _JOBS: Any = Job.__table__
@@ -48,6 +49,11 @@ class JobRepository:
         self._session = session
         self.now = now
         """The time of this transaction."""
+
+    @property
+    def projects(self) -> ProjectRepository:
+        """The created projects, in the same session."""
+        return ProjectRepository(self._session)
 
     def add(self, *jobs: Job) -> None:
         """Insert new jobs, each with its first two events, with at most one statement per job."""

@@ -118,6 +118,8 @@ class SpecAcceptance:
             parsed = parse_spec(document)
         except SpecError as error:
             raise InvalidSpecError(error.problems) from None
+        if parsed.project is None and self.settings.default_project == "user":
+            parsed = parsed.model_copy(update={"project": owner})
         return self.resolve(parsed, cluster, owner)
 
     def resolve(self, parsed: TrainingSpec, cluster: ClusterResource, owner: str) -> AcceptedSpec:

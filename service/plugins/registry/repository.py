@@ -39,6 +39,10 @@ class RegistryRepository:
         ).scalar_one_or_none()
         return owner
 
+    def is_visible(self, name: str) -> bool:
+        """Return whether the caller can see a model."""
+        return self._session.scalar(sa.select(RegisteredModel.name).where(RegisteredModel.name == name)) is not None
+
     def create(self, database: Database, name: str, owner: str, now: datetime) -> None:
         """Create a model unless the name is taken."""
         row = {"name": name, "description": "", "created_by": owner, "created_at": now, "updated_at": now}

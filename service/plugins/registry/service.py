@@ -15,7 +15,6 @@ from service.core.untrusted_files import UntrustedFiles
 from service.db.engine import Database
 from service.db.models import Checkpoint, Job, ModelVersion, RegisteredModel
 from service.db.paging import PageRequest
-from service.db.visibility import visible_owner
 from service.jobs.repository import JobRepository, checkpoint_at
 from service.jobs.schemas import shown_metrics
 from service.jobs.service import require_change
@@ -230,7 +229,7 @@ class ModelRegistry:
                 message = f"{principal.name} has {MAX_MODELS} registered models, the limit per user"
                 raise ConflictError(message, code="too_many_models")
             registry.create(self.database, name, principal.name, now)
-        if visible_owner() not in (None, registry.owner_of(name)):
+        if not registry.is_visible(name):
             raise ConflictError(f"the name {name!r} is taken by a model of another user", code="model_name_taken")
         return _locked(registry, principal, name)
 
