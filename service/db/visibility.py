@@ -5,6 +5,7 @@ sees no job and no data file of other users. A project token sees nothing else. 
 every query of the request's sessions, so that a new route cannot omit them.
 """
 
+import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -32,6 +33,7 @@ _JOBS: Any = Job.__table__
 _PROJECTS: Any = Project.__table__
 _MEMBERS: Any = ProjectMember.__table__
 _VERSIONS: Any = ModelVersion.__table__
+_JOB_ID = re.compile(r"job_[0-9a-z]{26}")
 _NOBODY = ""
 """The name of no project: labels are not empty."""
 
@@ -118,6 +120,16 @@ def shown_pks(reader: Reader, job_pk: Any) -> list[sa.ColumnElement[bool]]:
 def visible_ids(session: Session, job_ids: Collection[str]) -> set[str]:
     """Return the ids of the jobs among these that the session's user sees, deleted ones included."""
     return set(session.scalars(sa.select(Job.id).where(Job.id.in_(job_ids)))) if job_ids else set()
+
+
+def readable_jobs(session: Session, document: Any) -> tuple[str, ...] | None:
+    """Return the jobs that a document names and the caller sees; None if the caller sees the jobs of all projects."""
+    reader = _READER.get()
+    if reader is None:
+        return None
+    if reader.project is None and session.execute(_hidden_projects(reader).limit(1)).first() is None:
+        return None
+    return tuple(sorted(visible_ids(session, set(_JOB_ID.findall(str(document))))))
 
 
 def _hidden_projects(reader: Reader) -> sa.Select[Any]:

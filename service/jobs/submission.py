@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from service.audit.log import set_audit_target
+from service.audit.log import add_audit_detail, set_audit_target
 from service.auth.principals import Principal
 from service.auth.unix_users import job_account
 from service.core.errors import ConflictError, InvalidRequestError
@@ -157,7 +157,9 @@ def _store(
         if key is not None and (stored := claim_key(database, keys, principal, key, request.digest())):
             return stored
         check_project_quota(project, job.gpus, 0 if project is None else jobs.projects.count_queued(project.name))
-        job.project = job.project if project is None else project.name
+        if project is not None:
+            job.project = project.name
+            add_audit_detail(project=project.name)
         check_user_quotas(session, principal, quotas, now)
         DependencyRepository(session).require(request.spec.after)
         job.unix_uid = job_account(session, principal.name, run_as)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy.orm import Session
 
-from service.audit.log import set_audit_target
+from service.audit.log import add_audit_detail, set_audit_target
 from service.auth.principals import Principal
 from service.auth.unix_users import job_account
 from service.core.errors import InvalidSpecError, PermissionDeniedError
@@ -186,7 +186,10 @@ def _store(
         project = _admit(session, principal, specs)
         if key is not None and (stored := claim_key(database, keys, principal, key, digest)):
             return stored
-        sweep.project = specs[0].project if project is None else project.name
+        sweep.project = specs[0].project
+        if project is not None:
+            sweep.project = project.name
+            add_audit_detail(project=project.name)
         if members:
             queued = 0 if project is None else repository.projects.count_queued(project.name)
             check_project_quota(project, max(spec.gpus for spec in specs), queued, len(members))

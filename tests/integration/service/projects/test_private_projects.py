@@ -171,6 +171,26 @@ def test_a_job_of_the_project_starts_and_delays_no_job_of_others(seeded: tuple[W
     assert prerequisite["name"] is None
 
 
+@pytest.mark.parametrize(
+    "path", ["{runs}/{done}/export/data.jsonl", "{runs}/*/artifacts/x.jsonl", "{parent}/*/runs/{done}/export/x.jsonl"]
+)
+def test_results_in_run_directories_are_data_of_members_alone(seeded: tuple[World, Seeds], path: str) -> None:
+    world, seeds = seeded
+    runs, done = world.settings.runs, seeds.values["job_id"][2]
+    world.settings.allowed_roots = world.app_state.settings.allowed_roots = (str(runs.parent.parent),)
+    path = path.format(runs=runs, parent=runs.parent.parent, done=done)
+    spec = {"version": 1, "name": "thief", "task": "causal_lm", "steps": 2, "batch": {"size": 2}}
+    spec |= {"model": {"source": "hf", "path": f"{runs}/{done}/export"}, "data": {"source": "jsonl", "path": path}}
+    for route in ("/v1/jobs", "/v1/plans", "/v1/plans/data"):
+        answer = world.new_user("user", "otto").post(route, json=spec)
+        assert answer.status_code == 422, answer.text
+        problems = {one["param"]: one["message"] for one in answer.json()["problems"]}
+        assert set(problems) == {"model.path", "data.path"}
+        assert all("that you c" in message for message in problems.values())
+    literal = {**spec, "data": {"source": "jsonl", "path": f"{runs}/{done}/export/data.jsonl"}}
+    assert "that you c" not in world.new_user("user", "olga").post("/v1/jobs", json=literal).text
+
+
 @pytest.mark.parametrize(("name", "reads"), [("olga", True), (None, True), ("otto", False)])
 def test_streams_carry_the_project_to_its_members_alone(
     seeded: tuple[World, Seeds], name: str | None, reads: bool
