@@ -39,6 +39,7 @@ CROSS_CHECKED = {
     "get_log",
     "search_log",
     "find_log_position",
+    "create_project",
     "create_webhook",
     "create_sign_in_code",
     "create_token",
@@ -54,7 +55,7 @@ CROSS_CHECKED = {
 """Operations that may refuse a body that fits the schema, for a combination of fields, for the target of a URL, or
 for a query that cannot be read."""
 
-CLIENT_CHOSEN = {"secret_name"}
+CLIENT_CHOSEN = {"member", "secret_name"}
 """Path parameters whose value the client chooses."""
 
 SHARED_PATHS = {"get_own_token", "revoke_own_token"}
