@@ -27,6 +27,7 @@ from service.api.routes import (
     media,
     metrics,
     orphans,
+    projects,
     secrets,
     sign_in,
     streams,
@@ -83,6 +84,7 @@ ROUTERS = (
     secrets.router,
     views.keys_router,
     views.router,
+    projects.router,
     health,
 )
 """Routes are matched in this order, and most requests come from workers."""
@@ -197,9 +199,11 @@ _RESOURCES = {
     "aid": "attempt",
     "alias": "alias",
     "digest": "code",
+    "member": "member",
     "model_name": "model",
     "node": "node",
     "oidc_user": "oidc_user",
+    "project": "project",
     "secret_name": "secret",
     "version": "model_version",
     "user_name": "unix_user",

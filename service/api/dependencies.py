@@ -35,7 +35,7 @@ from service.core.untrusted_files import UntrustedFiles, files_of_job
 from service.db.engine import Database
 from service.db.models import Job
 from service.db.paging import PageRequest
-from service.db.visibility import show_jobs_of
+from service.db.visibility import show_jobs_to
 from service.files.service import FileService
 from service.jobs.quota import UserQuotas
 from service.jobs.service import require_change
@@ -51,6 +51,11 @@ from service.streaming.sources import GlobalSource
 from trainyard.contract.base import Timestamp
 from trainyard.contract.layout import RunLayout
 
+_PATHS_OF_PROJECTS = (
+    *("/v1/jobs", "/v1/job-keys", "/v1/projects", "/v1/code", "/v1/templates", "/v1/usage", "/v1/stream"),
+    *("/v1/compare", "/v1/media", "/v1/tokens/self", "/v1/cluster"),
+)
+"""Routes for project tokens: they return jobs, or no data of users."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing."""
 
@@ -224,15 +229,30 @@ def _user_of(request: Request) -> Principal:
         require_csrf(caller.secret, request.headers.get(CSRF_HEADER))
     if principal.kind != "user":
         raise PermissionDeniedError("an attempt token is valid only for the routes of its attempt")
-    restrict_to_own_jobs(request, principal)
+    require_path_of_project(request, principal)
+    restrict_to_visible_jobs(request, principal)
     return principal
 
 
-def restrict_to_own_jobs(request: Request, user: Principal) -> None:
-    """Where jobs run as their owners, hide the jobs of others from everybody but administrators."""
+def restrict_to_visible_jobs(request: Request, user: Principal) -> None:
+    """Hide from a user the jobs of private projects, and where jobs run as their owners, all jobs of other users."""
     settings: Settings = request.app.state.app_state.settings
-    is_private = settings.run_as == "owner" and user.role != "admin"
-    show_jobs_of(user.name if is_private else None)
+    show_jobs_to(user.reader(own_only=settings.run_as == "owner"))
+
+
+def require_path_of_project(request: Request, user: Principal) -> None:
+    """Refuse a project token on routes that have other data than jobs.
+
+    Raises:
+        PermissionDeniedError: the route is none of these.
+    """
+    plugins = request.app.state.plugins
+    paths = (*_PATHS_OF_PROJECTS, *(path for plugin in plugins for path in plugin.project_paths))
+    path = request.scope["path"]
+    if user.project is None or any(path == one or path.startswith(f"{one}/") for one in paths):
+        return
+    message = f"the token is valid only for the jobs of the project {user.project!r}; use another token"
+    raise PermissionDeniedError(message, code="project_token")
 
 
 def set_audit_caller(request: Request, principal: Principal) -> None:

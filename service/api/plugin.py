@@ -100,6 +100,9 @@ class Plugin:
     """Renders the errors of its API; None: they have the form of `/v1`."""
     hint: Callable[[str], str] = lambda path: ""
     """Returns the rest of the message about an unknown path of the service, if its clients may mean this API."""
+    project_paths: Sequence[str] = ()
+    """The beginnings of the paths of its API that a project token can use: all that they read and change are
+    jobs, and what the visibility of jobs decides."""
     body_limits: Mapping[str, int] = field(default_factory=dict)
     """Maximum sizes of bodies in bytes, by path; for other paths, the limit of a spec."""
     make_part: Callable[[AppState], Any] = lambda app_state: None

@@ -282,7 +282,10 @@ def _take_names(jobs: JobRepository, job: Job, names: ProgramNames) -> None:
         done.append(f"renamed from {job.name!r} to {names.name!r}")
         job.name = names.name
     if names.project and job.project in {None, job.labels.get(GIT_REPOSITORY)}:
-        done.append(f"moved to project {names.project!r}")
-        job.project = names.project
+        # A program moves its job neither into a created project nor out of it: labels alone are for everybody.
+        is_label = all(jobs.projects.quotas_of(name) is None for name in (job.project, names.project))
+        if is_label and names.project != job.project:
+            done.append(f"moved to project {names.project!r}")
+            job.project = names.project
     if done:
         jobs.add_event(job, EDITED, f"{'; '.join(done)} by its program")

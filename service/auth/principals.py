@@ -16,6 +16,7 @@ from service.core.errors import AuthenticationError, ServiceError, UnavailableEr
 from service.core.private_files import read_secret
 from service.db.engine import Database
 from service.db.models import Token
+from service.db.visibility import Reader
 from trainyard.contract.layout import write_atomic
 
 WORKER_GRACE = timedelta(hours=24)
@@ -40,11 +41,23 @@ class Principal:
     role: Role | None = None
     may_run_code: bool = False
     """Granted to the token itself, independent of its role."""
+    project: str | None = None
+    """The created project for which alone the token is valid; None: for everything."""
 
     @property
     def owner_filter(self) -> str | None:
         """The owner whose private resources the user sees; None: everyone's, as an administrator."""
         return None if self.role == "admin" else self.name
+
+    def reader(self, *, own_only: bool) -> Reader | None:
+        """Return the view to which the user's requests are restricted; None: everything, as an administrator.
+
+        Args:
+            own_only: Whether jobs run as their owners.
+        """
+        if self.role == "admin" and self.project is None:
+            return None
+        return Reader(self.name, own_only=own_only and self.role != "admin", project=self.project)
 
 
 def authenticate(database: Database, authorization: str | None, now: datetime) -> Principal:
@@ -85,7 +98,9 @@ def principal_for_token(database: Database, row: Token, now: datetime) -> Princi
     if row.last_used_at is None or now - row.last_used_at >= _LAST_USED_INTERVAL:
         _update_last_used(database, row.id, now)
     role: Role = row.role  # type: ignore[assignment]
-    return Principal(kind="user", id=row.id, name=row.name, role=role, may_run_code=row.may_run_code)
+    return Principal(
+        kind="user", id=row.id, name=row.name, role=role, may_run_code=row.may_run_code, project=row.project
+    )
 
 
 def is_valid(token: Token, now: datetime) -> bool:

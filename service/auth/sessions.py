@@ -67,10 +67,10 @@ def sign_in(database: Database, token: str, lifetime: timedelta, now: datetime) 
     """Create a session; return the token's principal and the secret of the session.
 
     Raises:
-        AuthenticationError: the token is invalid, or belongs to a worker.
+        AuthenticationError: the token is invalid, belongs to a worker, or is a project token.
     """
     principal = authenticate(database, f"Bearer {token}", now)
-    if principal.kind != "user":
+    if principal.kind != "user" or principal.project is not None:
         raise AuthenticationError
     return principal, start_session(database, principal, lifetime, now)
 

@@ -35,6 +35,7 @@ def issue(database: Database, principal: Principal, request: TokenRequest, now: 
         may_run_code=request.may_run_code,
         created_by=principal.name,
         created_at=now,
+        project=request.project,
         expires_at=now + timedelta(days=request.expires_in_days) if request.expires_in_days else None,
     )
     with database.write() as session:

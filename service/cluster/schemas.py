@@ -1,5 +1,7 @@
 """Excluded nodes as resources of the API."""
 
+from collections.abc import Collection
+
 from service.cluster.exclusions import ExcludedNode
 from service.db.models import NodeFault
 from trainyard.contract.wire.cluster import ExcludedNodeResource, NodeFaultResource
@@ -7,13 +9,13 @@ from trainyard.contract.wire.cluster import ExcludedNodeResource, NodeFaultResou
 _MAX_FAULTS = 10
 
 
-def excluded_node_resource(node: ExcludedNode, owner: str | None = None) -> ExcludedNodeResource:
+def excluded_node_resource(node: ExcludedNode, visible: Collection[str] | None = None) -> ExcludedNodeResource:
     """Return an excluded node for a client.
 
     Args:
-        owner: The user whose jobs alone the caller may see; None: all jobs.
+        visible: The ids of the jobs whose faults the caller may see; None: of all jobs.
     """
-    shown = [fault for fault in node.faults if owner in (None, fault.created_by)]
+    shown = [fault for fault in node.faults if visible is None or fault.job_id in visible]
     return ExcludedNodeResource(
         node=node.name,
         partitions=list(node.partitions),

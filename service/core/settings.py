@@ -139,6 +139,8 @@ class Settings(SlurmSettings, OidcSettings, AddressSettings):
     """Maximum number of GPUs of a user's submitted jobs; further jobs wait in `queued`. Default: no limit."""
     max_gpus_per_admin: Annotated[int | None, Field(ge=1)] = None
     """The same limit for jobs that an administrator submitted."""
+    default_project: Literal["none", "user"] = "none"
+    """The project of a job whose spec names none. `user`: the name of its user."""
     max_queued_per_user: Annotated[int | None, Field(ge=1)] = 10_000
     """Maximum number of a user's `queued` jobs; further jobs are rejected."""
     file_quota_gb_per_user: Annotated[float, Field(ge=0)] = 50.0

@@ -48,6 +48,8 @@ def changed_copy(database: Database, job_id: str, changes: Sequence[ProposedChan
     labels = {**(document.get("metadata") or {}), FORKED_FROM: job.id}
     if len(labels) <= MAX_LABELS:
         document["metadata"] = labels
+    if job.project is not None:
+        document["project"] = job.project  # It may have been moved since its submission.
     document["name"] = free_name(database, job.name, now)
     return ChangedCopy(document, job.name)
 

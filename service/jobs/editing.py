@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 
+from service.auth.principals import Principal
 from service.core.errors import ConflictError, InvalidRequestError
 from service.db.models import Job
 from service.jobs.parameters import Entry, Reported
 from service.jobs.repository import JobRepository
 from service.jobs.service import JobAction
 from service.jobs.table.values import reported_values
+from service.projects.rules import check_move
 from trainyard.contract.base import MAX_SAFE_INT
 from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.contract.wire.reports import MAX_PARAMETER_CHARS, MAX_PARAMETERS
@@ -18,17 +20,19 @@ BY_USER = MAX_SAFE_INT
 EDITED = "edited"
 
 
-def edit(changes: JobChanges) -> JobAction:
-    """Return the action that applies changes; a value that equals the present value is not recorded again."""
+def edit(changes: JobChanges, principal: Principal) -> JobAction:
+    """Return the action that applies a user's changes; a value that equals the present value is not recorded again."""
 
     def action(jobs: JobRepository, job: Job, by: str) -> None:
         done = []
         if changes.name is not None and changes.name != job.name:
             done.append(f"renamed from {job.name!r} to {changes.name!r}")
             job.name = changes.name
-        if changes.project is not None and changes.project != (job.project or ""):
-            done.append(f"moved to project {changes.project!r}" if changes.project else "taken out of its project")
-            job.project = changes.project or None
+        if changes.project is not None:
+            target = _moved_to(jobs, job, changes.project or None, principal)
+            if target != job.project:
+                done.append(f"moved to project {target!r}" if target else "taken out of its project")
+                job.project = target
         if changes.archived is not None and changes.archived != (job.archived_at is not None):
             if changes.archived and job.status not in TERMINAL:
                 message = f"job {job.id} has status {job.status}; only a job that has ended can be archived"
@@ -45,6 +49,20 @@ def edit(changes: JobChanges) -> JobAction:
             jobs.add_event(job, EDITED, f"{'; '.join(done)} by {by}")
 
     return action
+
+
+def _moved_to(jobs: JobRepository, job: Job, name: str | None, principal: Principal) -> str | None:
+    """Return the project of a job that a user moves to a project; None: to no project.
+
+    Raises:
+        PermissionDeniedError: the user is no member of the present project, or of the new one.
+        ConflictError: the job has not ended, and a project has a quota.
+    """
+    source, target = jobs.projects.facts(job.project, principal), jobs.projects.facts(name, principal)
+    name = name if target is None else target.name
+    if name != job.project:
+        check_move(principal, source, target, ended=job.status in TERMINAL)
+    return name
 
 
 def _with_tags(tags: Mapping[str, Entry], changes: Mapping[str, str | None]) -> dict[str, Entry]:

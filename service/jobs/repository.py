@@ -29,6 +29,7 @@ from service.jobs.dependencies import DependencyRepository
 from service.jobs.states import ACTIVE, FINAL_STATUS, check_transition
 from service.jobs.table.value_repository import ValueRepository
 from service.jobs.table.values import Values
+from service.projects.repository import ProjectRepository
 from trainyard.contract.wire.jobs import TERMINAL, JobStatus, StatusReason
 
 _JOBS: Any = Job.__table__
@@ -48,6 +49,11 @@ class JobRepository:
         self._session = session
         self.now = now
         """The time of this transaction."""
+
+    @property
+    def projects(self) -> ProjectRepository:
+        """The created projects, in the same session."""
+        return ProjectRepository(self._session)
 
     def add(self, *jobs: Job) -> None:
         """Insert new jobs, each with its first two events, with at most one statement per job."""
@@ -140,14 +146,14 @@ class JobRepository:
         return list(self._session.scalars(sa.select(Job.id).where(Job.status == "lost").order_by(Job.pk).limit(limit)))
 
     def count_queued(self, user: str) -> int:
-        """Count the user's jobs with the status `queued`."""
-        query = sa.select(sa.func.count()).select_from(Job).where(Job.created_by == user, Job.status == "queued")
-        return self._session.scalar(query) or 0
+        """Count the user's jobs with the status `queued`, whether or not the caller sees them."""
+        query = sa.select(sa.func.count()).where(_JOBS.c.created_by == user, _JOBS.c.status == "queued")
+        return self._session.execute(query).scalar() or 0
 
     def disk_bytes(self, user: str) -> int:
         """Return the bytes of disk space that the user's jobs held when they were last measured."""
-        query = sa.select(sa.func.coalesce(sa.func.sum(Job.disk_bytes), 0)).where(Job.created_by == user)
-        return int(self._session.scalar(query) or 0)
+        query = sa.select(sa.func.coalesce(sa.func.sum(_JOBS.c.disk_bytes), 0)).where(_JOBS.c.created_by == user)
+        return int(self._session.execute(query).scalar() or 0)
 
     def count_unconfirmed(self) -> int:
         """Count the attempts that were submitted and not yet confirmed by the scheduler."""

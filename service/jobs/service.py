@@ -17,6 +17,7 @@ from service.db.models import Attempt, Job, ModelVersion
 from service.jobs.quota import UserQuotas, check_queue_quota
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource
+from service.projects.rules import ProjectFacts, check_project_quota, may_change_job
 from trainyard.contract.kinds.strategies import STRATEGIES
 from trainyard.contract.kinds.tasks import LOOP_TASKS
 from trainyard.contract.layout import RunLayout
@@ -38,9 +39,12 @@ JobAction = Callable[[JobRepository, Job, str], None]
 
 @contextmanager
 def locked_job(
-    database: Database, principal: Principal, job_id: str, now: datetime
+    database: Database, principal: Principal, job_id: str, now: datetime, *, by_members: bool = False
 ) -> Iterator[tuple[JobRepository, Job]]:
     """Lock a job that the caller may change, for one transaction.
+
+    Args:
+        by_members: Whether members of the job's project may make this change, too.
 
     Raises:
         NotFoundError: the job does not exist.
@@ -49,15 +53,25 @@ def locked_job(
     with database.write() as session:
         jobs = JobRepository(session, now)
         job = jobs.get_for_update(jobs.get(job_id).pk)
-        require_change(principal, job)
+        project = jobs.projects.facts(job.project, principal) if by_members else None
+        require_change(principal, job, project)
         yield jobs, job
 
 
-def require_change(principal: Principal, job: Job | None = None) -> None:
-    """Raises PermissionDeniedError: viewers may only read, and users may change only their own jobs."""
+def require_change(principal: Principal, job: Job | None = None, project: ProjectFacts | None = None) -> None:
+    """Check that the caller may make changes, or change a job.
+
+    Args:
+        project: The job's project, if its members may make the change, too.
+
+    Raises:
+        PermissionDeniedError: viewers may only read, and users may change only their own jobs.
+    """
     if principal.role == "viewer":
         raise PermissionDeniedError("a viewer can only read")
-    if principal.role == "user" and job is not None and job.created_by != principal.name:
+    if job is None or (job.created_by == principal.name and project is None):
+        return
+    if principal.role != "admin" and not may_change_job(principal, job.created_by, project):
         raise PermissionDeniedError(f"job {job.id} belongs to {job.created_by}")
 
 
@@ -81,7 +95,7 @@ def apply_action(
         ConflictError: the job's status does not allow the action.
         InvalidRequestError: the action's arguments do not fit the job.
     """
-    with locked_job(database, principal, job_id, now) as (jobs, job):
+    with locked_job(database, principal, job_id, now, by_members=True) as (jobs, job):
         if check_spec is not None:
             check_spec(parse_stored_spec(job.spec))
         action(jobs, job, principal.name)
@@ -150,6 +164,8 @@ def retry(start: Literal["checkpoint", "scratch"], quotas: UserQuotas) -> JobAct
             raise ConflictError(message, code="not_retryable")
         _require_unregistered(job, jobs.registered_versions(job), "a retry would replace its files; fork it instead")
         check_queue_quota(quotas, job.created_by, jobs.count_queued(job.created_by))
+        if (project := jobs.projects.quotas_of(job.project)) is not None:
+            check_project_quota(project, job.gpus, jobs.projects.count_queued(project.name))
         if start == "scratch":
             _discard_results(jobs, job)
         job.desired, job.pause_requested_at = "run", jobs.now

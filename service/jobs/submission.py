@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from service.audit.log import set_audit_target
+from service.audit.log import add_audit_detail, set_audit_target
 from service.auth.principals import Principal
 from service.auth.unix_users import job_account
 from service.core.errors import ConflictError, InvalidRequestError
@@ -24,6 +24,8 @@ from service.jobs.quota import NO_QUOTAS, UserQuotas, check_disk_quota, check_gp
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource
 from service.jobs.service import require_change
+from service.projects.repository import ProjectRepository
+from service.projects.rules import ProjectFacts, check_project_quota, require_submit
 from service.run_files.files import RunFiles
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
@@ -79,7 +81,8 @@ def submit(
     """Make the job durable, once for each idempotency key.
 
     Raises:
-        PermissionDeniedError: jobs run as their owners, and the user has no Unix account.
+        PermissionDeniedError: jobs run as their owners, and the user has no Unix account; or the user is no member
+            of the project.
         ConflictError: the key was used for another request, or the checkpoint to start from does not exist.
         InvalidRequestError: `resume_from` names an unknown job or checkpoint.
         QuotaExceededError: the user's jobs hold too much disk space.
@@ -150,8 +153,13 @@ def _store(
     key = request.idempotency_key
     with database.write() as session:
         jobs, keys = JobRepository(session, now), IdempotencyRepository(session, now)
+        project = admit_to_project(session, principal, request.spec)
         if key is not None and (stored := claim_key(database, keys, principal, key, request.digest())):
             return stored
+        check_project_quota(project, job.gpus, 0 if project is None else jobs.projects.count_queued(project.name))
+        if project is not None:
+            job.project = project.name
+            add_audit_detail(project=project.name)
         check_user_quotas(session, principal, quotas, now)
         DependencyRepository(session).require(request.spec.after)
         job.unix_uid = job_account(session, principal.name, run_as)
@@ -168,6 +176,17 @@ def _store(
             keys.store_response(principal.id, key, _response(job, run, now))
     # Built again outside of the transaction, so that other writers do not wait for it.
     return SubmissionResult(_response(job, run, now), replayed=False)
+
+
+def admit_to_project(session: Session, principal: Principal, spec: TrainingSpec) -> ProjectFacts | None:
+    """Return the created project into which a user submits; None: the spec names none, or a label.
+
+    Raises:
+        PermissionDeniedError: the user is no member of the project.
+    """
+    project = ProjectRepository(session).facts(spec.project, principal)
+    require_submit(principal, project)
+    return project
 
 
 def check_user_quotas(

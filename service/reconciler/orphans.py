@@ -24,6 +24,7 @@ from service.core.settings import Settings
 from service.core.untrusted_files import UntrustedFiles, files_of_job
 from service.db.leader_lease import LeaderLease
 from service.db.models import Job, Orphan
+from service.projects.repository import ProjectRepository
 from service.reconciler.adoption import Adoption
 from service.reconciler.repository import find_job, job_ids, known_tags
 from service.reconciler.unknown_attempts import read_current
@@ -215,6 +216,7 @@ class OrphanScan:
             raise ValueError("the spec in the run directory cannot be read")
         with self.lease.database.read() as session:
             job = find_job(session, orphan.job_id)
+            project = ProjectRepository(session).canonical_name(spec.project)
             owner, role, now = orphan.requested_by or "admin", "admin", self.clock()
             if uid is not None:
                 owner = _owner_of(session, uid)
@@ -222,7 +224,7 @@ class OrphanScan:
             elif orphan.owner is not None:
                 owner, role = orphan.owner, TokenRepository(session).submitter_role(orphan.owner, now) or "user"
         if job is None:
-            self.adoption.insert(_new_job(orphan.job_id, spec, owner, role, now, uid))
+            self.adoption.insert(_new_job(orphan.job_id, spec, project, owner, role, now, uid))
         else:
             self.adoption.examine(job.pk)
         with self.lease.write() as session:
@@ -248,7 +250,9 @@ def _owner_of(session: Session, uid: int) -> str:
     return name
 
 
-def _new_job(job_id: str, spec: TrainingSpec, owner: str, role: str, now: datetime, uid: int | None) -> Job:
+def _new_job(
+    job_id: str, spec: TrainingSpec, project: str | None, owner: str, role: str, now: datetime, uid: int | None
+) -> Job:
     """Make a paused job without secrets: its program could have named the secrets of whoever adopts it."""
     message = "Adopted from its run directory. `trainyard resume` continues from the last checkpoint."
     if names := spec.environment.secrets:
@@ -257,6 +261,7 @@ def _new_job(job_id: str, spec: TrainingSpec, owner: str, role: str, now: dateti
     return Job(
         id=job_id,
         name=spec.name,
+        project=project,
         status="paused",
         desired="paused",
         status_message=message,

@@ -29,6 +29,7 @@ class QuotaEntry:
     sweep: str | None = None
     sweep_parallel: int | None = None
     """How many members of the sweep may be at the scheduler at once."""
+    project: str | None = None
 
 
 def quota_entry(job: Job) -> QuotaEntry:
@@ -43,6 +44,7 @@ def quota_entry(job: Job) -> QuotaEntry:
         role=job.submitter_role,
         gpus=gpus,
         waiting=waiting,
+        project=job.project,
         sweep=job.sweep_id,
         sweep_parallel=job.sweep_parallel,
     )
@@ -53,6 +55,7 @@ def blocked_jobs(
     quotas: UserQuotas,
     maintenance: MaintenanceResource = _NO_MAINTENANCE,
     waiting: Mapping[int, Condition] = MappingProxyType({}),
+    projects: Mapping[str, int] = MappingProxyType({}),
 ) -> Mapping[int, Condition]:
     """Return the waiting jobs that are not submitted yet, with the condition of each.
 
@@ -61,6 +64,7 @@ def blocked_jobs(
     Args:
         jobs: All unfinished jobs, oldest first.
         waiting: The conditions of jobs with prerequisites that are not met.
+        projects: The GPU quota of each project that has one.
     """
     held = {job.job_pk: waiting[job.job_pk] for job in jobs if job.waiting and job.job_pk in waiting}
     jobs = [job for job in jobs if job.job_pk not in held]
@@ -71,7 +75,8 @@ def blocked_jobs(
         return {**dict.fromkeys((job.job_pk for job in jobs if job.waiting), condition), **held}
     over_sweep = over_sweep_limit(jobs)
     over_quota = over_gpu_quota([job for job in jobs if job.job_pk not in over_sweep], quotas)
-    return {**over_quota, **over_sweep, **held}
+    admitted = [job for job in jobs if job.job_pk not in over_sweep and job.job_pk not in over_quota]
+    return {**over_quota, **over_project_quota(admitted, projects), **over_sweep, **held}
 
 
 def over_gpu_quota(jobs: Sequence[QuotaEntry], quotas: UserQuotas) -> Mapping[int, Condition]:
@@ -104,6 +109,32 @@ def over_gpu_quota(jobs: Sequence[QuotaEntry], quotas: UserQuotas) -> Mapping[in
     return blocked
 
 
+def over_project_quota(jobs: Sequence[QuotaEntry], limits: Mapping[str, int]) -> Mapping[int, Condition]:
+    """Return the waiting jobs beyond their project's GPU quota, with the condition of each.
+
+    The jobs of a project start in the order of their creation, whoever submitted them.
+    """
+    used = Counter[str]()
+    for job in jobs:
+        used[job.project or ""] += 0 if job.waiting else job.gpus
+    blocked: dict[int, Condition] = {}
+    full: set[str] = set()
+    for job in jobs:
+        name = job.project
+        limit = limits.get(name) if name is not None and job.waiting else None
+        if name is None or limit is None:
+            continue
+        if name in full:
+            text = f"Waiting for GPU quota: older jobs of the project {name} are ahead."
+            blocked[job.job_pk] = _quota(text)
+        elif used[name] + job.gpus > limit:
+            full.add(name)
+            blocked[job.job_pk] = _quota(_over_project_message(job, name, used[name], limit))
+        else:
+            used[name] += job.gpus
+    return blocked
+
+
 def over_sweep_limit(jobs: Sequence[QuotaEntry]) -> Mapping[int, Condition]:
     """Return the waiting members beyond their sweep's concurrency limit, with the condition of each.
 
@@ -126,6 +157,15 @@ def over_sweep_limit(jobs: Sequence[QuotaEntry]) -> Mapping[int, Condition]:
 
 def _quota(text: str) -> Condition:
     return Condition("gpu_quota", {"details": text})
+
+
+def _over_project_message(job: QuotaEntry, project: str, used: int, limit: int) -> str:
+    remedy = "an administrator can raise it: trainyard projects set"
+    if job.gpus > limit:
+        quota = f"the limit of the project {project} is {limit}"
+        return f"Exceeds the GPU quota: needs {job.gpus} GPUs, and {quota}. It cannot start; {remedy}."
+    needs = f"this job needs {job.gpus}"
+    return f"Waiting for GPU quota: the project {project} uses {used} of {limit} GPUs, and {needs}; {remedy}."
 
 
 def _over_quota_message(job: QuotaEntry, used: int, limit: int) -> str:

@@ -24,6 +24,7 @@ from service.jobs.quota import UserQuotas
 from service.jobs.repository import JobRepository
 from service.jobs.states import ACTIVE
 from service.jobs.submission import MSG_QUEUED
+from service.projects.repository import ProjectRepository
 from service.reconciler.adoption import Adoption
 from service.reconciler.apply import DecisionWriter
 from service.reconciler.cluster_poll import ClusterPoll
@@ -182,8 +183,9 @@ class Reconciler:
             for work in self._scheduler_work:
                 has_work |= work()
         maintenance = self._load_maintenance()
-        entries, waiting = self._load(all_queued=maintenance.active or self._may_state_maintenance)
-        blocked = blocked_jobs([quota_entry(entry.job) for entry in entries], self._quotas, maintenance, waiting)
+        entries, waiting, projects = self._load(all_queued=maintenance.active or self._may_state_maintenance)
+        quota_entries = [quota_entry(entry.job) for entry in entries]
+        blocked = blocked_jobs(quota_entries, self._quotas, maintenance, waiting, projects)
         self._end_waits([entry.job for entry in entries if entry.job.pk not in blocked])
         self._may_state_maintenance = maintenance.active
         self.ends_attempts = any(entry.is_stopping for entry in entries)
@@ -224,15 +226,17 @@ class Reconciler:
             if job.status == "queued" and job.desired == "run" and job.condition in WAITS:
                 self._decisions.apply(job, None, Decision(message=MSG_QUEUED))
 
-    def _load(self, *, all_queued: bool) -> tuple[list[JobEntry], Mapping[int, Condition]]:
+    def _load(self, *, all_queued: bool) -> tuple[list[JobEntry], Mapping[int, Condition], Mapping[str, int]]:
         # Quotas depend on every queued job, and without a pool the submitter takes them all in the same tick.
         load_all = all_queued or self._quotas.limits_gpus or self._submitter.pool.threads == 0
         with self._database.read() as session:
+            projects = ProjectRepository(session).gpu_quotas()
+            load_all = load_all or bool(projects)
             turn = [] if load_all else waiting_jobs_after(session, self._last_turn, _QUEUED_PER_TICK)
             self._last_turn = turn[-1] if len(turn) == _QUEUED_PER_TICK else 0
             rows = JobRepository(session, self._clock()).list_active(None if load_all else _QUEUED_PER_TICK, turn)
             waiting = waiting_jobs(DependencyRepository(session).of_queued([job for job, _ in rows]))
-        return [JobEntry(job, attempt) for job, attempt in rows], waiting
+        return [JobEntry(job, attempt) for job, attempt in rows], waiting, projects
 
     def _in_turns(self, entries: Sequence[JobEntry]) -> list[JobEntry]:
         """Return the entries with those first that are to end, which must not wait for a search of another job, and the

@@ -8,6 +8,7 @@ from service.cluster.repository import ClusterRepository
 from service.core.errors import InvalidRequestError, InvalidSpecError
 from service.core.settings import Settings
 from service.db.engine import Database
+from service.db.visibility import readable_jobs
 from service.specs.site import site_of
 from trainyard.contract.kinds.strategies import Strategy
 from trainyard.contract.problems import Problem, SpecError
@@ -108,25 +109,36 @@ class SpecAcceptance:
         assert self.database is not None
         with self.database.read() as session:
             cluster = ClusterRepository(session).resource(self.settings.backend, now)
-        return self.accept_for(document, cluster, owner)
+            readable = readable_jobs(session, document)
+        return self.accept_for(document, cluster, owner, readable)
 
-    def accept_for(self, document: Any, cluster: ClusterResource, owner: str) -> AcceptedSpec:
-        """Parse and resolve a document for a cluster snapshot. Raises like `accept`."""
+    def accept_for(
+        self, document: Any, cluster: ClusterResource, owner: str, readable: tuple[str, ...] | None = None
+    ) -> AcceptedSpec:
+        """Parse and resolve a document for a cluster snapshot. Raises like `accept`.
+
+        Args:
+            readable: `Site.readable_jobs`.
+        """
         if not isinstance(document, dict):
             raise InvalidRequestError("a spec must be a mapping of fields", code="invalid_spec")
         try:
             parsed = parse_spec(document)
         except SpecError as error:
             raise InvalidSpecError(error.problems) from None
-        return self.resolve(parsed, cluster, owner)
+        if parsed.project is None and self.settings.default_project == "user":
+            parsed = parsed.model_copy(update={"project": owner})
+        return self.resolve(parsed, cluster, owner, readable)
 
-    def resolve(self, parsed: TrainingSpec, cluster: ClusterResource, owner: str) -> AcceptedSpec:
+    def resolve(
+        self, parsed: TrainingSpec, cluster: ClusterResource, owner: str, readable: tuple[str, ...] | None = None
+    ) -> AcceptedSpec:
         """Resolve a parsed spec for its site. Not to be called in a database session: it may read the model's folder.
 
         Raises:
             InvalidSpecError: With every problem of the spec.
         """
-        site = site_of(self.settings, parsed.resources, cluster)
+        site = replace(site_of(self.settings, parsed.resources, cluster), readable_jobs=readable)
         spec = _resolve(parsed, site)
         if problem := self.advisor.trainable_problem(spec):
             raise InvalidSpecError([problem])

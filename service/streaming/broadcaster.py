@@ -44,7 +44,11 @@ class Item(NamedTuple):
     rank: str | None = None
     """The rank of a log message."""
     owner: str | None = None
-    """In the stream of all jobs, the user whose job it is about."""
+    """The user whose job it is about; None: it is about no job."""
+    project: str | None = None
+    """The project of that job."""
+    readers: frozenset[str] | None = None
+    """Who may read it besides administrators, if the project is private; None: everybody."""
 
 
 class Update(NamedTuple):

@@ -13,8 +13,9 @@ from service.core.skipped_rows import log_skipped_row
 from service.db.engine import Database
 from service.db.models import Checkpoint, Event, Job
 from service.jobs.schemas import checkpoint_resource, event_resource, progress_resource, shown_metrics
+from service.projects.repository import ProjectRepository
 from service.streaming.broadcaster import StreamOffset
-from service.streaming.job_stream import Message, MessageBuilder, build_messages, status_fields
+from service.streaming.job_stream import Message, MessageBuilder, ShownTo, build_messages, status_fields
 from service.streaming.repository import Entry, FeedRepository
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.loss_metric import choose_loss
@@ -38,8 +39,8 @@ def parse_offset(text: str) -> StreamOffset | None:
 class FeedPart(NamedTuple):
     """The messages after an offset, and the offset that they reach."""
 
-    messages: list[tuple[StreamOffset, Message, str]]
-    """Each with its offset and the user whose job it is about."""
+    messages: list[tuple[StreamOffset, Message, ShownTo]]
+    """Each with its offset and who may read it."""
     offset: StreamOffset
     more: bool
     gap: bool
@@ -68,14 +69,16 @@ def read_feed(database: Database, after: StreamOffset, *, runs: Path, now: datet
             # A restored database is behind the offsets that its former streams sent.
             return FeedPart([], StreamOffset(newest, END_OF_ENTRY), more=False, gap=True)
         jobs = repository.jobs({entry.job_pk for entry in entries})
-        messages: list[tuple[StreamOffset, Message, str]] = []
+        readers = ProjectRepository(session).readers({job.project for job in jobs.values() if job.project})
+        messages: list[tuple[StreamOffset, Message, ShownTo]] = []
         reached, more, size = after, len(entries) == _MAX_ENTRIES, 0
         for entry in entries:
             begin = after.within + 1 if entry.position == after.position else 0
             part = repository.readable_part(entry._replace(first=max(entry.first, begin)))
             job = jobs[entry.job_pk]
             part_messages = _readable_messages(repository, job, entry, part, runs, now)
-            messages += [(offset, message, job.created_by) for offset, message in part_messages]
+            shown_to = ShownTo(job.created_by, job.project, readers.get(job.project or ""))
+            messages += [(offset, message, shown_to) for offset, message in part_messages]
             size += sum(len(message.text) for _, message in part_messages)
             is_whole = part.last == entry.last
             reached = StreamOffset(entry.position, END_OF_ENTRY if is_whole else part.last)

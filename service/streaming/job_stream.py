@@ -6,7 +6,7 @@ from datetime import datetime
 from functools import cached_property, partial
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
@@ -16,6 +16,7 @@ from service.db.models import Checkpoint, Event, Job, LogChunk
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import checkpoint_resource, event_resource, progress_resource
 from service.metrics.repository import CurveRepository
+from service.projects.repository import ProjectRepository
 from service.streaming.repository import JobStreamRepository, StoredPoint, last_within_bounds
 from trainyard.contract.base import MAX_SAFE_INT
 from trainyard.contract.layout import RunLayout
@@ -60,6 +61,14 @@ def build_messages(job_pk: int, builders: Iterable[tuple[int, MessageBuilder]]) 
     return messages
 
 
+class ShownTo(NamedTuple):
+    """Who may read a message: the last fields of `service.streaming.broadcaster.Item`."""
+
+    owner: str
+    project: str | None
+    readers: frozenset[str] | None
+
+
 @dataclass(frozen=True)
 class StreamPart:
     """The messages after a sequence number, and the number that they reach."""
@@ -68,6 +77,7 @@ class StreamPart:
     sequence: int
     finished: bool
     """Nothing can follow."""
+    shown_to: ShownTo
 
 
 def read_job_stream(
@@ -80,10 +90,12 @@ def read_job_stream(
     """
     with database.read() as session:
         stream, job = JobStreamRepository(session), JobRepository(session, now).get(job_id)
+        readers = ProjectRepository(session).readers({job.project} if job.project else ())
+        shown_to = ShownTo(job.created_by, job.project, readers.get(job.project or ""))
         if job.sequence < after:
             after = 0  # the number is from before a restore of the database: resend everything
         if job.sequence == after:
-            return StreamPart([], after, job.status in TERMINAL)
+            return StreamPart([], after, job.status in TERMINAL, shown_to)
         points = stream.points_after(job.pk, after, _MAX_POINTS)
         numbers = [(point.sequence, 0) for point in points]
         readable = stream.last_readable(job.pk, after, logs=logs)
@@ -101,7 +113,7 @@ def read_job_stream(
     if reached == job.sequence and _is_in_long_phase(job) and all(sequence != reached for sequence, _ in due):
         due.append((reached, partial(_phase, job, max(resumed.items(), default=(1, 0)), now)))
     messages = [message for _, message in sorted(build_messages(job.pk, due), key=itemgetter(0))]
-    return StreamPart(messages, reached, job.status in TERMINAL and reached == job.sequence)
+    return StreamPart(messages, reached, job.status in TERMINAL and reached == job.sequence, shown_to)
 
 
 def status_fields(job: Job, event: Event, now: datetime) -> dict[str, Any]:

@@ -44,6 +44,7 @@ class JobSource:
                 StreamOffset(int(message.id)),
                 message.text,
                 message.data.rank if isinstance(message.data, LogUpdate) else None,
+                *part.shown_to,
             )
             for message in part.messages
         ]
@@ -78,7 +79,7 @@ class GlobalSource:
         with all_jobs():
             append_to_feed(self._database, self._jobs_to_check())
             part = read_feed(self._database, offset, runs=self._runs, now=self._clock())
-        items = [Item(at, message.text, owner=owner) for at, message, owner in part.messages]
+        items = [Item(at, message.text, None, *shown_to) for at, message, shown_to in part.messages]
         if part.gap:
             items.insert(0, Item(items[0].offset if items else part.offset, RESET))
         return Update(items, part.offset, finished=False, more=part.more)

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 from functools import partial
 
 from service.core.thread_slots import run_in_thread_slot
-from service.db.visibility import visible_owner
+from service.db.visibility import present_reader
 from service.streaming.broadcaster import Broadcaster, Item, Source, StreamOffset, Subscriber, Update
 
 KEEP_ALIVE_SECONDS = 15.0
@@ -29,7 +29,7 @@ class Subscription:
         self._source = source
         self._rank = rank
         self._logs = logs
-        self._visible_owner = visible_owner()
+        self._reader = present_reader()
         self._subscriber = Subscriber(self._accepts, logs=logs, owner=owner)
         self._missed = Update([], StreamOffset(0), finished=False)
         self._live_from = StreamOffset(0)
@@ -80,8 +80,13 @@ class Subscription:
             self._broadcaster.unsubscribe(self._source.topic, self._subscriber)
 
     def _accepts(self, item: Item) -> bool:
-        is_visible = self._visible_owner is None or item.owner in (None, self._visible_owner)
-        return is_visible and (item.rank is None or (self._logs and self._rank in (None, item.rank)))
+        # Each item states who may read it when it was read: a member who was removed gets no further messages.
+        is_hidden = (
+            self._reader is not None
+            and item.owner is not None
+            and not self._reader.sees(item.owner, item.project, item.readers)
+        )
+        return not is_hidden and (item.rank is None or (self._logs and self._rank in (None, item.rank)))
 
 
 def _join(items: Iterable[Item]) -> Iterator[str]:

@@ -1,11 +1,15 @@
 """All SQL about saved views."""
 
+from collections.abc import Sequence
+
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from service.core.errors import NotFoundError
 from service.db.models import SavedView
 from service.db.paging import PageRequest, fetch_page
+
+_MAX_OF_PROJECT = 200
 
 
 class ViewRepository:
@@ -18,6 +22,12 @@ class ViewRepository:
         """Return a page of a user's views and the shared views, and whether more follow."""
         query = sa.select(SavedView).where(sa.or_(SavedView.created_by == user, SavedView.shared))
         return fetch_page(self._session, query, SavedView.id, page)
+
+    def of_project(self, project: str, user: str) -> Sequence[SavedView]:
+        """Return the views of a project that a user sees, by name."""
+        query = sa.select(SavedView).where(SavedView.project == project)
+        query = query.where(sa.or_(SavedView.created_by == user, SavedView.shared))
+        return self._session.scalars(query.order_by(SavedView.name, SavedView.id).limit(_MAX_OF_PROJECT)).all()
 
     def get(self, view_id: str, user: str | None) -> SavedView:
         """Return a view of the user, or a shared view; None: anyone's.

@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
 
 from service.audit.log import set_audit_target
 from service.auth.principals import Principal
@@ -12,6 +13,8 @@ from service.db.engine import Database
 from service.db.models import SavedView
 from service.db.paging import PageRequest
 from service.jobs.service import require_change
+from service.projects.repository import ProjectRepository
+from service.projects.rules import require_submit
 from service.views.repository import ViewRepository
 from trainyard.contract.wire.views import ViewRequest, ViewResource
 
@@ -28,6 +31,13 @@ def list_views(database: Database, principal: Principal, page: PageRequest) -> t
     return [view_resource(row) for row in rows], has_more
 
 
+def list_of_project(database: Database, principal: Principal, project: str) -> list[ViewResource]:
+    """Return the views of a project that the caller sees, by name."""
+    with database.read() as session:
+        rows = ViewRepository(session).of_project(project, principal.name)
+    return [view_resource(row) for row in rows]
+
+
 def create(database: Database, principal: Principal, request: ViewRequest, now: datetime) -> ViewResource:
     """Save a new view.
 
@@ -40,6 +50,7 @@ def create(database: Database, principal: Principal, request: ViewRequest, now: 
     try:
         with database.write() as session:
             repository = ViewRepository(session)
+            view.project = _project_of(session, principal, request)
             _require_unused(repository, principal.name, request.name, None)
             if repository.count_owned(principal.name) >= MAX_VIEWS:
                 message = f"{principal.name} has {MAX_VIEWS} saved views, the limit per user; delete some first"
@@ -65,6 +76,7 @@ def replace(
         with database.write() as session:
             repository = ViewRepository(session)
             view = _owned(repository, principal, view_id)
+            view.project = _project_of(session, principal, request)
             _require_unused(repository, view.created_by, request.name, view.id)
             _fill(view, request, now)
             session.flush()
@@ -85,11 +97,24 @@ def view_resource(row: SavedView) -> ViewResource:
         id=row.id,
         name=row.name,
         shared=row.shared,
+        project=row.project,
         created_by=row.created_by,
         created_at=row.created_at,
         updated_at=row.updated_at,
         **{name: row.state[name] for name in _STATE if name in row.state},
     )
+
+
+def _project_of(session: Session, principal: Principal, request: ViewRequest) -> str | None:
+    """Return the project of a view as it was created.
+
+    Raises:
+        PermissionDeniedError: the caller is no member of the project.
+    """
+    project = ProjectRepository(session).facts(request.project, principal)
+    if request.project is not None:
+        require_submit(principal, project)
+    return request.project if project is None else project.name
 
 
 def _owned(repository: ViewRepository, principal: Principal, view_id: str) -> SavedView:

@@ -18,6 +18,7 @@ from service.web.pages import (
     files,
     help,
     jobs,
+    projects,
     sign_in,
     sign_in_code,
     submit,
@@ -36,7 +37,7 @@ def create_app(app_state: AppState, plugins: Sequence[Plugin] = (), *, disabled:
     pages = Pages(partial(read_maintenance, app_state), base, plugins, sign_ins)
     app = create_api(app_state, plugins, partial(_error_page, pages), disabled=disabled)
     app.state.pages = pages
-    modules = (sign_in, sign_in_code, jobs, admin, cluster, compare, files, help, submit)
+    modules = (sign_in, sign_in_code, jobs, admin, cluster, compare, files, help, projects, submit)
     routers = [*(module.router for module in modules), *(router for plugin in plugins for router in plugin.pages)]
     for router in routers:
         app.include_router(router)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from service.api.dependencies import get_caller, restrict_to_own_jobs
+from service.api.dependencies import get_caller, restrict_to_visible_jobs
 from service.core.errors import AuthenticationError
 from service.web.rendering import Pages, Visitor
 
@@ -37,7 +37,7 @@ async def get_visitor(request: Request) -> Visitor:
     caller = get_caller(request)
     if caller.secret is None:
         raise SessionRequiredError
-    restrict_to_own_jobs(request, caller.principal)
+    restrict_to_visible_jobs(request, caller.principal)
     return Visitor(caller.principal, caller.secret)
 
 

@@ -22,7 +22,12 @@ from trainyard import __version__
 from trainyard.contract.wire.cluster import MaintenanceResource
 
 _RESULTS = (PageLink("/jobs", "Jobs"), PageLink("/compare", "Compare"))
-_OTHERS = (PageLink("/files", "Files"), PageLink("/cluster", "Cluster"), PageLink("/help", "Help"))
+_OTHERS = (
+    PageLink("/projects", "Projects"),
+    PageLink("/files", "Files"),
+    PageLink("/cluster", "Cluster"),
+    PageLink("/help", "Help"),
+)
 
 _ADDRESS = re.compile(r"""(\s(?:href|src|action|formaction)=")/""")
 """An address of the service in a page. Only attributes of elements match: in texts and JSON, quotes are escaped."""

@@ -54,6 +54,7 @@ Every route can answer with these errors, whose body is an [ErrorEnvelope](#erro
 TAGS = {
     "jobs": "Jobs",
     "views": "Runs table",
+    "projects": "Projects",
     "sweeps": "Sweeps",
     "metrics": "Metrics",
     "logs": "Logs",

@@ -64,6 +64,7 @@ def seed(world: World) -> Seeds:
     tokens = [_token(world, f"person-{n}") for n in range(VICTIMS + 1)]
     kinds = ("kept", "deleted", "unnamed", "renamed")
     models = {kind: [_model(world, f"{kind}-{number}", done, kind) for number in range(VICTIMS)] for kind in kinds}
+    projects = [_project(world, f"seeded-{number}") for number in range(VICTIMS + 1)]
     assert world.client.put(f"/v1/code/{DIGEST}", content=CODE).status_code == 201
     training_file = _file(world, CHAT)
     write_models_file(world)
@@ -109,10 +110,13 @@ def seed(world: World) -> Seeds:
             "estimate_id": [estimate_id],
             "orphan_id": [ORPHAN],
             "node": ["node0"],
+            "project": projects[:1],
+            "member": ["daemon"],
         },
         special={
             "delete_job": {"job_id": deletable_jobs},
             "delete_checkpoint": {"job_id": [done], "checkpoint_id": checkpoints[:2]},
+            "delete_project": {"project": projects[1:]},
             "delete_view": {"view_id": views[1:]},
             "delete_webhook": {"webhook_id": webhooks[1:]},
             "delete_file": {"file_id": files[1:]},
@@ -209,6 +213,15 @@ def _webhook(world: World) -> str:
     answer = world.client.post("/v1/webhooks", json={"url": "https://example.org/hook"})
     assert answer.status_code == 201, answer.text
     return str(answer.json()["id"])
+
+
+def _project(world: World, name: str) -> str:
+    """Create a project that `olga` manages, too."""
+    assert world.client.post("/v1/projects", json={"name": name}).status_code == 201
+    for user, role in (("olga", "manager"), ("daemon", "member")):
+        answer = world.client.put(f"/v1/projects/{name}/members/{user}", json={"role": role})
+        assert answer.status_code == 200, answer.text
+    return name
 
 
 def _view(world: World, name: str) -> str:

@@ -73,6 +73,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "usage": ("checkpoints:usage", "Show the disk use by user, and the free space."),
         "models": ("models:app", "Name models of your jobs, with versions and aliases."),
+        "projects": ("projects:app", "Create projects, with members, roles and quotas."),
     },
     "Sign in": {
         "login": ("login:login", "Sign in with munge on the cluster, or with a browser; later commands use the token."),

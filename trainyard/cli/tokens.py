@@ -31,6 +31,10 @@ def create(
         bool,
         typer.Option("--may-run-code", help="Allow `custom` and `script` jobs, which run as the service's account."),
     ] = False,
+    project: Annotated[
+        str | None,
+        typer.Option("--project", help="A created project: the token is valid for its jobs and for nothing else."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create a token and print its secret, which is shown only once.
@@ -41,12 +45,15 @@ def create(
         raise UsageError("use only one of --days and --no-expiry")
     lifetime = None if no_expiry else days or TOKEN_DAYS
     with make_client(ctx) as client:
-        made = client.create_token(name, role=role, expires_in_days=lifetime, may_run_code=may_run_code)
+        made = client.create_token(
+            name, role=role, expires_in_days=lifetime, may_run_code=may_run_code, project=project
+        )
     if as_json:
         print_json(made)
     else:
         expiry = _format_expiry(made.expires_at) or ", which never expires"
-        print_error(f"token {made.id} for {made.name} ({made.role}){expiry}; the secret is shown only once:")
+        only = f" for the project {made.project} alone" if made.project else ""
+        print_error(f"token {made.id} for {made.name} ({made.role}){only}{expiry}; the secret is shown only once:")
         print_line(made.token)
 
 
@@ -190,7 +197,10 @@ def whoami(ctx: typer.Context, as_json: JsonOption = False) -> None:
         print_json(own)
     else:
         code = "permitted" if own.may_run_code else "not permitted"
-        print_line(f"{own.name} ({own.role}), token {own.id}{_format_expiry(own.expires_at)}; running code is {code}")
+        only = f" for the project {own.project} alone" if own.project else ""
+        print_line(
+            f"{own.name} ({own.role}), token {own.id}{only}{_format_expiry(own.expires_at)}; running code is {code}"
+        )
 
 
 def _state(token: TokenResource) -> str:

@@ -8,7 +8,7 @@ from service.api.dependencies import AdminDep, AppState, AppStateDep, NowDep, Us
 from service.api.json_body import JsonRoute, SlotRoute
 from service.cluster.repository import ClusterRepository, MaintenanceRepository, NodeFaultRepository
 from service.cluster.schemas import excluded_node_resource
-from service.db.visibility import visible_owner
+from service.db.visibility import present_reader, visible_ids
 from trainyard.contract.wire.cluster import ClusterResource, MaintenanceRequest, MaintenanceResource
 
 router = APIRouter(prefix="/v1/cluster", tags=["cluster"], route_class=SlotRoute)
@@ -27,7 +27,9 @@ def get_cluster(app_state: AppStateDep, _user: UserDep, now: NowDep) -> ClusterR
     with app_state.database.read() as session:
         cluster = ClusterRepository(session).resource(backend, now)
         excluded = NodeFaultRepository(session, now).exclusions(backend)
-    shown = [excluded_node_resource(node, visible_owner()) for node in excluded.nodes]
+        named = {fault.job_id for node in excluded.nodes for fault in node.faults}
+        visible = None if present_reader() is None else visible_ids(session, named)
+    shown = [excluded_node_resource(node, visible) for node in excluded.nodes]
     return cluster.model_copy(update={"excluded_nodes": shown, "node_warning": excluded.warning})
 
 

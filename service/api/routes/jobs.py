@@ -271,7 +271,9 @@ def get(app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: JobId) -> J
 def edit_job(app_state: AppStateDep, user: EditorDep, now: NowDep, job_id: JobId, body: JobChanges) -> JobResource:
     """Rename, tag or archive a job, or write its notes. Its run is not affected."""
     add_audit_detail(fields=sorted(body.model_fields_set))
-    return job_service.apply_action(app_state.database, user, job_id, edit(body), runs=app_state.settings.runs, now=now)
+    return job_service.apply_action(
+        app_state.database, user, job_id, edit(body, user), runs=app_state.settings.runs, now=now
+    )
 
 
 @router.delete("/{job_id}", status_code=204, operation_id="delete_job")

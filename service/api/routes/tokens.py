@@ -21,6 +21,7 @@ from service.auth.repository import TokenRepository
 from service.auth.token_service import issue, revoke, revoke_own
 from service.db.models import AuditEntry, Token
 from service.jobs.schemas import page_of
+from service.projects.service import Projects
 from trainyard.contract.wire.access import AuditResource, NewTokenResource, TokenRequest, TokenResource
 from trainyard.contract.wire.pages import Page
 
@@ -36,6 +37,9 @@ def create(
 ) -> NewTokenResource:
     """Create a token. `token` in the response is its secret, which is shown only once."""
     reject_key(idempotency_key)
+    if body.project is not None:
+        name = Projects(app_state.database).require_created(body.project)
+        body = body.model_copy(update={"project": name})
     token, secret = issue(app_state.database, admin, body, now)
     return NewTokenResource(**token_resource(app_state, token).model_dump(), token=secret)
 
@@ -99,6 +103,7 @@ def token_resource(app_state: AppState, token: Token) -> TokenResource:
         name=token.name,
         role=token.role,
         may_run_code=token.may_run_code or token.role in app_state.settings.code_roles,
+        project=token.project,
         created_by=token.created_by,
         created_at=token.created_at,
         last_used_at=token.last_used_at,

@@ -19,6 +19,7 @@ from service.db.models.jobs import (
 from service.db.models.media import Media
 from service.db.models.metrics import CurveRevision, DownsampledPoint, DownsampleState, JobKey, MetricKey, Point
 from service.db.models.oidc import OidcRequest, OidcToken, OidcUser
+from service.db.models.projects import Project, ProjectMember
 from service.db.models.registry import ModelVersion, RegisteredModel
 from service.db.models.secrets import Secret
 from service.db.models.streaming import FeedCursor, FeedEntry, FeedSequence, LogChunk, LogStream
@@ -63,6 +64,8 @@ __all__ = [
     "OidcUser",
     "Orphan",
     "Point",
+    "Project",
+    "ProjectMember",
     "RegisteredModel",
     "SavedView",
     "Secret",

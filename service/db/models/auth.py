@@ -29,6 +29,8 @@ class Token(Base):
     """The Unix account that signed in by munge; None for other tokens."""
     is_sign_in: Mapped[bool] = mapped_column(default=False, server_default=false())
     """Whether a sign-in other than by munge made it, so that its user may revoke it."""
+    project: Mapped[str | None] = mapped_column(String(120))
+    """The created project for which alone it is valid; None: for everything."""
 
 
 class UnixUser(Base):

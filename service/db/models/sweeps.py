@@ -19,6 +19,8 @@ class Sweep(Base):
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     name: Mapped[str] = mapped_column(String(120))
     created_by: Mapped[str] = mapped_column(String(128))
+    project: Mapped[str | None] = mapped_column(String(120))
+    """The project of its members at the submission."""
     created_at: Mapped[datetime]
     max_parallel: Mapped[int | None]
     members: Mapped[list[Any]]

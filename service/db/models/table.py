@@ -70,6 +70,8 @@ class SavedView(Base):
     created_by: Mapped[str] = mapped_column(String(128))
     shared: Mapped[bool] = mapped_column(Boolean)
     """Whether other users see it. Only its owner and administrators change it."""
+    project: Mapped[str | None] = mapped_column(String(120))
+    """The project whose page shows it. In a private project only its members see it."""
     state: Mapped[dict[str, Any]]
     """Filter, sort, columns and the rest of the page's state, as `trainyard.contract.wire.views.ViewState`."""
     created_at: Mapped[datetime]

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from service.db.engine import Database
 from service.db.models import Job, JobValue, ValueKey
-from service.db.visibility import visible_owner
+from service.db.visibility import present_reader
 from service.jobs.table.keys import DESCRIBED, candidates
 from service.jobs.table.values import Kind, Named
 from trainyard.contract.job_query import parse_key
@@ -21,7 +21,7 @@ def list_keys(database: Database) -> tuple[list[JobKeyResource], bool]:
     """Return the keys that a visible job has a value of, columns first, and whether some are left out."""
     columns = [JobKeyResource(key=name, kind="column", description=text) for name, text in DESCRIBED.items()]
     query = sa.select(ValueKey.kind, ValueKey.name).where(ValueKey.kind.in_(_ORDER))
-    if visible_owner() is not None:
+    if present_reader() is not None:
         query = query.where(sa.exists().where(JobValue.key_pk == ValueKey.pk, JobValue.job_pk == Job.pk))
     with database.read() as session:
         rows = session.execute(query.limit(MAX_KEYS + 1)).all()

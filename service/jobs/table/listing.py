@@ -13,7 +13,7 @@ from service.core.errors import InvalidRequestError
 from service.db.engine import Database
 from service.db.models import Job, JobValue, ValueKey
 from service.db.paging import PageRequest
-from service.db.visibility import visible_owner
+from service.db.visibility import present_reader
 from service.jobs.listing import JobFilter, read_page
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource, page_of
@@ -205,7 +205,7 @@ def _resolve(session: Session, keys: Mapping[str, Sequence[Key]]) -> dict[Key, R
 
 def _visible(session: Session, numbers: Mapping[Named, int]) -> dict[Named, int]:
     """Return the keys of which a job that the caller can see has a value."""
-    if visible_owner() is None:
+    if present_reader() is None:
         return dict(numbers)
     shown = sa.exists().where(JobValue.key_pk == ValueKey.pk, JobValue.job_pk == Job.pk)
     query = sa.select(ValueKey.pk).where(ValueKey.pk.in_(numbers.values()), shown)
@@ -216,7 +216,7 @@ def _visible(session: Session, numbers: Mapping[Named, int]) -> dict[Named, int]
 def known_names(session: Session) -> list[str]:
     """Return the names of keys that have a value of a job that the caller can see, without a prefix."""
     query = sa.select(ValueKey.name).where(ValueKey.kind.in_(("spec", "parameter", "metric")))
-    if visible_owner() is not None:
+    if present_reader() is not None:
         query = query.where(sa.exists().where(JobValue.key_pk == ValueKey.pk, JobValue.job_pk == Job.pk))
     return list(session.scalars(query.limit(_MAX_SUGGESTED)))
 

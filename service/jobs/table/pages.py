@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, aliased
 from service.core.errors import NotFoundError
 from service.db.models import Job, JobValue, ValueKey
 from service.db.paging import PageRequest
-from service.db.visibility import visible_owner
+from service.db.visibility import present_reader, shown_pks
 from service.jobs.table.conditions import (
     INDEXED_COLUMNS,
     Condition,
@@ -83,9 +83,8 @@ class TablePages:
         A look at each job's row would cost more than all other conditions.
         """
         conditions: list[Condition] = [job_pk.not_in(_pks(lambda job: job.deletion_requested_at.is_not(None)))]
-        owner = visible_owner()
-        if owner is not None:
-            conditions.append(job_pk.in_(_pks(lambda job: job.created_by == owner)))
+        if (reader := present_reader()) is not None:
+            conditions += shown_pks(reader, job_pk)
         if self._query.archived is not None:
             archived = _pks(lambda job: job.archived_at.is_not(None))
             conditions.append(job_pk.in_(archived) if self._query.archived else job_pk.not_in(archived))

@@ -39,6 +39,10 @@ class RegistryRepository:
         ).scalar_one_or_none()
         return owner
 
+    def is_visible(self, name: str) -> bool:
+        """Return whether the caller can see a model."""
+        return self._session.scalar(sa.select(RegisteredModel.name).where(RegisteredModel.name == name)) is not None
+
     def create(self, database: Database, name: str, owner: str, now: datetime) -> None:
         """Create a model unless the name is taken."""
         row = {"name": name, "description": "", "created_by": owner, "created_at": now, "updated_at": now}
@@ -53,10 +57,13 @@ class RegistryRepository:
         """Return a page by name, and whether more follow."""
         return fetch_page(self._session, sa.select(RegisteredModel), RegisteredModel.name, page)
 
-    def newest_versions(self, names: Sequence[str]) -> dict[str, int]:
-        """Return the newest version of each model that has versions."""
-        query = sa.select(ModelVersion.model, sa.func.max(ModelVersion.number)).where(ModelVersion.model.in_(names))
-        return {name: number for name, number in self._session.execute(query.group_by(ModelVersion.model))}
+    def visible_numbers(self, names: Sequence[str]) -> dict[str, set[int]]:
+        """Return the versions that the caller sees, of each model that has any."""
+        query = sa.select(ModelVersion.model, ModelVersion.number).where(ModelVersion.model.in_(names))
+        numbers: dict[str, set[int]] = {}
+        for name, number in self._session.execute(query):
+            numbers.setdefault(name, set()).add(number)
+        return numbers
 
     def list_versions(self, name: str) -> list[ModelVersion]:
         """Return the versions, newest first."""

@@ -1,7 +1,7 @@
 """The requests of users about registered models: list, register a version, move aliases, delete."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,7 +15,6 @@ from service.core.untrusted_files import UntrustedFiles
 from service.db.engine import Database
 from service.db.models import Checkpoint, Job, ModelVersion, RegisteredModel
 from service.db.paging import PageRequest
-from service.db.visibility import visible_owner
 from service.jobs.repository import JobRepository, checkpoint_at
 from service.jobs.schemas import shown_metrics
 from service.jobs.service import require_change
@@ -70,8 +69,8 @@ class ModelRegistry:
         with self.database.read() as session:
             registry = RegistryRepository(session)
             rows, has_more = registry.list_page(page)
-            newest = registry.newest_versions([row.name for row in rows])
-        return [_model_resource(row, newest.get(row.name)) for row in rows], has_more
+            numbers = registry.visible_numbers([row.name for row in rows])
+        return [_model_resource(row, numbers.get(row.name, set())) for row in rows], has_more
 
     def read(self, name: str) -> ModelDetail:
         """Return a model with its versions. Raises NotFoundError."""
@@ -230,7 +229,7 @@ class ModelRegistry:
                 message = f"{principal.name} has {MAX_MODELS} registered models, the limit per user"
                 raise ConflictError(message, code="too_many_models")
             registry.create(self.database, name, principal.name, now)
-        if visible_owner() not in (None, registry.owner_of(name)):
+        if not registry.is_visible(name):
             raise ConflictError(f"the name {name!r} is taken by a model of another user", code="model_name_taken")
         return _locked(registry, principal, name)
 
@@ -299,15 +298,16 @@ def _require_ended(job: Job) -> None:
         )
 
 
-def _model_resource(row: RegisteredModel, latest_version: int | None) -> ModelResource:
-    return ModelResource(**_fields(row), latest_version=latest_version)
+def _model_resource(row: RegisteredModel, numbers: Collection[int]) -> ModelResource:
+    return ModelResource(**_fields(row, numbers), latest_version=max(numbers, default=None))
 
 
 def _model_detail(row: RegisteredModel, versions: Sequence[ModelVersion]) -> ModelDetail:
     """Return a model with its versions, newest first."""
     newest = versions[0].number if versions else None
     resources = [_version_resource(row, version) for version in versions]
-    return ModelDetail(**_fields(row), latest_version=newest, versions=resources)
+    numbers = {version.number for version in versions}
+    return ModelDetail(**_fields(row, numbers), latest_version=newest, versions=resources)
 
 
 def _version_resource(row: RegisteredModel, version: ModelVersion) -> ModelVersionResource:
@@ -343,12 +343,13 @@ def _lineage_of(job: Job) -> dict[str, Any]:
     }
 
 
-def _fields(row: RegisteredModel) -> dict[str, Any]:
+def _fields(row: RegisteredModel, numbers: Collection[int]) -> dict[str, Any]:
+    """Return the fields of a model, with the aliases of these versions: the caller may not see all."""
     return {
         "name": row.name,
         "description": row.description,
         "created_by": row.created_by,
         "created_at": row.created_at,
         "updated_at": row.updated_at,
-        "aliases": row.aliases,
+        "aliases": {alias: number for alias, number in row.aliases.items() if number in numbers},
     }

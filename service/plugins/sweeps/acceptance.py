@@ -10,6 +10,7 @@ from service.cluster.repository import ClusterRepository
 from service.core.errors import InvalidSpecError, ServiceError
 from service.core.process_pool import ProcessPool
 from service.db.engine import Database
+from service.db.visibility import readable_jobs
 from service.specs.acceptance import AcceptedSpec, RejectedSpec, SpecAcceptance
 from trainyard.contract.problems import MAX_PROBLEMS, Problem
 from trainyard.contract.wire.cluster import ClusterResource
@@ -37,23 +38,28 @@ class BatchAcceptance:
         """
         with self.database.read() as session:
             cluster = ClusterRepository(session).resource(self.acceptance.settings.backend, now)
+            readable = readable_jobs(session, documents)
         started = thread_time()
         for number, document in enumerate(documents):
             if thread_time() - started > _MAX_SECONDS:
                 rest = replace(self.acceptance, database=None)
-                yield from self.pool.run(owner, accept_rest, rest, cluster, documents[number:], owner)
+                yield from self.pool.run(owner, accept_rest, rest, cluster, documents[number:], owner, readable)
                 return
-            yield _accept(self.acceptance, document, cluster, owner)
+            yield _accept(self.acceptance, document, cluster, owner, readable)
 
 
 def accept_rest(
-    acceptance: SpecAcceptance, cluster: ClusterResource, documents: Sequence[dict[str, Any]], owner: str
+    acceptance: SpecAcceptance,
+    cluster: ClusterResource,
+    documents: Sequence[dict[str, Any]],
+    owner: str,
+    readable: tuple[str, ...] | None = None,
 ) -> list[AcceptedSpec | RejectedSpec]:
     """Return the result of each document, up to `MAX_PROBLEMS` problems. Runs in a process of the pool."""
     results: list[AcceptedSpec | RejectedSpec] = []
     problems = 0
     for document in documents:
-        results.append(_accept(acceptance, document, cluster, owner))
+        results.append(_accept(acceptance, document, cluster, owner, readable))
         problems += len(results[-1].problems) if isinstance(results[-1], RejectedSpec) else 0
         if problems >= MAX_PROBLEMS:
             break
@@ -61,10 +67,14 @@ def accept_rest(
 
 
 def _accept(
-    acceptance: SpecAcceptance, document: dict[str, Any], cluster: ClusterResource, owner: str
+    acceptance: SpecAcceptance,
+    document: dict[str, Any],
+    cluster: ClusterResource,
+    owner: str,
+    readable: tuple[str, ...] | None,
 ) -> AcceptedSpec | RejectedSpec:
     try:
-        return acceptance.accept_for(document, cluster, owner)
+        return acceptance.accept_for(document, cluster, owner, readable)
     except InvalidSpecError as error:
         return RejectedSpec(tuple(error.problems))
     except ServiceError as error:

@@ -12,6 +12,7 @@ from service.db.paging import PageRequest
 from service.jobs.listing import JobFilter, read_page
 from service.jobs.table.value_types import spec_fields
 from service.plugins.sweeps import service as sweeps
+from service.projects.service import may_change
 from service.web.pages.compare import DEFAULT_METRICS, ComparisonPage, choose_key, metric_keys
 from trainyard.contract.job_query import Key
 from trainyard.contract.wire.jobs import JobResource
@@ -39,7 +40,7 @@ def compare_members(page: ComparisonPage, sweep_id: str) -> HTMLResponse:
         },
         sweep=sweep,
         members_address=members_address(sweep),
-        may_change=page.visitor.may_change(sweep.created_by),
+        may_change=may_change(page.app_state.database, page.visitor.user, sweep.created_by, sweep.project),
         may_submit=page.visitor.user.role != "viewer",
     )
 

@@ -47,8 +47,7 @@ class SweepPart:
         Raises:
             ServiceError: it cannot be checked now.
         """
-        is_private = self.app_state.settings.run_as == "owner" and user.role != "admin"
-        with jobs_of(user.name if is_private else None):
+        with jobs_of(user.reader(own_only=self.app_state.settings.run_as == "owner")):
             accepted = next(iter(self.accept_members(user, [document], now)))
             if isinstance(accepted, RejectedSpec):
                 return accepted

@@ -48,6 +48,7 @@ def _make_tasks(app_state: AppState, lease: LeaderLease) -> Sequence[PeriodicTas
 SWEEPS = Plugin(
     name=NAME,
     prefixes=(PREFIX,),
+    project_paths=(PREFIX,),
     routers=(router,),
     make_part=SweepPart,
     make_tasks=_make_tasks,

@@ -87,6 +87,7 @@ def _fields(sweep: Sweep, counts: Mapping[str, int], size: int) -> dict[str, Any
     return {
         "id": sweep.id,
         "name": sweep.name,
+        "project": sweep.project,
         "created_by": sweep.created_by,
         "created_at": sweep.created_at,
         "max_parallel": sweep.max_parallel,

@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from service.audit.log import set_audit_target
+from sqlalchemy.orm import Session
+
+from service.audit.log import add_audit_detail, set_audit_target
 from service.auth.principals import Principal
 from service.auth.unix_users import job_account
 from service.core.errors import InvalidSpecError, PermissionDeniedError
@@ -21,6 +23,7 @@ from service.jobs.repository import JobRepository
 from service.jobs.service import require_change
 from service.jobs.submission import (
     SubmissionResult,
+    admit_to_project,
     check_user_quotas,
     claim_key,
     new_job,
@@ -31,8 +34,10 @@ from service.jobs.submission import (
 from service.plugins.sweeps.repository import SweepRepository
 from service.plugins.sweeps.resources import sweep_detail, sweep_resources
 from service.plugins.sweeps.search.submission import new_search, refusals
+from service.projects.rules import ProjectFacts, check_project_quota, may_change_job
 from service.specs.acceptance import AcceptedSpec, RejectedSpec
 from trainyard.contract.problems import MAX_PROBLEMS, Problem, SpecError
+from trainyard.contract.spec.stored_spec import parse_stored_spec
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
 from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.contract.wire.sweeps import (
@@ -177,9 +182,17 @@ def _store(
     key = options.idempotency_key
     with database.write() as session:
         repository, keys = JobRepository(session, now), IdempotencyRepository(session, now)
+        specs = [accepted.spec for _, accepted in members] or [parse_stored_spec(sweep.spec or {})]
+        project = _admit(session, principal, specs)
         if key is not None and (stored := claim_key(database, keys, principal, key, digest)):
             return stored
+        sweep.project = specs[0].project
+        if project is not None:
+            sweep.project = project.name
+            add_audit_detail(project=project.name)
         if members:
+            queued = 0 if project is None else repository.projects.count_queued(project.name)
+            check_project_quota(project, max(spec.gpus for spec in specs), queued, len(members))
             check_user_quotas(session, principal, options.quotas, now, count=len(members))
         for after in dict.fromkeys(accepted.spec.after for _, accepted in members) if members else [_after(sweep)]:
             DependencyRepository(session).require(after)
@@ -187,7 +200,7 @@ def _store(
         jobs = []
         for changes, accepted in members:
             job = new_job(accepted.spec, principal, now)
-            job.unix_uid = unix_uid
+            job.unix_uid, job.project = unix_uid, sweep.project
             job.sweep_id, job.sweep_parallel = sweep.id, sweep.max_parallel
             jobs.append(job)
             sweep.members.append({"job_id": job.id, "values": typed_values(changes, job.spec)})
@@ -204,6 +217,20 @@ def _store(
         if key is not None:
             keys.store_response(principal.id, key, response)
     return SubmissionResult(response, replayed=False)
+
+
+def _admit(session: Session, principal: Principal, specs: Sequence[TrainingSpec]) -> ProjectFacts | None:
+    """Return the created project of all members; None: they name none, or a label.
+
+    Raises:
+        InvalidSpecError: the members name several projects.
+        PermissionDeniedError: the user is no member of the project.
+    """
+    if len({spec.project for spec in specs}) > 1:
+        raise InvalidSpecError(
+            [Problem(param="project", message="differs between the members; a sweep has one project")]
+        )
+    return admit_to_project(session, principal, specs[0])
 
 
 def _after(sweep: Sweep) -> tuple[str, ...]:
@@ -231,9 +258,9 @@ def cancel(database: Database, principal: Principal, sweep_id: str, now: datetim
     with database.write() as session:
         repository, jobs = SweepRepository(session), JobRepository(session, now)
         sweep = repository.get_for_update(repository.get(sweep_id).id)
-        if principal.role == "user" and sweep.created_by != principal.name:
-            raise PermissionDeniedError(f"sweep {sweep_id} belongs to {sweep.created_by}")
         require_change(principal)
+        if not may_change_job(principal, sweep.created_by, jobs.projects.facts(sweep.project, principal)):
+            raise PermissionDeniedError(f"sweep {sweep_id} belongs to {sweep.created_by}")
         if sweep.state == "running":
             sweep.state, sweep.message = "cancelled", f"Cancelled by {principal.name}."
         for member in repository.list_jobs(sweep_id):

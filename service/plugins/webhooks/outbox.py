@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from service.auth.repository import TokenRepository
 from service.core.ids import new_id
 from service.db.models import Delivery, Event, Job, Webhook
+from service.projects.repository import ProjectRepository
 from trainyard.contract.base import wire_time
 from trainyard.contract.runtime import runtime_seconds
 
@@ -48,13 +49,15 @@ def _enabled(session: Session) -> Sequence[Webhook]:
 
 
 def _may_receive(session: Session, webhook: Webhook, job: Job, now: datetime) -> bool:
-    """Return whether a webhook gets the job's notifications. Other users' jobs that run as their owners: only for
+    """Return whether a webhook gets the job's notifications. Jobs that its user does not see: only for
     administrators."""
-    if webhook.created_by == job.created_by:
-        return True
-    if webhook.jobs != "all":
+    own = webhook.created_by == job.created_by
+    if not own and webhook.jobs != "all":
         return False
-    return job.unix_uid is None or TokenRepository(session).submitter_role(webhook.created_by, now) == "admin"
+    readers = ProjectRepository(session).readers((job.project,)).get(job.project) if job.project else None
+    if (own or job.unix_uid is None) and (readers is None or webhook.created_by in readers):
+        return True
+    return TokenRepository(session).submitter_role(webhook.created_by, now) == "admin"
 
 
 def enqueue_delivery(

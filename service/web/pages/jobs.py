@@ -16,6 +16,7 @@ from service.jobs.listing import JobFilter, read_job, read_member
 from service.jobs.table.listing import MAX_COLUMNS, TableRequest, list_table
 from service.media.repository import has_media
 from service.metrics.queries import CurveQuery, read_curves
+from service.projects.service import may_change
 from service.web.dependencies import PagesDep, VisitorDep
 from service.web.pages.spec_text import spec_yaml
 from service.web.security import PAGE_HEADERS
@@ -176,7 +177,7 @@ def show_job(app_state: AppStateDep, pages: PagesDep, visitor: VisitorDep, now: 
         has_media=has_media(app_state.database, job.id),
         ranks=range(int(job.spec.get("gpus") or 1)),
         spec=spec_yaml(job.spec),
-        may_change=visitor.may_change(job.created_by),
+        may_change=may_change(app_state.database, visitor.user, job.created_by, job.project),
         data={
             "job": job.model_dump(mode="json", by_alias=True),
             "accelerator": app_state.settings.known_accelerator,

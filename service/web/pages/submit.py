@@ -106,6 +106,8 @@ def copied_spec(job: JobResource, name: str) -> dict[str, Any]:
     document = brief_spec(job.spec)
     for field in ("resume_from", "after"):
         document.pop(field, None)
+    if job.project is not None:
+        document["project"] = job.project  # It may have been moved since its submission.
     first = {"version": document.pop("version")} if "version" in document else {}
     document = {**first, "name": name, **{field: value for field, value in document.items() if field != "name"}}
     labels = {**(document.get("metadata") or {}), FORKED_FROM: job.id}

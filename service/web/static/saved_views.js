@@ -92,6 +92,7 @@ export class SavedViews {
     const view = {
       name,
       shared: byId("view-shared", HTMLInputElement).checked,
+      project: byId("view-project", HTMLInputElement).value.trim() || null,
       page: page.toString(),
       columns: parameters.getAll("columns"),
       where: parameters.get("where") ?? "",

@@ -64,14 +64,23 @@ class AsyncAccessCalls(AsyncTransport):
     """Calls about API tokens, the audit log and webhooks."""
 
     async def create_token(
-        self, name: str, *, role: str = "user", expires_in_days: int | None = TOKEN_DAYS, may_run_code: bool = False
+        self,
+        name: str,
+        *,
+        role: str = "user",
+        expires_in_days: int | None = TOKEN_DAYS,
+        may_run_code: bool = False,
+        project: str | None = None,
     ) -> NewTokenResource:
         """Create an API token. Its secret, `token`, is returned only here. Administrators only.
 
         Args:
             expires_in_days: None: it never expires.
+            project: a created project for which alone it is valid; None: everything that the role permits.
         """
-        body = without_none(name=name, role=role, expires_in_days=expires_in_days, may_run_code=may_run_code)
+        body = without_none(
+            name=name, role=role, expires_in_days=expires_in_days, may_run_code=may_run_code, project=project
+        )
         return await self._send(_create("/v1/tokens", NewTokenResource, **body))
 
     def tokens(self) -> AsyncIterator[TokenResource]:

@@ -4,6 +4,7 @@ from trainyard.client._async.access import AsyncAccessCalls
 from trainyard.client._async.data_files import AsyncDataFileCalls
 from trainyard.client._async.metrics import AsyncMetricsCalls
 from trainyard.client._async.models import AsyncModelCalls
+from trainyard.client._async.projects import AsyncProjectCalls
 from trainyard.client._async.service import AsyncServiceCalls
 from trainyard.client._async.streams import AsyncStreamCalls
 from trainyard.client._async.transport import AsyncTransport
@@ -15,6 +16,7 @@ class AsyncClient(
     AsyncDataFileCalls,
     AsyncMetricsCalls,
     AsyncModelCalls,
+    AsyncProjectCalls,
     AsyncServiceCalls,
     AsyncAccessCalls,
     AsyncViewCalls,

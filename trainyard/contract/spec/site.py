@@ -23,6 +23,8 @@ class Site:
     """Folders that a spec may read models and data from."""
     runs: str | None = None
     """The runs directory, if it is a root. In a job's folder there, a spec may read only the results of the job."""
+    readable_jobs: tuple[str, ...] | None = None
+    """The jobs whose results a spec may read in the runs directory, if its user does not see all jobs. None: all."""
     excluded_roots: tuple[str, ...] = ()
     """Files and folders below the roots that a spec may not read, such as the service's state folder."""
     sbatch_options: frozenset[str] = frozenset(DEFAULT_OPTIONS)

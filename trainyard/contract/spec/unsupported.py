@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Iterator
+from glob import has_magic
 from pathlib import PurePosixPath
 
-from trainyard.contract.allowed_roots import AllowedRoots
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.containers import container_paths, container_problems
 from trainyard.contract.spec.decoders import BuiltinDecoder, LlamaModel
@@ -41,7 +41,7 @@ def unsupported_fields(spec: TrainingSpec, site: Site) -> list[Problem]:
     problems = [(param, message) for rejected, param, message in rules if rejected]
     if site.scheduler == "slurm":
         problems += disallowed_options(spec.resources.options, site.sbatch_options, site.fixed_options)
-    problems += [*_mismatched_pairs(spec), *_decoder_sizes(spec), *_disallowed_paths(spec, site.allowed_roots)]
+    problems += [*_mismatched_pairs(spec), *_decoder_sizes(spec), *_disallowed_paths(spec, site)]
     problems += [*dtype_problems(spec, site), *unsupported_objectives(spec), *unsupported_text_tasks(spec)]
     problems += unsupported_images(spec)
     if spec.environment.container is not None:
@@ -273,8 +273,9 @@ def _decoder_sizes(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         yield "data.max_length", f"is {length}, more than the {model.context} tokens of `model.context`"
 
 
-def _disallowed_paths(spec: TrainingSpec, roots: AllowedRoots) -> Iterator[tuple[str, str]]:
+def _disallowed_paths(spec: TrainingSpec, site: Site) -> Iterator[tuple[str, str]]:
     """Yield the paths of models, data, images and mounts that the roots do not allow. No file is accessed."""
+    roots = site.allowed_roots
     paths: list[tuple[str, str]] = []
     if isinstance(spec.model, HfModel):
         paths.append(("model.path", spec.model.path))
@@ -298,5 +299,20 @@ def _disallowed_paths(spec: TrainingSpec, roots: AllowedRoots) -> Iterator[tuple
             yield param, f"is outside the folders that this service allows: {allowed}; {hint}"
         elif not roots.contains(path):
             yield param, "is in a folder of the service itself, which no spec may read"
-        elif (problem := roots.hidden_problem(path)) is not None:
+        elif (problem := roots.hidden_problem(path) or _hidden_jobs_problem(path, site)) is not None:
             yield param, problem
+
+
+def _hidden_jobs_problem(path: PurePosixPath, site: Site) -> str | None:
+    """Return why a path, which may be a pattern, can lead to the results of jobs that the user does not see."""
+    if site.readable_jobs is None or site.runs is None:
+        return None
+    runs = PurePosixPath(site.runs)
+    parts = path.parts
+    literal = PurePosixPath(*parts[: next((no for no, part in enumerate(parts) if has_magic(part)), len(parts))])
+    if runs.is_relative_to(literal):
+        return "can match results of jobs that you cannot read; name the folder of a job, without a pattern"
+    below = literal.relative_to(runs).parts if literal.is_relative_to(runs) else ()
+    if below and below[0].startswith("job_") and below[0] not in site.readable_jobs:
+        return f"is in the folder of {below[0]!r}, which is no job that you can read"
+    return None

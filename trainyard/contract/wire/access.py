@@ -9,6 +9,7 @@ from trainyard.contract.base import (
     EXAMPLE_JOB,
     EXAMPLE_LATER,
     EXAMPLE_TIME,
+    DisplayName,
     Resource,
     SecretValue,
     Strict,
@@ -43,6 +44,15 @@ class TokenRequest(Strict):
     """Permit `custom` and `script` jobs, which run code as the service's account, even if the role does not permit
     them (TRAINYARD_CODE_ROLES)."""
 
+    project: DisplayName | None = None
+    """A created project for which alone the token is valid. Absent: it is valid for all that its role permits."""
+
+    @model_validator(mode="after")
+    def _administrators_have_no_project(self) -> Self:
+        if self.project is not None and self.role == "admin":
+            raise ValueError("`project` is for tokens of the roles `user` and `viewer`")
+        return self
+
     @model_validator(mode="after")
     def _viewers_cannot_run_code(self) -> Self:
         if self.role == "viewer" and self.may_run_code:
@@ -59,6 +69,8 @@ class TokenResource(Resource):
     role: Role = Field(examples=["user"])
     may_run_code: bool = Field(default=False, examples=[False])
     """Whether the token or its role permits code."""
+    project: str | None = Field(default=None, examples=["zoo"])
+    """The project for which alone it is valid; null: it is valid for everything that its role permits."""
     created_by: str | None = Field(default=None, examples=["admin"])
     created_at: Timestamp
     last_used_at: Timestamp | None = None

@@ -101,6 +101,8 @@ class SweepResource(Resource):
     object: Literal["sweep"] = "sweep"
     id: str = Field(examples=["swp_01kdvdna00az9cxjnszk8v8abh"])
     name: str = Field(examples=["learning rates"])
+    project: str | None = Field(default=None, examples=["zoo"])
+    """The project of its members at the submission."""
     created_by: str
     created_at: Timestamp
     max_parallel: int | None = Field(default=None, examples=[2])

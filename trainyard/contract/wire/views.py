@@ -62,6 +62,8 @@ class ViewRequest(Strict):
     name: DisplayName = Field(examples=["Best baselines"])
     shared: StrictBool = Field(default=False, examples=[True])
     """Whether other users see the view. Only its owner and administrators change it."""
+    project: DisplayName | None = None
+    """The project whose page shows the view. In a private project only its members see a shared view."""
     where: Annotated[str, StringConstraints(max_length=MAX_QUERY, pattern=r"^[^\x00]*$")] = ""
     sort: Annotated[str, StringConstraints(max_length=MAX_KEY + 1, pattern=r"^[^\x00]*$")] = ""
     columns: tuple[Annotated[str, StringConstraints(min_length=1, max_length=MAX_KEY, pattern=r"^[^\x00]*$")], ...] = (
@@ -81,6 +83,7 @@ class ViewResource(Resource):
     name: str = Field(examples=["Best baselines"])
     shared: bool
     """Whether other users see the view."""
+    project: str | None = Field(default=None, examples=["zoo"])
     where: str = Field(default="", examples=["tag = baseline and status = succeeded"])
     sort: str = Field(default="", examples=["eval/loss"])
     columns: tuple[str, ...] = Field(default=(), examples=[["name", "optimizer.lr", "eval/loss"]])

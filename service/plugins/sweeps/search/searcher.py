@@ -37,6 +37,8 @@ from service.plugins.sweeps.search.decide import NextMoves, next_moves
 from service.plugins.sweeps.search.sampling import importance, propose
 from service.plugins.sweeps.search.submission import submitter_of
 from service.plugins.sweeps.search.trials import SearchState, load_search
+from service.projects.repository import ProjectRepository
+from service.projects.rules import check_project_quota, require_submit
 from service.specs.acceptance import AcceptedSpec, RejectedSpec
 from trainyard.contract.wire.sweeps import member_spec
 
@@ -182,7 +184,12 @@ class SweepSearcher:
     def _add_job(self, session: Session, state: SearchState, accepted: AcceptedSpec, now: datetime) -> Job:
         principal, sweep = submitter_of(state.sweep), state.sweep
         check_user_quotas(session, principal, self.quotas, now)
+        projects = ProjectRepository(session)
+        project = projects.facts(sweep.project, principal)
+        require_submit(principal, project)
+        check_project_quota(project, accepted.spec.gpus, 0 if project is None else projects.count_queued(project.name))
         job = new_job(accepted.spec, principal, now)
+        job.project = sweep.project
         job.unix_uid = job_account(session, principal.name, self.run_as)
         job.sweep_id, job.sweep_parallel = sweep.id, sweep.max_parallel
         jobs = JobRepository(session, now)

@@ -129,3 +129,30 @@ def test_list_commands_apply_filters(world: World, run: Any) -> None:
     ):
         assert [json.loads(line)["id"] for line in run("list", *arguments, "--json").splitlines()] == [job]
     assert run("list", "--since", "2026-01-02", "--json") == ""
+
+
+def test_projects_are_created_changed_and_deleted(world: World, run: Any) -> None:
+    assert "zoo & birds: private, created" in run(
+        "projects", "create", "zoo & birds", "--private", "--description", "x"
+    )
+    assert run("projects", "add-member", "zoo & birds", "anna") == "anna is member of the project zoo & birds\n"
+    shown = run("projects", "set", "ZOO & birds", "--open", "--max-gpus", "4", "--max-queued", "none")
+    assert shown.startswith("zoo & birds: open, created")
+    world.submit(project="Zoo & Birds")
+    text = run("projects", "show", "zoo & birds")
+    assert "members: admin (manager), anna (member)" in text
+    assert "GPUs in use: 0 (at most 4)" in text
+    assert "queued jobs: 1 (no limit)" in text
+    document = json.loads(run("projects", "show", "zoo & birds", "--json"))
+    assert (document["usage"]["jobs"], document["max_gpus"]) == (1, 4)
+    assert [json.loads(line)["name"] for line in run("projects", "list", "--json").splitlines()] == ["zoo & birds"]
+    token = json.loads(run("tokens", "create", "ci", "--project", "zoo & birds", "--json"))
+    assert token["project"] == "zoo & birds"
+    assert "give a change" in run("projects", "set", "zoo & birds", code=2)
+    assert "takes a number" in run("projects", "set", "zoo & birds", "--max-gpus", "x", code=2)
+    assert "revoke them first" in run("projects", "delete", "zoo & birds", "--yes", code=7)
+    run("tokens", "revoke", token["id"])
+    assert "removed" in run("projects", "remove-member", "zoo & birds", "anna")
+    assert "deleted" in run("projects", "delete", "zoo & birds", "--yes")
+    assert "there is no project" in run("projects", "show", "zoo & birds", code=6)
+    assert "there is no project" in run("projects", "show", "a/b", code=6)

@@ -39,6 +39,7 @@ CROSS_CHECKED = {
     "get_log",
     "search_log",
     "find_log_position",
+    "create_project",
     "create_webhook",
     "create_sign_in_code",
     "create_token",
@@ -54,15 +55,20 @@ CROSS_CHECKED = {
 """Operations that may refuse a body that fits the schema, for a combination of fields, for the target of a URL, or
 for a query that cannot be read."""
 
-CLIENT_CHOSEN = {"secret_name"}
+CLIENT_CHOSEN = {"member", "secret_name"}
 """Path parameters whose value the client chooses."""
 
 SHARED_PATHS = {"get_own_token", "revoke_own_token"}
 """Operations whose path also matches a route with an id: the other methods of that route answer 422, not 405."""
 
-LENIENT = {"list_jobs", "list_points", "append_log", "set_model_alias"}
+LENIENT = {
+    *("list_jobs", "list_points", "append_log", "set_model_alias"),
+    *("get_project", "change_project", "delete_project", "get_project_usage"),
+    *("set_project_member", "remove_project_member"),
+}
 """Operations for which Schemathesis makes requests that fit, and calls them invalid: a query parameter that is a list
-of texts or an object, whose other types arrive as a text or not at all; a name in a path that is `null`; no bytes."""
+of texts or an object, whose other types arrive as a text or not at all; a name in a path that is `null` or
+a number, such as that of a project that another request has created; no bytes."""
 
 PLACEHOLDER_IDS = [f"seed-{n}" for n in range(4)]
 """Replaced by the ids of seeded resources in each test."""

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from service.db.models import UnixUser
-from service.db.visibility import show_jobs_of
+from service.db.visibility import Reader, show_jobs_to
 from service.streaming.broadcaster import StreamOffset
 from service.streaming.subscription import Subscription
 from tests.support.operations import Operation, all_operations, request_for
@@ -144,7 +144,7 @@ def test_stream_of_all_jobs_has_those_of_its_user(seeded: tuple[World, Seeds], n
     world, _ = seeded
 
     async def subscribe() -> Subscription:
-        show_jobs_of(name)
+        show_jobs_to(None if name is None else Reader(name, own_only=True))
         return Subscription(world.app_state.broadcaster, world.app_state.global_source, logs=False, owner="x")
 
     subscription = asyncio.run(subscribe())

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from service.cluster.repository import NodeFaultRepository
 from service.cluster.schemas import excluded_node_resource
 from service.db.models import Delivery, NodeFault
-from service.db.visibility import jobs_of
+from service.db.visibility import Reader, jobs_of, visible_ids
 from service.plugins.webhooks.part import part_of
 from service.scheduler.base import (
     ClusterReport,
@@ -422,10 +422,14 @@ def test_an_administrator_lets_jobs_use_a_node_again(world: World) -> None:
 
 def test_an_owner_sees_the_faults_of_their_own_jobs_alone(world: World) -> None:
     fail_to_start(world, "n2")
-    with jobs_of("ada"), world.database.read() as session:
-        (node,) = NodeFaultRepository(session, world.clock()).exclusions("slurm").nodes
-    assert (len(node.faults), excluded_node_resource(node, "ada").faults) == (2, [])
-    assert len(excluded_node_resource(node, "admin").faults) == 2
+    shown = []
+    for name in ("ada", "admin"):
+        with jobs_of(Reader(name, own_only=True)), world.database.read() as session:
+            (node,) = NodeFaultRepository(session, world.clock()).exclusions("slurm").nodes
+            visible = visible_ids(session, {fault.job_id for fault in node.faults})
+        shown.append(len(excluded_node_resource(node, visible).faults))
+    assert (len(node.faults), shown) == (2, [0, 2])
+    assert len(excluded_node_resource(node).faults) == 2
 
 
 def test_webhooks_of_administrators_learn_of_an_excluded_node(world: World) -> None:

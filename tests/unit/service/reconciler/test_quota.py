@@ -2,7 +2,7 @@
 
 from service.jobs.conditions import Condition
 from service.jobs.quota import UserQuotas
-from service.reconciler.quota import QuotaEntry, blocked_jobs, over_gpu_quota, over_sweep_limit
+from service.reconciler.quota import QuotaEntry, blocked_jobs, over_gpu_quota, over_project_quota, over_sweep_limit
 from trainyard.contract.wire.cluster import MaintenanceResource
 
 
@@ -92,3 +92,33 @@ class TestSweepLimit:
 def test_a_job_that_waits_for_its_sweep_blocks_no_other_job() -> None:
     jobs = [member(1, gpus=8, waiting=False, parallel=1), member(2, gpus=8, parallel=1), job(3, 8)]
     assert set(blocked_jobs(jobs, UserQuotas(gpus=16))) == {2}
+
+
+class TestProjectQuota:
+    def entry(
+        self, number: int, gpus: int, *, waiting: bool = True, user: str = "ada", name: str = "zoo"
+    ) -> QuotaEntry:
+        return QuotaEntry(number, f"job_{number}", user, "user", gpus, waiting, project=name)
+
+    def test_jobs_of_all_users_count_and_start_in_their_order(self) -> None:
+        jobs = [self.entry(1, 2, waiting=False), self.entry(2, 2, user="bob"), self.entry(3, 2), self.entry(4, 1)]
+        blocked = over_project_quota(jobs, {"zoo": 4})
+        assert set(blocked) == {3, 4}, "a small job does not overtake"
+        text = blocked[3].message
+        assert "the project zoo uses 4 of 4 GPUs, and this job needs 2; an administrator can raise it" in text
+        assert "older jobs of the project zoo are ahead" in blocked[4].message
+
+    def test_other_projects_and_labels_have_no_limit(self) -> None:
+        jobs = [self.entry(1, 9), self.entry(2, 9, name="Zoo"), QuotaEntry(3, "job_3", "ada", "user", 9, True)]
+        assert set(over_project_quota(jobs, {"zoo": 8})) == {1}
+        assert over_project_quota(jobs, {}) == {}
+
+    def test_jobs_that_wait_for_their_users_quota_take_none_of_the_project(self) -> None:
+        jobs = [self.entry(1, 4), self.entry(2, 4), self.entry(3, 4, user="bob")]
+        blocked = blocked_jobs(jobs, UserQuotas(gpus=4), projects={"zoo": 8})
+        assert set(blocked) == {2}
+        assert set(blocked_jobs(jobs, UserQuotas(gpus=4), projects={"zoo": 4})) == {2, 3}
+
+    def test_a_job_that_can_never_start_names_the_limit(self) -> None:
+        (condition,) = over_project_quota([self.entry(1, 9)], {"zoo": 8}).values()
+        assert "needs 9 GPUs, and the limit of the project zoo is 8. It cannot start" in condition.message

@@ -1,0 +1,1 @@
+"""Created projects: who reads, submits and manages, and what a project may use."""
