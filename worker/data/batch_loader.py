@@ -2,13 +2,16 @@
 in processes of its own."""
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from worker.core.processes import die_with_parent
 from worker.core.random_state import seed_generators
 from worker.data.examples import Examples, Tensors
 from worker.data.sampler import Indices
@@ -87,6 +90,7 @@ class LoaderProcesses:
             collate_fn=_unchanged,
             # A forked process shares the examples in memory. It uses no GPU.
             multiprocessing_context="fork",
+            worker_init_fn=partial(_start_process, os.getpid()),
             # Otherwise torch draws from the rank's generator.
             generator=torch.Generator(),
         )
@@ -121,6 +125,11 @@ class _Order(Sampler[Any]):
 
     def __iter__(self) -> Iterator[Indices]:
         return iter(self._order)
+
+
+def _start_process(parent: int, _number: int) -> None:
+    # The kernel also ends a process that is stopped or waits, which torch's own check of the parent cannot.
+    die_with_parent(parent)
 
 
 def _unchanged(batch: Any) -> Any:

@@ -1,11 +1,15 @@
 """Loader processes prepare batches in order, leave the rank's generators alone, and pass on errors."""
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from tests.support.wait import wait_until
 from worker.data.batch_loader import LoaderProcesses
 from worker.data.examples import Examples
 
@@ -58,3 +62,23 @@ def test_an_error_in_a_process_is_raised(prepare):
     (order,) = batches([5])
     with pytest.raises(ValueError, match="image 5 cannot be decoded"):
         prepare([order]).next(order)
+
+
+ABANDON = """
+import os, signal
+from tests.unit.worker.data.test_batch_loader import Files, batches
+from worker.data.batch_loader import LoaderProcesses
+order = batches([1], [2])
+loaders = LoaderProcesses(Files((), 6, 0), order, processes=1, seed=1)
+_, pid, _ = loaders.next(order[0])
+os.kill(int(pid[0]), signal.SIGSTOP)
+print(int(pid[0]), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.cpu_seconds(8)
+def test_stopped_process_ends_with_its_rank():
+    rank = subprocess.run([sys.executable, "-c", ABANDON], stdout=subprocess.PIPE, text=True, check=False)
+    stat = Path(f"/proc/{int(rank.stdout)}/stat")
+    wait_until(lambda: not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z")
