@@ -74,12 +74,15 @@ class DocsService:
         return chosen
 
     def prepare(self, operation: Operation) -> None:
-        """Rename the views that have the name of the example, or store the code of the example."""
+        """Rename the views and delete the project that have the name of the example, or store the code of the
+        example."""
         if operation.id == "exchange_sign_in_code":
             now, (token_id,) = self.world.clock(), self.seeds.values["token_id"]
             row = {"token_id": token_id, "created_at": now, "expires_at": now + timedelta(minutes=1)}
             with self.world.database.write() as session:
                 session.add(SignInCode(hash=hash_token(PROGRAM_CODE), for_program=True, **row))
+        if operation.id == "create_project":
+            self.world.client.delete("/v1/projects/zoo")
         if operation.id in ("create_view", "replace_view"):
             for view in self.world.client.get("/v1/views").json()["data"]:
                 self.world.client.put(f"/v1/views/{view['id']}", json={"name": view["id"]})
