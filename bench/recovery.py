@@ -165,6 +165,7 @@ def main() -> int:
     """Return 1 if the target is missed, else 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=30, help="killed ranks of each kind (default: 30)")
+    parser.add_argument("--plain-rounds", type=int, default=30, help="of these with a plain program (default: 30)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the moments of the kills (default: 0)")
     arguments = parser.parse_args()
     generator = random.Random(arguments.seed)
@@ -179,14 +180,18 @@ def main() -> int:
                 times[first].append(measured.first)
                 times[next_].append(measured.again)
                 recoveries[options].append(measured)
-            times[_PLAIN_ROW].append(recover_plain(plain, generator))
-        latest = ", ".join(f"{name} {values[-1]:.2f}" for name, values in times.items())
+            if number < arguments.plain_rounds:
+                times[_PLAIN_ROW].append(recover_plain(plain, generator))
+        latest = ", ".join(f"{name} {values[-1]:.2f}" for name, values in times.items() if values)
         print(f"{number + 1}: {latest}", file=sys.stderr, flush=True)
     print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}, {arguments.rounds} rounds")
     print(f"{'seconds':<30}{'median':>8}{'95 %':>8}{'most':>8}")
     for name, values in times.items():
+        if not values:
+            continue
         print(f"{name:<30}{median(values):>8.2f}{percentile(values, 0.95):>8.2f}{max(values):>8.2f}")
-    print(f"plain torchrun: {times[_PLAIN_ROW].count(math.inf)} restarts without a step")
+    count = len(times[_PLAIN_ROW])
+    print(f"plain torchrun: {times[_PLAIN_ROW].count(math.inf)} of {count} restarts without a step")
     for options, made_again in recoveries.items():
         repeated = [recovery.repeated for recovery in made_again]
         how = "a memory checkpoint after each step" if options else f"a checkpoint every {CHECKPOINT_STEPS} steps"

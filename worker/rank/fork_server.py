@@ -51,7 +51,7 @@ def start(folder: Path, run: Callable[[str], None]) -> Path | None:
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         _set_name(FORK_SERVER)
-        if not _cuda_is_initialized():
+        if not (_cuda_is_initialized() or has_opened_gpu()):
             Server(listener, run).serve()
     finally:
         os._exit(1)
@@ -190,6 +190,15 @@ def _cuda_is_initialized() -> bool:
     import torch
 
     return bool(torch.cuda._is_in_bad_fork())
+
+
+def has_opened_gpu(descriptors: Path = Path("/proc/self/fd")) -> bool:
+    """Return whether this process has opened a GPU: an import may have called the driver without torch."""
+    for descriptor in descriptors.iterdir():
+        with contextlib.suppress(OSError):
+            if os.readlink(descriptor).startswith(("/dev/nvidia", "/dev/kfd")):
+                return True
+    return False
 
 
 def _send(pid: int, number: int) -> None:

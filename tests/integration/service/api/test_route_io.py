@@ -171,12 +171,18 @@ def example(world: World, body: dict[str, Any]) -> Any:
     return next(one["example"] for one in (body, *kinds, *named) if "example" in one)
 
 
+def is_searched_for_modules(path: Path) -> bool:
+    """Whether an import lists this folder, as it does before the first of its modules."""
+    return str(path) in sys.path or (path / "__init__.py").is_file()
+
+
 def is_elsewhere(event: str, world: World) -> bool:
     """Whether an event is a program start or an access outside the run directories; relative paths do not count."""
     path = Path(event)
     return (
         path.suffix not in CODE
         and path.parent.name != "__pycache__"
+        and not is_searched_for_modules(path)
         and (event in STARTS or path.is_absolute())
         and not path.is_relative_to(world.settings.runs)
     )

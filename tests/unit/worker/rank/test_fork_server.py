@@ -23,7 +23,7 @@ from worker.core.processes import (
     ranks_below,
     thread_states,
 )
-from worker.rank.fork_server import represented_by, start
+from worker.rank.fork_server import has_opened_gpu, represented_by, start
 
 TORCHRUN = """
 import selectors
@@ -217,3 +217,18 @@ def test_path_that_is_too_long_for_a_socket_leaves_no_server(tmp_path: Path) -> 
     folder = tmp_path / ("x" * 120)
     folder.mkdir()
     assert start(folder, print) is None
+
+
+@pytest.mark.parametrize(
+    ("targets", "expected"),
+    [
+        ((), False),
+        (("/dev/null", "socket:[17]", "/home/ada/dev/nvidia0"), False),
+        (("/dev/null", "/dev/nvidiactl"), True),
+        (("/dev/kfd",), True),
+    ],
+)
+def test_gpu_that_is_open_is_noticed(tmp_path: Path, targets: tuple[str, ...], expected: bool) -> None:
+    for number, target in enumerate(targets):
+        (tmp_path / str(number)).symlink_to(target)
+    assert has_opened_gpu(tmp_path) is expected
