@@ -133,7 +133,7 @@ def readable_jobs(session: Session, document: Any) -> tuple[str, ...] | None:
 
 
 def _hidden_projects(reader: Reader) -> sa.Select[Any]:
-    """Return the query for the names of the private projects of which the user is no member."""
+    """Return the query for the names of the private projects of which the user is not a member."""
     own = sa.select(_MEMBERS.c.project).where(_MEMBERS.c.member == reader.name)
     return sa.select(_PROJECTS.c.name).where(_PROJECTS.c.is_private, _PROJECTS.c.name.not_in(own))
 

@@ -55,7 +55,7 @@ def _moved_to(jobs: JobRepository, job: Job, name: str | None, principal: Princi
     """Return the project of a job that a user moves to a project; None: to no project.
 
     Raises:
-        PermissionDeniedError: the user is no member of the present project, or of the new one.
+        PermissionDeniedError: the user is not a member of the present project, or of the new one.
         ConflictError: the job has not ended, and a project has a quota.
     """
     source, target = jobs.projects.facts(job.project, principal), jobs.projects.facts(name, principal)

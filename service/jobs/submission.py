@@ -81,7 +81,7 @@ def submit(
     """Make the job durable, once for each idempotency key.
 
     Raises:
-        PermissionDeniedError: jobs run as their owners, and the user has no Unix account; or the user is no member
+        PermissionDeniedError: jobs run as their owners, and the user has no Unix account; or the user is not a member
             of the project.
         ConflictError: the key was used for another request, or the checkpoint to start from does not exist.
         InvalidRequestError: `resume_from` names an unknown job or checkpoint.
@@ -182,7 +182,7 @@ def admit_to_project(session: Session, principal: Principal, spec: TrainingSpec)
     """Return the created project into which a user submits; None: the spec names none, or a label.
 
     Raises:
-        PermissionDeniedError: the user is no member of the project.
+        PermissionDeniedError: the user is not a member of the project.
     """
     project = ProjectRepository(session).facts(spec.project, principal)
     require_submit(principal, project)

@@ -89,8 +89,8 @@ def require_submit(principal: Principal, project: ProjectFacts | None) -> None:
         raise PermissionDeniedError(message, code="project_token", param="project")
     name = "" if project is None else f" {project.name!r}"
     raise PermissionDeniedError(
-        f"only members of the project{name} submit jobs into it and move jobs into and out of it: ask one of its "
-        "managers, or give another name",
+        f"only members of the project{name} can submit jobs to it, or move jobs into or out of it; ask one of its "
+        "managers to add you, or use another project",
         code="project_member_required",
         param="project",
     )
@@ -100,7 +100,7 @@ def check_move(principal: Principal, source: ProjectFacts | None, target: Projec
     """Check that a user may move a job from a project to another one.
 
     Raises:
-        PermissionDeniedError: the user is no member of a project.
+        PermissionDeniedError: the user is not a member of a project.
         ConflictError: the job has not ended, and counts towards the quota of a project.
     """
     for project in (source, target):

@@ -116,7 +116,9 @@ class Projects:
             given = changes.model_fields_set
             if given & _QUOTAS and principal.role != "admin":
                 raise PermissionDeniedError(
-                    "only administrators change quotas of a project", code="admin_required", param=min(given & _QUOTAS)
+                    "only administrators can change the quotas of a project",
+                    code="admin_required",
+                    param=min(given & _QUOTAS),
                 )
             row.description = row.description if changes.description is None else changes.description
             row.is_private = row.is_private if changes.visibility is None else changes.visibility == "private"
@@ -144,7 +146,8 @@ class Projects:
                 )
                 raise ConflictError(message, code="project_in_use")
             if tokens := projects.count_tokens(row.name):
-                message = f"{tokens} tokens are valid only for the project {row.name!r}; revoke them first"
+                named = "1 token is" if tokens == 1 else f"{tokens} tokens are"
+                message = f"{named} valid only for the project {row.name!r}; revoke first: trainyard tokens revoke"
                 raise ConflictError(message, code="project_in_use")
             projects.delete(row)
 
@@ -187,7 +190,7 @@ class Projects:
                 _managed(projects, principal, name)
             member = projects.member(row.name, user)
             if member is None:
-                message = f"{user!r} is no member of the project {row.name!r}"
+                message = f"{user!r} is not a member of the project {row.name!r}"
                 raise NotFoundError(message, code="member_not_found", param="member")
             _require_other_manager(projects, principal, member)
             projects.remove_member(member)
@@ -207,14 +210,14 @@ def _managed(projects: ProjectRepository, principal: Principal, name: str) -> Pr
     row = projects.get_for_update(name)
     facts = _facts(row, projects.roles_of(principal.name, [row.name]).get(row.name))
     if access_of(principal, facts) < Access.MANAGE:
-        message = f"only managers of the project {row.name!r} and administrators change it"
+        message = f"only managers of the project {row.name!r} and administrators can change it"
         raise PermissionDeniedError(message, code="project_manager_required")
     return row
 
 
 def _require_other_manager(projects: ProjectRepository, principal: Principal, member: ProjectMember) -> None:
     if principal.role != "admin" and member.role == "manager" and projects.count_managers(member.project) == 1:
-        message = f"{member.member} is the only manager of the project {member.project!r}; make another one first"
+        message = f"{member.member} is the only manager of {member.project!r}; first make another member a manager"
         raise ConflictError(message, code="last_manager")
 
 

@@ -109,7 +109,7 @@ def _project_of(session: Session, principal: Principal, request: ViewRequest) ->
     """Return the project of a view as it was created.
 
     Raises:
-        PermissionDeniedError: the caller is no member of the project.
+        PermissionDeniedError: the caller is not a member of the project.
     """
     project = ProjectRepository(session).facts(request.project, principal)
     if request.project is not None:

@@ -18,7 +18,7 @@ from trainyard.contract.wire.reports import MAX_CHECKPOINT_METRICS, CheckpointRe
 from worker.checkpoint.compatibility import CHANGED_SOURCE_HINT, changed_source, stored_dtypes
 from worker.checkpoint.digests import Files, describe_files, shared_verification
 from worker.checkpoint.discovery import Discovery, discover, remove, require_valid_checkpoint
-from worker.checkpoint.memory_checkpoint import find, open_files
+from worker.checkpoint.memory_checkpoint import find_newer, open_files
 from worker.checkpoint.storage import CheckpointStorage, StateDict, sync_folder
 from worker.core.distributed import Ranks
 from worker.core.errors import RefusedError
@@ -96,8 +96,8 @@ class CheckpointManager:
         own_step = ranks.from_rank_0(latest.step if latest else 0)
         self.memory_files = open_files(os.environ, ranks) if self._policy.memory_steps else []
         """The files of this rank's memory checkpoints; none if a rank has none."""
-        in_memory = find(ranks, self.memory_files) if self.memory_files else None
-        self._in_memory = in_memory if in_memory and in_memory.step > own_step and not self._all_damaged else None
+        has_memory = self.memory_files and not self._all_damaged
+        self._in_memory = find_newer(own_step, ranks, self.memory_files) if has_memory else None
         self._origin = launch.origin if not own_step and not self._in_memory else None
         self._source = run.checkpoint(own_step) if own_step else None
         if self._origin:

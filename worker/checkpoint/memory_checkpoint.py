@@ -60,8 +60,8 @@ def open_files(environ: Mapping[str, str], ranks: Ranks) -> list[MemoryFile]:
     return [] if ranks.any(not files) else files
 
 
-def find(ranks: Ranks, files: Sequence[MemoryFile]) -> MemoryCheckpoint | None:
-    """Return the newest memory checkpoint that all ranks have; None if there is none. A collective.
+def find_newer(step: int, ranks: Ranks, files: Sequence[MemoryFile]) -> MemoryCheckpoint | None:
+    """Return the newest memory checkpoint that all ranks have; None if none is newer than `step`. A collective.
 
     Args:
         files: Of this rank.
@@ -69,18 +69,18 @@ def find(ranks: Ranks, files: Sequence[MemoryFile]) -> MemoryCheckpoint | None:
     indexes = {
         index["step"]: (file, index)
         for file in files
-        if (index := file.read()) is not None and index["world"] == ranks.world
+        if (index := file.read()) is not None and index["world"] == ranks.world and index["step"] > step
     }
     # As many values on every rank; no step is 0.
     rows = ranks.gather([*sorted(indexes), *[0] * (2 - len(indexes))])
     common = {int(step) for step in rows[0]}.intersection(*({int(step) for step in row} for row in rows)) - {0}
-    for step in sorted(common, reverse=True):
-        file, index = indexes[step]
+    for common_step in sorted(common, reverse=True):
+        file, index = indexes[common_step]
         data = file.load(index)
         if not ranks.any(data is None):
             assert data is not None
-            return MemoryCheckpoint(step, index, data)
-        log.warning("the memory checkpoint of step %d is damaged", step)
+            return MemoryCheckpoint(common_step, index, data)
+        log.warning("the memory checkpoint of step %d is damaged", common_step)
     return None
 
 

@@ -16,7 +16,7 @@ from worker.checkpoint.memory_checkpoint import MemoryWriter, size_of
 from worker.checkpoint.memory_files import MemoryFile, available_memory
 from worker.core.distributed import Ranks
 from worker.engine.step_sync import Rows, StepSync
-from worker.reporting.reporter import Reporter
+from worker.reporting.reporter import Level, Reporter
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +27,7 @@ MAX_COST = 0.03
 """The share of the training time that `auto` may use."""
 MAX_MEMORY = 0.25
 """The share of a node's free memory that two memory checkpoints of all its ranks may use."""
+_COPIES = 2
 _FIRST_STEP = 3
 """The first steps compile and allocate."""
 _FIRST_INTERVAL = 10
@@ -99,9 +100,8 @@ class MemorySchedule:
         self._next = None
         state = capture()
         if self._fits is None:
-            self._sync.queue_gather(
-                [self._has_memory(size_of(state)), 0.0, seconds], lambda rows: self._agree(step, rows)
-            )
+            needed = _COPIES * size_of(state) * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+            self._sync.queue_gather([needed, self._free()], lambda rows: self._agree_on_memory(step, rows))
             return
         if self._thread:
             self._thread.join()
@@ -112,7 +112,7 @@ class MemorySchedule:
         arguments = (step, state, sources, self._copied, self._released)
         self._thread = threading.Thread(target=self._write, args=arguments, name="memory-checkpoint", daemon=True)
         self._thread.start()
-        self._sync.queue_gather([1.0, cost, seconds], lambda rows: self._agree(step, rows))
+        self._sync.queue_gather([cost, seconds], lambda rows: self._plan_next(step, rows))
         self._cost = self._now() - started
 
     def wait_copied(self) -> None:
@@ -135,25 +135,26 @@ class MemorySchedule:
         self._since, self._since_step = now, step
         return max(0.0, seconds)
 
-    def _agree(self, step: int, rows: Rows) -> None:
-        """Plan the next memory checkpoint; the points of this one have been reported."""
-        fits, costs, seconds = (list(column) for column in zip(*rows, strict=True))
-        if not all(fits):
-            self._fits = False
-            message = "no memory checkpoints are written: the nodes of the job have too little free memory for them"
-            self._reporter.event(
-                "memory_checkpoints_off", message, level="info" if self._every == "auto" else "warning"
-            )
+    def _agree_on_memory(self, step: int, rows: Rows) -> None:
+        """Begin after the coming step if the memory of each node suffices, else report why none is written."""
+        lack = next(((needed, free) for needed, free in rows if needed > MAX_MEMORY * free), None)
+        self._fits = lack is None
+        if lack is None:
+            self._next = step + 1
             return
-        first, self._fits = self._fits is None, True
-        self._next = step + (1 if first else interval(self._every, max(costs), max(seconds)))
-        self._released.set()
+        needed, free = (format_size(int(size)) for size in lack)
+        message = (
+            f"checkpoint.memory_steps has no effect: the ranks of a node need {needed}, more than a quarter of its "
+            f"{free} of free memory; request more with resources.memory_gb_per_gpu"
+        )
+        level: Level = "info" if self._every == "auto" else "warning"
+        self._reporter.event("memory_checkpoints_off", message, level=level)
 
-    def _has_memory(self, size: int) -> bool:
-        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        needed, free = 2 * size * ranks, self._free()
-        log.info("memory checkpoints need %s on this node, where %s are free", format_size(needed), format_size(free))
-        return needed <= MAX_MEMORY * free
+    def _plan_next(self, step: int, rows: Rows) -> None:
+        """Plan the next memory checkpoint; the points of this one have been reported."""
+        costs, seconds = zip(*rows, strict=True)
+        self._next = step + interval(self._every, max(costs), max(seconds))
+        self._released.set()
 
     def _write(
         self,

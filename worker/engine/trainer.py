@@ -103,7 +103,7 @@ class Trainer:
         autocast = not spec.strategy_kind.sets_forward_dtype
         self._precision = Precision(spec.precision, spec.amp, ranks.device, autocast=autocast)
         self._guard = NonFiniteGuard(spec.health.on_nan, self._precision, ranks, step_sync, self._log_due)
-        self._memory, self._train_step = self._build_memory_schedule(), self._build_train_step()
+        self._memory_checkpoints, self._train_step = self._build_memory_schedule(), self._build_train_step()
         stopping = spec.early_stopping
         self._early_stopping = EarlyStopping(stopping, reporter, total_steps=self.total_steps) if stopping else None
         self._average = WeightAverage(spec.ema, self._model.module) if spec.ema else None
@@ -312,21 +312,28 @@ class Trainer:
     def _save_if_due(self, step: int) -> None:
         if self._checkpoints.due(step, self.total_steps):
             self._save(step)
-        if self._memory and step < self._last_step and not self._stops_early and self._memory.due(step):
+        if (
+            self._memory_checkpoints
+            and step < self._last_step
+            and not self._stops_early
+            and self._memory_checkpoints.due(step)
+        ):
             self._guard.queue_check(step)
-            self._memory.write(step, lambda: self._state.capture(step, self._guard.skipped), self._checkpoints.sources)
+            self._memory_checkpoints.write(
+                step, lambda: self._state.capture(step, self._guard.skipped), self._checkpoints.sources
+            )
 
     def _end_loop(self, step: int) -> None:
         self._train_step.end_loaders()
         for callback in reversed(self._callbacks):
             callback.on_loop_end(step)
-        if self._memory:
-            self._memory.close()
+        if self._memory_checkpoints:
+            self._memory_checkpoints.close()
 
     def _wait_copied(self) -> None:
         self._checkpoints.wait_staged()
-        if self._memory:
-            self._memory.wait_copied()
+        if self._memory_checkpoints:
+            self._memory_checkpoints.wait_copied()
 
     def _build_memory_schedule(self) -> MemorySchedule | None:
         every = self._spec.checkpoint.memory_steps

@@ -224,7 +224,7 @@ def _admit(session: Session, principal: Principal, specs: Sequence[TrainingSpec]
 
     Raises:
         InvalidSpecError: the members name several projects.
-        PermissionDeniedError: the user is no member of the project.
+        PermissionDeniedError: the user is not a member of the project.
     """
     if len({spec.project for spec in specs}) > 1:
         raise InvalidSpecError(

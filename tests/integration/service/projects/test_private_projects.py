@@ -1,4 +1,4 @@
-"""Who is no member of a private project learns of its jobs on no route, page or stream."""
+"""No route, page or stream shows the jobs of a private project to a user who is not a member."""
 
 import asyncio
 import shutil

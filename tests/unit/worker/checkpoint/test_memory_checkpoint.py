@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 import torch
 
-from worker.checkpoint.memory_checkpoint import MemoryWriter, find, open_files, size_of
-from worker.checkpoint.memory_files import MemoryFile, created_files
+from worker.checkpoint.memory_checkpoint import MemoryWriter, find_newer, open_files, size_of
+from worker.checkpoint.memory_files import MAX_LOADS, MemoryFile, created_files
 from worker.core.distributed import Ranks
 
 
@@ -59,7 +59,7 @@ def write(opened: Sequence[MemoryFile], *steps: int, world: int = 1) -> None:
 class TestContent:
     def test_every_bit_returns(self, files: Callable[[], list[MemoryFile]]) -> None:
         write(files(), 9)
-        stored = find(ranks(), files())
+        stored = find_newer(0, ranks(), files())
         assert stored is not None
         assert (stored.step, stored.sources) == (9, {"data": "digest 9"})
         assert stored.dtypes()["model.weight"] == torch.bfloat16
@@ -75,7 +75,7 @@ class TestContent:
         copied = MemoryWriter(files(), 1).copy(9, changed, {})
         changed["model"]["weight"].zero_()
         copied.commit(copied.digest())
-        stored, loaded = find(ranks(), files()), cleared(state())
+        stored, loaded = find_newer(0, ranks(), files()), cleared(state())
         assert stored is not None
         stored.load(loaded)
         assert torch.equal(loaded["model"]["weight"], state()["model"]["weight"])
@@ -83,7 +83,7 @@ class TestContent:
     @pytest.mark.parametrize("change", ["missing", "more", "shape", "dtype"])
     def test_another_state_is_refused(self, files: Callable[[], list[MemoryFile]], change: str) -> None:
         write(files(), 9)
-        stored, loaded = find(ranks(), files()), cleared(state())
+        stored, loaded = find_newer(0, ranks(), files()), cleared(state())
         assert stored is not None
         model = loaded["model"]
         if change == "missing":
@@ -123,23 +123,31 @@ class TestChoice:
         chosen: int | None,
     ) -> None:
         write(files(), *own)
-        stored = find(ranks(others), files())
+        stored = find_newer(0, ranks(others), files())
         assert (stored.step if stored else None) == chosen
 
     def test_checkpoint_of_another_number_of_ranks_is_not_used(self, files: Callable[[], list[MemoryFile]]) -> None:
         write(files(), 5, world=2)
-        assert find(ranks(), files()) is None
+        assert find_newer(0, ranks(), files()) is None
+
+    def test_checkpoint_that_is_not_newer_is_not_read(self, files: Callable[[], list[MemoryFile]]) -> None:
+        write(files(), 5, 6)
+        for _ in range(MAX_LOADS + 1):
+            assert find_newer(6, ranks(), files()) is None
+        stored = find_newer(5, ranks(), files())
+        assert stored is not None
+        assert stored.step == 6
 
     def test_damage_on_another_rank_counts(self, files: Callable[[], list[MemoryFile]]) -> None:
         write(files(), 5)
-        assert find(ranks(damaged_elsewhere=True), files()) is None
+        assert find_newer(0, ranks(damaged_elsewhere=True), files()) is None
 
     def test_newest_is_overwritten_last(self, files: Callable[[], list[MemoryFile]]) -> None:
         write(files(), 5, 6)
         opened = files()
-        assert find(ranks(), opened) is not None
+        assert find_newer(0, ranks(), opened) is not None
         MemoryWriter(opened, 1).copy(7, state(), {})
-        stored = find(ranks(), files())
+        stored = find_newer(0, ranks(), files())
         assert stored is not None
         assert stored.step == 6
 

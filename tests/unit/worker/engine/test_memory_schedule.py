@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.support.ranks import single_rank
-from worker.checkpoint.memory_checkpoint import find
+from worker.checkpoint.memory_checkpoint import find_newer
 from worker.checkpoint.memory_files import MemoryFile
 from worker.core.stop_signal import StopSignal
 from worker.engine.memory_schedule import Every, MemorySchedule, interval
@@ -24,11 +24,13 @@ class Reports(NullReporter):
 
     def __init__(self) -> None:
         self.events: list[tuple[str, str]] = []
+        self.messages: list[str] = []
         self.written = threading.Event()
         self.written.set()
 
     def event(self, type_: str, message: str, **more: Any) -> None:
         self.events.append((type_, more["level"]))
+        self.messages.append(message)
 
     def flush(self) -> None:
         assert self.written.wait(10)
@@ -67,7 +69,7 @@ class Training:
 
     def resumed(self) -> tuple[int, list[float]] | None:
         """Return the step and the weight of a start from memory."""
-        stored = find(self.ranks, self.files())
+        stored = find_newer(0, self.ranks, self.files())
         if stored is None:
             return None
         loaded = {"model": {"weight": torch.full((3,), -1.0)}}
@@ -132,6 +134,9 @@ def test_too_little_memory_is_an_event(training: Callable[..., Training], every:
     run = training(every, free=50)
     run.run(1, 40)
     assert run.reports.events == [("memory_checkpoints_off", level)]
+    (message,) = run.reports.messages
+    assert message.startswith("checkpoint.memory_steps has no effect: the ranks of a node need 24 B, more than")
+    assert message.endswith("of its 50 B of free memory; request more with resources.memory_gb_per_gpu")
     assert run.written == [3]
     assert run.resumed() is None
 
