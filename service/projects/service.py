@@ -146,8 +146,10 @@ class Projects:
                 )
                 raise ConflictError(message, code="project_in_use")
             if tokens := projects.count_tokens(row.name):
-                named = "1 token is" if tokens == 1 else f"{tokens} tokens are"
-                message = f"{named} valid only for the project {row.name!r}; revoke first: trainyard tokens revoke"
+                named, them = ("1 token is", "it") if tokens == 1 else (f"{tokens} tokens are", "them")
+                message = (
+                    f"{named} valid only for the project {row.name!r}; revoke {them} first: trainyard tokens revoke"
+                )
                 raise ConflictError(message, code="project_in_use")
             projects.delete(row)
 

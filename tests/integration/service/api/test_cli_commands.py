@@ -150,7 +150,7 @@ def test_projects_are_created_changed_and_deleted(world: World, run: Any) -> Non
     assert token["project"] == "zoo & birds"
     assert "give a change" in run("projects", "set", "zoo & birds", code=2)
     assert "takes a number" in run("projects", "set", "zoo & birds", "--max-gpus", "x", code=2)
-    assert "revoke them first" in run("projects", "delete", "zoo & birds", "--yes", code=7)
+    assert "revoke it first" in run("projects", "delete", "zoo & birds", "--yes", code=7)
     run("tokens", "revoke", token["id"])
     assert "removed" in run("projects", "remove-member", "zoo & birds", "anna")
     assert "deleted" in run("projects", "delete", "zoo & birds", "--yes")

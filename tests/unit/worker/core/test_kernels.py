@@ -53,6 +53,7 @@ def test_an_operation_runs_its_reference_and_counts_as_one_kernel():
         operation(torch.ones(3))
 
 
+@pytest.mark.cpu_seconds(6)
 def test_triton_is_not_imported_with_the_worker():
     code = (
         "import sys, worker.engine.optim, worker.engine.frozen_base, worker.tasks.language_loss; "
