@@ -22,6 +22,7 @@ from typing import Any
 
 from tests.integration.worker.harness import FakeService, Run, wait_for
 from tests.support.images import digits, save_vit, write_folder
+from trainyard.contract.spec.site import Site
 from trainyard.contract.wire.worker_events import STALL_SUSPECTED
 from trainyard.progress_file import read_progress
 from worker.core.processes import children
@@ -67,7 +68,7 @@ def hangs(count: int) -> list[Hang]:
     return made
 
 
-def plant(hang: Hang) -> Named:
+def plant(hang: Hang, site: Site | None = None) -> Named:
     """Start a run, let a rank hang, and return the event about it."""
     with tempfile.TemporaryDirectory() as made, FakeService() as service:
         how, pipe = Path(made) / "how", Path(made) / "pipe"
@@ -75,7 +76,7 @@ def plant(hang: Hang) -> Named:
         changes: dict[str, Any] = {"epochs": 1_000_000, "gpus": hang.ranks}
         if hang.kind == "loader":
             changes |= read_images(Path(made))
-        run = Run(Path(made) / "job", service.url, changes)
+        run = Run(Path(made) / "job", service.url, changes, site=site)
         fault = {"kind": "hang", "rank": hang.rank, "path": str(how)}
         attempt = run.start(faults=[{"kind": "sleep", "seconds": 0.05}, fault])
         try:

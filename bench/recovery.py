@@ -23,6 +23,7 @@ from pathlib import Path
 from statistics import median
 
 from tests.integration.worker.harness import FakeService, Run, wait_for
+from trainyard.contract.spec.site import Site
 from trainyard.contract.wire.reports import MetricsBatch
 from trainyard.contract.wire.spool import parse_spool
 from trainyard.progress_file import read_progress
@@ -86,23 +87,25 @@ class Recovery:
     """The median time of a step before the kill."""
 
 
-def recover(folder: Path, generator: random.Random, *, options: bool) -> Recovery:
-    """Kill a rank of a run of the engine."""
+def recover(
+    folder: Path, generator: random.Random, *, options: bool, site: Site | None = None, ranks: int = 2
+) -> Recovery:
+    """Kill the last rank of a run of the engine."""
     changes = {
         "checkpoint": {"every_steps": CHECKPOINT_STEPS, "memory_steps": 1 if options else None},
         "restart": {"fork_ranks": options},
     }
     with FakeService() as service:
-        run = Run(folder, service.url, {"epochs": 1_000_000, **changes})
+        run = Run(folder, service.url, {"epochs": 1_000_000, "gpus": ranks, **changes}, site=site)
         began = time.time()
         attempt = run.start(faults=[{"kind": "sleep", "seconds": _STEP_SECONDS}])
         try:
-            wait_for(lambda: _steps(attempt.spool_file(1)), "the first step", _WAIT_SECONDS)
+            wait_for(lambda: finished_steps(attempt.spool_file(1)), "the first step", _WAIT_SECONDS)
             time.sleep(generator.uniform(2.0, 5.0))
-            os.kill(read_progress(attempt.progress, 1)[1].pid, signal.SIGKILL)
+            os.kill(read_progress(attempt.progress, 1)[ranks - 1].pid, signal.SIGKILL)
             killed = time.time()
-            after = wait_for(lambda: _steps(attempt.spool_file(2)), "the next step", _WAIT_SECONDS)
-            before = _steps(attempt.spool_file(1))
+            after = wait_for(lambda: finished_steps(attempt.spool_file(2)), "the next step", _WAIT_SECONDS)
+            before = finished_steps(attempt.spool_file(1))
             return Recovery(
                 first=before[0][1] - began,
                 again=after[0][1] - killed,
@@ -140,7 +143,7 @@ def recover_plain(folder: Path, generator: random.Random) -> float:
         torchrun.wait()
 
 
-def _steps(spool: Path) -> list[tuple[int, float]]:
+def finished_steps(spool: Path) -> list[tuple[int, float]]:
     """Return the steps of an execution and the times of their ends, in seconds since the epoch."""
     if not spool.exists():
         return []

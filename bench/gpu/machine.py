@@ -1,12 +1,16 @@
 """The machine on which `bench.gpu` runs, for its results."""
 
+import hashlib
 import os
 import platform
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import torch
 
+_ROOT = Path(__file__).parents[2]
+_SOURCES = ("worker", "bench/gpu", "trainyard/contract")
 _QUERY = ("driver_version", "power.limit", "clocks.max.sm", "clocks.max.mem")
 
 
@@ -37,3 +41,12 @@ def _nvidia_smi() -> dict[str, str]:
     except (OSError, subprocess.SubprocessError):
         return {}
     return dict(zip(_QUERY, (part.strip() for part in output.strip().split(",")), strict=False))
+
+
+def sources_digest() -> str:
+    """Return a digest of the programs that are measured."""
+    digest = hashlib.sha256()
+    for folder in _SOURCES:
+        for path in sorted((_ROOT / folder).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]

@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-Verdict = Literal["passed", "missed", "failed", "measured"]
-"""`measured`: the case has no target. `failed`: it raised an error."""
+Verdict = Literal["passed", "missed", "failed", "measured", "started"]
+"""`measured`: the case has no target. `failed`: it raised an error. `started`: it has no result, because it ended the
+process or took too long."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class Record:
     note: str = ""
     """The target, or the error."""
     seconds: float = 0.0
+    sources: str = ""
+    """A digest of the programs that were measured."""
 
 
 class ResultFile:
@@ -51,7 +54,12 @@ class ResultFile:
         return machine
 
     def records(self) -> list[Record]:
-        return [Record(**line) for line in self._lines()[1:]]
+        """Return the last record of each case."""
+        records = (Record(**line) for line in self._lines()[1:])
+        return list({(record.phase, record.case): record for record in records}.values())
+
+    def __len__(self) -> int:
+        return len(self._lines())
 
     def _lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.path.read_text().splitlines()]

@@ -1,80 +1,162 @@
-"""Phase `speed`: tokens per second and MFU of each shape, in turns with a bare loop of the same model."""
+"""Phase `speed`: tokens per second and MFU of each shape with the recipe that suits it, and a profile of a step."""
 
-import gc
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import median
 from typing import Any
 
 import torch
-from torch import nn
 
-from bench.gpu import finetuning, torchtitan
+from bench.gpu import torchtitan
 from bench.gpu.cases import Case, Outcome, Tools
-from bench.gpu.shapes import SHAPES, Shape
-from worker.core.random_state import seed_generators
-from worker.data.examples import Tensors
+from bench.gpu.packed import write_texts
+from bench.gpu.shapes import SHAPES, TINY_LENGTH, Shape
 from worker.data.sampler import GlobalBatches
 from worker.engine.flops import model_flops, run_peak_flops
-from worker.tasks.base import Task, count_tokens
+from worker.tasks.base import count_tokens
 from worker.tasks.select import select_task
 
-STEPS, WARM_STEPS, DRY_STEPS = 12, 4, 6
-REQUIRED_RATIO = 0.98
-"""Trainyard's speed relative to the bare loop."""
-REQUIRED_FP8_RATIO = 1.0
-"""The speed in fp8 relative to the bare loop in bf16."""
-REQUIRED_MFU = {"1B": 0.56, "3B": 0.60}
-BYTES_PER_PARAMETER = 16
-"""Weights, gradients and two moments in fp32."""
+WARM_STEPS, TIMED_STEPS, PROFILED_STEPS = 3, 5, 2
+MEAN_TEXT = 12
+"""A packed row holds about so many texts."""
+_1B, _3B, _8B = SHAPES
+_HALVES: dict[str, Any] = {
+    "param_dtype": "bf16",
+    "grad_dtype": "bf16",
+    "optimizer": {"name": "adamw", "lr": 1e-4, "clip_norm": 1.0, "state_dtype": "bf16"},
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A shape with settings, and the goal that is set for it."""
+
+    name: str
+    shape: Shape
+    changes: dict[str, Any] = field(default_factory=dict)
+    goal: dict[str, float] = field(default_factory=dict)
+    """The least value, by name."""
+    over: tuple[str, str, float] | None = None
+    """A name, an earlier case, and the least ratio of the tokens per second to its."""
+    packed: bool = False
+    """Fine-tuning on packed rows of texts."""
+    accumulation: int = 1
+    profiled: bool = False
+    seconds: float = 60.0
+
+
+RECIPES = (
+    Recipe("1B, compiled", _1B, goal={"MFU": 0.56}, profiled=True, seconds=35),
+    Recipe("3B, compiled, 16k tokens", replace(_3B, micro_size=4), goal={"MFU": 0.60}, seconds=45),
+    Recipe("8B, bf16 parameters and moments, 16k tokens", replace(_8B, length=8192, micro_size=2), _HALVES, seconds=65),
+    Recipe("8B, bf16 parameters and moments, 4k tokens", _8B, _HALVES, {"tokens/s": 11_500}, seconds=55),
+    Recipe(
+        "8B, fp8",
+        replace(_8B, length=8192),
+        _HALVES | {"precision": "fp8"},
+        {"tokens/s": 13_500},
+        accumulation=2,
+        seconds=75,
+    ),
+    Recipe("1B, fp8", _1B, {"precision": "fp8"}, over=("to bf16", "1B, compiled", 1.08), seconds=35),
+    Recipe("8B, LoRA", _8B, {"lora_rank": 16, "lora": {"base_dtype": "bf16"}}, packed=True),
+    Recipe(
+        "8B, QLoRA",
+        _8B,
+        {"lora_rank": 16, "lora": {"base_dtype": "nf4"}},
+        over=("to LoRA", "8B, LoRA", 1 / 1.3),
+        packed=True,
+    ),
+)
+_GROUPS = {
+    "attention": ("flash", "fmha", "cudnn", "attention"),
+    "products": ("gemm", "nvjet", "cutlass", "xmma", "cublas", "::mm", "_scaled_mm"),
+    "head": ("cross_entropy",),
+    "update": ("fused_adam", "multi_tensor", "adamw"),
+    "compiled": ("triton_",),
+    "copies": ("copy", "memcpy"),
+    "sums": ("reduce", "norm", "sum"),
+    "elementwise": ("elementwise",),
+}
+"""Parts of the names of kernels."""
 
 
 def cases(*, dry: bool) -> list[Case]:
-    ways: dict[str, dict[str, Any]] = {"eager": {"compile": False}, "compiled": {"compile": True}}
-    ways["fp8 compiled"] = {"compile": True, "precision": "fp8"}
-    titan = {"compile": not dry, "activation_checkpointing": "selective"}
-    shapes = SHAPES[:1] if dry else SHAPES
+    recipes = (RECIPES[0], RECIPES[-1]) if dry else RECIPES
     return [
-        *(
-            Case(f"{shape.name}, {way}", _measure(shape, changes))
-            for shape in shapes
-            for way, changes in ways.items()
-            if not dry or way == "eager"
-        ),
-        *(Case(f"{shape.name}, torchtitan's settings", _measure(shape, titan, torchtitan.prepare)) for shape in shapes),
-        *finetuning.cases(dry=dry),
+        *(Case(recipe.name, partial(_measure, recipe), recipe.seconds) for recipe in recipes),
+        Case("1B, torchtitan's settings", _beside_torchtitan, 60),
     ]
 
 
-def _compile_whole(model: nn.Module, task: Task, *, compiled: bool) -> Callable[[Tensors], torch.Tensor]:
-    if compiled:
-        model.compile()
-    return lambda batch: task.loss_sum(model, batch)
+def _measure(recipe: Recipe, tools: Tools) -> Outcome:
+    values, passed = _train(recipe, tools), True
+    if recipe.over:
+        name, other, least = recipe.over
+        before = tools.value("speed", other, "tokens/s")
+        if before:
+            values[name] = values["tokens/s"] / before
+            passed = values[name] >= least
+    passed &= all(values.get(name, 0.0) >= least for name, least in recipe.goal.items())
+    goals = [f"{name} at least {least:g}" for name, least in recipe.goal.items()]
+    goals += [f"{recipe.over[0]} at least {recipe.over[2]:.2f}"] if recipe.over else []
+    return Outcome(values, None if tools.dry or not goals else passed, ", ".join(goals))
 
 
-def _measure(shape: Shape, changes: dict[str, Any], prepare: Callable[..., Any] = _compile_whole) -> Any:
-    def run(tools: Tools) -> Outcome:
-        document = shape.document(dry=tools.dry, steps=DRY_STEPS if tools.dry else STEPS, **changes)
-        if problem := _too_large(tools, document):
-            return Outcome({}, None, problem)
-        ours, bare = [], []
-        values: dict[str, Any] = {}
-        for _ in range(1 if tools.dry else 2):
-            trained = tools.engine.train(document)
-            ours.append(median(trained.seconds[WARM_STEPS:]))
-            values["peak GiB"] = trained.peak_bytes / 2**30
-            bare.append(_bare_loop(tools, document, prepare))
-        rates, ratio = _rates(tools, document, min(ours)), min(bare) / min(ours)
-        share = rates.get("MFU")
-        values |= rates | {"to the bare loop": ratio}
-        in_fp8 = document["precision"] == "fp8"
-        required = REQUIRED_MFU.get(shape.name, 0.0) if document["compile"] and not in_fp8 else 0.0
-        required_ratio = REQUIRED_FP8_RATIO if in_fp8 else REQUIRED_RATIO
-        passed = None if tools.dry else ratio >= required_ratio and (share or 0.0) >= required
-        note = f"at least {required_ratio} of the bare loop{' in bf16' if in_fp8 else ''}, MFU at least {required:.0%}"
-        return Outcome(values, passed, note)
+def _train(recipe: Recipe, tools: Tools) -> dict[str, Any]:
+    """Return what a run of a few steps measured."""
+    document = _document(recipe, tools)
+    with _profile(tools, enabled=recipe.profiled) as profiler:
+        trained = tools.engine.train(document, on_step=profiler.step if profiler else None)
+    timed = trained.seconds[WARM_STEPS : WARM_STEPS + TIMED_STEPS]
+    values = _rates(tools, document, median(timed)) | {
+        "ms": 1000 * median(timed),
+        "peak GiB": trained.peak_bytes / 2**30,
+    }
+    if profiler:
+        values |= _groups(profiler, on_gpu=tools.engine.on_gpu)
+    return values
 
-    return run
+
+def _document(recipe: Recipe, tools: Tools) -> dict[str, Any]:
+    steps = WARM_STEPS + TIMED_STEPS + 1 + (PROFILED_STEPS + 1 if recipe.profiled else 0)
+    changes = {"compile": not tools.dry, "steps": steps, "log": {"every_steps": steps}}
+    document = recipe.shape.document(dry=tools.dry, **changes, **recipe.changes)
+    document["batch"] = document["batch"] | {"size": document["batch"]["micro_size"] * recipe.accumulation}
+    if recipe.packed:
+        length = TINY_LENGTH if tools.dry else recipe.shape.length
+        tokens = 2 * steps * document["batch"]["size"] * length
+        data = write_texts(tools.folder / "texts.jsonl", tokens=tokens, mean=length // MEAN_TEXT)
+        document["data"] = {"source": "jsonl", "path": str(data), "eval_fraction": 0}
+    return document
+
+
+@contextmanager
+def _profile(tools: Tools, *, enabled: bool) -> Iterator[torch.profiler.profile | None]:
+    """Profile the last steps."""
+    if not enabled:
+        yield None
+        return
+    kind = torch.profiler.ProfilerActivity
+    # A step is counted at its start, so the first call does not end one.
+    schedule = torch.profiler.schedule(wait=WARM_STEPS + TIMED_STEPS + 1, warmup=1, active=PROFILED_STEPS)
+    with torch.profiler.profile(
+        activities=[kind.CUDA if tools.engine.on_gpu else kind.CPU], schedule=schedule
+    ) as profiler:
+        yield profiler
+
+
+def _groups(profiler: torch.profiler.profile, *, on_gpu: bool) -> dict[str, float]:
+    """Return the milliseconds of a step by group of kernels."""
+    result: dict[str, float] = {}
+    for event in profiler.key_averages():
+        name = event.key.lower()
+        group = next((group for group, parts in _GROUPS.items() if any(part in name for part in parts)), "other")
+        time = event.self_device_time_total if on_gpu else event.self_cpu_time_total
+        result[f"ms, {group}"] = result.get(f"ms, {group}", 0.0) + time / 1000 / PROFILED_STEPS
+    return dict(sorted(result.items(), key=lambda item: -item[1]))
 
 
 def _rates(tools: Tools, document: dict[str, Any], seconds: float) -> dict[str, float]:
@@ -92,40 +174,11 @@ def _rates(tools: Tools, document: dict[str, Any], seconds: float) -> dict[str, 
     return rates
 
 
-def _too_large(tools: Tools, document: dict[str, Any]) -> str:
-    """Return why a shape is not run, or an empty text."""
-    if not tools.engine.on_gpu:
-        return ""
-    with torch.device("meta"):
-        parameters = sum(p.numel() for p in select_task(tools.engine.resolve(document)).build_model().parameters())
-    needed, memory = parameters * BYTES_PER_PARAMETER, torch.cuda.get_device_properties(0).total_memory
-    if needed < memory:
-        return ""
-    return f"not run: its state of {needed / 2**30:.0f} GiB exceeds the device's {memory / 2**30:.0f} GiB"
-
-
-def _bare_loop(tools: Tools, document: dict[str, Any], prepare: Callable[..., Any]) -> float:
-    """Return the median seconds of a step of plain torch: autocast to bf16, clipping, fused AdamW, the same
-    batches."""
-    spec = tools.engine.resolve(document)
-    task, device = select_task(spec), tools.engine.ranks(spec).device
-    seed_generators(1)
-    gc.collect()
-    model = task.build_model().to(device)
-    loss_sum = prepare(model, task, compiled=spec.compile is True)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=spec.optimizer.lr, weight_decay=0.0, fused=True)
-    batches = GlobalBatches(task.examples.train, spec.batch.size, seed=1)
-    marks = []
-    for step in range(document["steps"]):
-        indices = batches.at(step)
-        optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(device.type, torch.bfloat16):
-            loss = loss_sum(task.examples.train_batch(indices, device)) / task.weight(indices)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        marks.append(time.perf_counter())
-    del model, optimizer, loss, loss_sum
-    return median(after - before for before, after in zip(marks[WARM_STEPS - 1 :], marks[WARM_STEPS:], strict=False))
+def _beside_torchtitan(tools: Tools) -> Outcome:
+    """Compare with a loop that shares no code with ours and has torchtitan's settings."""
+    recipe = Recipe("1B", _1B, {"activation_checkpointing": "selective"})
+    reference: Callable[..., float] = torchtitan.seconds_of_step
+    seconds = reference(recipe.shape, tools, warm=WARM_STEPS, timed=TIMED_STEPS)
+    values = _train(recipe, tools)
+    values |= {"plain torch ms": 1000 * seconds, "ratio": 1000 * seconds / values["ms"]}
+    return Outcome(values, None if tools.dry else values["ratio"] >= 1.0, "at least as fast as plain torch")

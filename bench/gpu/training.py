@@ -1,9 +1,9 @@
-"""Trains a spec with the worker's engine in this process, as one rank, and returns what it did."""
+"""Trains a spec with the worker's engine in this process, as one rank, and returns what was reported."""
 
 import gc
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -57,13 +57,16 @@ class TrainedRun(NullReporter):
 
 
 class GpuEngine:
-    """Trains specs one after another in one process group of one rank."""
+    """Trains specs one after another in one process group, of one rank where none is given."""
 
-    def __init__(self, accelerator: Accelerator) -> None:
+    def __init__(self, accelerator: Accelerator, ranks: Ranks | None = None) -> None:
+        """`ranks`: A process group that was joined before."""
         self.site = Site(accelerator, emulates_gpus=True)
+        self._ranks = ranks
+        if ranks is not None:
+            return
         group = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "0"}
         os.environ |= group | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "TORCHELASTIC_RUN_ID": "bench"}
-        self._ranks: Ranks | None = None
 
     @property
     def on_gpu(self) -> bool:
@@ -79,7 +82,14 @@ class GpuEngine:
         return self._ranks
 
     def train(
-        self, document: Mapping[str, Any], *, run: Path | None = None, until: int | None = None, export: bool = False
+        self,
+        document: Mapping[str, Any],
+        *,
+        run: Path | None = None,
+        until: int | None = None,
+        export: bool = False,
+        on_step: Callable[[], None] | None = None,
+        wait_for_saves: bool = False,
     ) -> TrainedRun:
         """Train a spec.
 
@@ -87,14 +97,18 @@ class GpuEngine:
             run: The folder of checkpoints, from which an earlier run is continued. None: no checkpoints.
             until: Stop after this step.
             export: Write the model to the folder of the run.
+            on_step: Is called before each step, and is not timed.
+            wait_for_saves: Wait before each step until the last checkpoint is on disk.
         """
         spec = self.resolve(document)
         ranks = self.ranks(spec)
         result = TrainedRun()
-        self._release()
+        self.release()
         checkpoints = _manager(run, spec, ranks) if run else NoCheckpoints()
+        if wait_for_saves:
+            on_step = checkpoints.finish
         stop = (run or Path("/nonexistent")) / "stop"
-        step_sync = _TimedStepSync(result, ranks, StopSignal(stop), checkpoints.start_step, until)
+        step_sync = _TimedStepSync(result, ranks, StopSignal(stop), checkpoints, until, on_step)
         task = select_task(spec)
         trainer = Trainer(
             spec,
@@ -112,7 +126,8 @@ class GpuEngine:
             export_weights(RunLayout(run).export, outcome.module, spec, task, outcome.step, ranks)
         return result
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Free what earlier runs left."""
         gc.collect()
         # What is left are imported modules, which the collections of the next runs need not scan.
         gc.freeze()
@@ -128,18 +143,31 @@ class GpuEngine:
 class _TimedStepSync(StepSync):
     """Records the start of each step, and stops after a given one."""
 
-    def __init__(self, result: TrainedRun, ranks: Ranks, stop: StopSignal, start: int, until: int | None) -> None:
+    def __init__(
+        self,
+        result: TrainedRun,
+        ranks: Ranks,
+        stop: StopSignal,
+        checkpoints: CheckpointManager,
+        until: int | None,
+        on_step: Callable[[], None] | None,
+    ) -> None:
         super().__init__(ranks, stop)
         self._result = result
-        self._step = start
+        self._step = checkpoints.start_step
         self._until = until
+        self._on_step = on_step
         self._before: float | None = None
 
     def should_stop(self) -> bool:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
         now = time.perf_counter()
         if self._before is not None:
             self._result.seconds.append(now - self._before)
-        self._before = now
+        if self._on_step:
+            self._on_step()
+        self._before = time.perf_counter()
         self._step += 1
         return super().should_stop() or (self._until is not None and self._step > self._until)
 

@@ -12,7 +12,7 @@ _LLAMA = {"source": "builtin", "name": "llama", "layers": 4, "width": 128, "head
 _TINY = {"layers": 1, "width": 16, "heads": 2, "context": 16}
 
 
-def _document(*, dry: bool, **changes: Any) -> dict[str, Any]:
+def base_document(*, dry: bool, **changes: Any) -> dict[str, Any]:
     """Return a spec with changes; with `dry` its model is tiny."""
     document: dict[str, Any] = {
         "task": "causal_lm",
@@ -79,8 +79,8 @@ def _compare(name: str) -> Any:
     changes, tolerance = _VARIANTS[name]
 
     def run(tools: Tools) -> Outcome:
-        expected = tools.engine.train(_document(dry=tools.dry, **({} if tolerance else changes)))
-        actual = tools.engine.train(_document(dry=tools.dry, **changes))
+        expected = tools.engine.train(base_document(dry=tools.dry, **({} if tolerance else changes)))
+        actual = tools.engine.train(base_document(dry=tools.dry, **changes))
         difference = _difference(expected, actual)
         note = f"losses of {STEPS} steps, at most {tolerance:g}" if tolerance else "two runs have equal losses as text"
         return Outcome({"largest relative difference": difference}, difference <= tolerance, note)
@@ -97,7 +97,7 @@ def _resume(name: str) -> Any:
     changes, _ = _VARIANTS[name]
 
     def run(tools: Tools) -> Outcome:
-        document = _document(dry=tools.dry, **changes)
+        document = base_document(dry=tools.dry, **changes)
         whole = tools.engine.train(document, run=_run(tools, "whole"))
         folder = _run(tools, "parts")
         first = tools.engine.train(document, run=folder, until=STEPS // 2)
@@ -109,7 +109,7 @@ def _resume(name: str) -> Any:
 
 
 def _lora(tools: Tools) -> Outcome:
-    document = _document(dry=tools.dry, lora_rank=8, checkpoint={"export": True})
+    document = base_document(dry=tools.dry, lora_rank=8, checkpoint={"export": True})
     folder = _run(tools, "lora")
     trained = tools.engine.train(document, run=folder, export=True)
     files = sorted(path.name for path in (folder / "export").iterdir())
@@ -120,7 +120,7 @@ def _lora(tools: Tools) -> Outcome:
 
 def _held(dtype: str) -> Any:
     def run(tools: Tools) -> Outcome:
-        document = _document(dry=tools.dry, lora_rank=8, lora={"base_dtype": dtype})
+        document = base_document(dry=tools.dry, lora_rank=8, lora={"base_dtype": dtype})
         alone = tools.engine.train(document)
         difference = _difference(alone, tools.engine.train(document | {"strategy": "fsdp"}))
         falls = float(alone.losses[-1]) < float(alone.losses[0])
@@ -131,7 +131,7 @@ def _held(dtype: str) -> Any:
 
 
 def _automatic_micro_size(tools: Tools) -> Outcome:
-    document = _document(dry=tools.dry, batch={"size": 64, "micro_size": "auto"}, steps=2)
+    document = base_document(dry=tools.dry, batch={"size": 64, "micro_size": "auto"}, steps=2)
     trained = tools.engine.train(document)
     return Outcome({"loss": float(trained.losses[-1])}, len(trained.losses) == 2, "a size is chosen, and steps follow")
 

@@ -1,4 +1,4 @@
-"""Weights whose values do not matter, for the phases that measure time and memory."""
+"""Replaced parts of the engine: weights whose values do not matter, and plain torch instead of kernels."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -7,6 +7,8 @@ from unittest.mock import patch
 import torch
 from torch import nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from worker.core.kernels import CheckedKernel
 
 BLOCK = 2**20
 
@@ -41,4 +43,15 @@ def repeated_weights() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(nn.init, "normal_", repeat_))
         stack.enter_context(patch.object(nn.init, "kaiming_uniform_", repeat_uniform_))
+        yield
+
+
+@contextmanager
+def without_kernels() -> Iterator[None]:
+    """Run the references of our kernels in their place."""
+
+    def refer(kernel: CheckedKernel, *args: object) -> None:
+        kernel._reference(*args)
+
+    with patch.object(CheckedKernel, "__call__", refer):
         yield

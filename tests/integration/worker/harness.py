@@ -202,7 +202,7 @@ class Run:
         service_url: str,
         overrides: dict[str, Any],
         *,
-        template: str = "mlp_parity",
+        template: str | None = "mlp_parity",
         max_restarts: int = 2,
         nodes: int = 1,
         site: Site | None = None,
@@ -211,7 +211,8 @@ class Run:
         self.site = site or Site()
         self.layout = RunLayout(root)
         self.service_url = service_url
-        self.spec = resolve(parse_spec(fill_template(template, overrides)), self.site)
+        document = fill_template(template, overrides) if template else overrides
+        self.spec = resolve(parse_spec(document), self.site)
         self.max_restarts = max_restarts
         self.process: subprocess.Popen[bytes] | None = None
         """The launcher of node 0."""
