@@ -87,7 +87,7 @@ def cases(*, dry: bool) -> list[Case]:
     recipes = (RECIPES[0], RECIPES[-1]) if dry else RECIPES
     return [
         *(Case(recipe.name, partial(_measure, recipe), recipe.seconds) for recipe in recipes),
-        Case("1B, torchtitan's settings", _beside_torchtitan, 60),
+        Case("1B, torchtitan's settings", _against_torchtitan, 60),
     ]
 
 
@@ -174,7 +174,7 @@ def _rates(tools: Tools, document: dict[str, Any], seconds: float) -> dict[str, 
     return rates
 
 
-def _beside_torchtitan(tools: Tools) -> Outcome:
+def _against_torchtitan(tools: Tools) -> Outcome:
     """Compare with a loop that shares no code with ours and has torchtitan's settings."""
     recipe = Recipe("1B", _1B, {"activation_checkpointing": "selective"})
     reference: Callable[..., float] = torchtitan.seconds_of_step
