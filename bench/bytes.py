@@ -20,7 +20,6 @@ from trainyard.contract.spec.training_spec import parse_spec
 from worker.engine.frozen_base import hold_base
 from worker.engine.half_parameters import split_parameters
 from worker.engine.optim import build_optimizer, clip_gradients
-from worker.engine.optimizers.encodings import EncodedRows
 from worker.engine.quantisation import dequantise, quantise, row_bytes
 from worker.engine.strategies.base import ParallelModel
 from worker.engine.trainable import freeze_parameters
@@ -150,9 +149,7 @@ def update_line(shape: Shape, state: str) -> Line:
             values["step"] = 1.0
         return optimizer.step
 
-    for positive in (False, True):
-        EncodedRows(torch.zeros(1, 64, dtype=torch.uint8), torch.ones(1, 1), positive).decode()
-    limit = {"fp32": 28.0, "halves, bf16 moments": 20.0}.get(state)
+    limit = {"fp32": 28.0, "halves, bf16 moments": 20.0, "halves, int8 moments": 16.0}.get(state)
     return Line("update", state, _of_parameters(shape, update, state), parameters_of(shape), "parameter", limit)
 
 

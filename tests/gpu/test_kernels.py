@@ -6,6 +6,7 @@ import torch
 from trainyard.contract.spec.optimization import Loss
 from worker.core.float_halves import split
 from worker.data.examples import IGNORED_LABEL
+from worker.engine.optimizers.encodings import scales_shape
 from worker.engine.optimizers.fused_adam import adam_, numbers_of
 from worker.engine.quantisation import dequantise, quantise
 from worker.tasks import linear_loss
@@ -63,6 +64,29 @@ def test_bits_of_an_update_equal_those_of_its_reference(halves, moments, gradien
             numbers = list(numbers_of(group, step, decoupled=step > 2))
             adam_(values, low, gradient, first, second, factor, numbers, [2**31 - 50_000, -5], False)
         results.append([value.cpu() for value in (values, first, second, low) if value is not None])
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("width", [64, 700, 4096])
+@pytest.mark.parametrize("halves", [True, False])
+def test_bits_of_an_update_with_codes_equal_those_of_its_reference(halves, width):
+    shape, results = (40, width), []
+    for device in ("cpu", "cuda"):
+        generator = torch.Generator().manual_seed(1)
+        values, low = torch.randn(shape, generator=generator), None
+        if halves:
+            high, low = torch.empty(shape, dtype=torch.bfloat16), torch.empty(shape, dtype=torch.int16)
+            split(values, high, low)
+            values, low = high.to(device), low.to(device)
+        values = values.to(device)
+        codes = torch.zeros(2, *shape, dtype=torch.uint8, device=device)
+        scales = torch.zeros(2, *scales_shape(shape), device=device)
+        for step in range(1, 5):
+            gradient = torch.randn(shape, generator=generator).to(device)
+            group = {"lr": 1e-3, "weight_decay": 0.1, "betas": (0.9, 0.95), "eps": 1e-8}
+            numbers = list(numbers_of(group, step, decoupled=True))
+            adam_(values, low, gradient, *codes, None, numbers, [2**31 - 50_000, -5], False, *scales)
+        results.append([value.cpu() for value in (values, codes, scales, low) if value is not None])
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
 
 

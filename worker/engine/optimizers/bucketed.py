@@ -129,26 +129,26 @@ class BucketedOptimizer(torch.optim.Optimizer):
     def _has_kernel(self, parameter: torch.Tensor) -> bool:
         if not isinstance(self._inner, torch.optim.Adam | torch.optim.AdamW):
             return False
-        compiles = has_triton() if parameter.is_cuda else self._compiled
-        return compiles and self.state[parameter]["exp_avg"].dtype != torch.uint8
+        return has_triton() if parameter.is_cuda else self._compiled
 
     def _update_at_once(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
         """Update this rank's part of a parameter by a kernel."""
         state, low, gradient = self.state[parameter], low_half(parameter), parameter.grad
         assert gradient is not None
-        matrix = as_matrix(parameter)
+        matrix, scales = as_matrix(parameter), [state.get(name + SCALE) for name in ("exp_avg", "exp_avg_sq")]
         numbers = numbers_of(group, int(state["step"]), decoupled=isinstance(self._inner, torch.optim.AdamW))
         first, second = mixed((self._seed, self.current_step, self._numbers[id(parameter)]))
         adam_(
-            matrix.view(-1),
-            None if low is None else as_matrix(low).view(-1),
-            as_matrix(gradient).reshape(-1),
-            as_matrix(state["exp_avg"]).view(-1),
-            as_matrix(state["exp_avg_sq"]).view(-1),
+            matrix,
+            None if low is None else as_matrix(low),
+            as_matrix(gradient).contiguous(),
+            as_matrix(state["exp_avg"]),
+            as_matrix(state["exp_avg_sq"]),
             self.gradient_factor,
             list(numbers),
             [signed(first + first_row(parameter) * matrix.shape[1]), signed(second)],
             self._compiled,
+            *(None if values is None else as_matrix(values) for values in scales),
         )
 
     def _load(self, rows: _Rows) -> "_Copy":

@@ -55,7 +55,7 @@ class EncodedRows:
         """Return the values: fp32, shape (rows, values of a row). They share the memory of fp32 values."""
         if self.scales is None:
             return self.values.float()
-        values = _table(self.positive, self.values.device).index_select(0, self.values.flatten().int())
+        values = table_of(self.positive, self.values.device).index_select(0, self.values.flatten().int())
         return _scaled(values.view(self.values.shape), self.scales)
 
     def encode(self, values: torch.Tensor, random: torch.Tensor | None = None) -> None:
@@ -78,7 +78,7 @@ class EncodedRows:
         torch.amax(blocks, dim=-1, out=scales)
         # A block of zeros has the scale 0, and 0 / 0 is no number.
         relative = _scaled(values, scales.reciprocal().nan_to_num_(nan=torch.nan, posinf=0.0))
-        table = _table(self.positive, values.device)
+        table = table_of(self.positive, values.device)
         lower = torch.bucketize(relative, table, right=True, out_int32=True).sub_(1).clamp_(0, len(table) - 2)
         below = table.index_select(0, lower.flatten()).view_as(relative)
         step = table.index_select(0, lower.flatten() + 1).view_as(relative).sub_(below)
@@ -105,7 +105,7 @@ def _blocks(values: torch.Tensor, count: int) -> torch.Tensor:
 
 
 @cache
-def _table(positive: bool, device: torch.device) -> torch.Tensor:
+def table_of(positive: bool, device: torch.device) -> torch.Tensor:
     """Return the values of the codes in ascending order: fp32, shape (255,).
 
     Updates divide by the root of a positive moment, so that its relative error counts: the steps of its values are

@@ -4,18 +4,20 @@ It computes as torch's optimizers do, in fp32, with each operation rounded by it
 and the kernel in Triton give the same bits for every value, wherever it is in a tensor.
 """
 
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
 
 from worker.core.kernels import define_kernel
-from worker.engine.optimizers.encodings import signed
+from worker.engine.optimizers.encodings import EncodedRows, signed
 
 _VALUES = 2**20
 """Values that the reference converts to fp32 at once."""
 _COMPARED = 2**14
 """Values on which the kernel is compared with its reference."""
+_FACTOR = 5
+"""The position of the argument `factor`."""
 _NAN = 0x7FC00000
 _EXPONENT = 0x7F800000
 
@@ -65,7 +67,44 @@ def _reference(
     numbers: list[float],
     key: list[int],
     compiled: bool,
+    first_scales: torch.Tensor | None = None,
+    second_scales: torch.Tensor | None = None,
 ) -> None:
+    update = partial(_update_parts, factor=factor, numbers=numbers, compiled=compiled)
+    if first_scales is None or second_scales is None:
+        update(*map(_flat, (weights, low, gradient, first, second)), key=key)
+        return
+    width = weights.shape[1]
+    size = max(1, _VALUES // width)
+    for begin in range(0, len(weights), size):
+        rows = slice(begin, begin + size)
+        moments = EncodedRows(first[rows], first_scales[rows]), EncodedRows(second[rows], second_scales[rows], True)
+        mean, square = (moment.decode() for moment in moments)
+        high, lower, slope = (_flat(None if tensor is None else tensor[rows]) for tensor in (weights, low, gradient))
+        start = [signed(key[0] + begin * width), key[1]]
+        update(high, lower, slope, mean.view(-1), square.view(-1), key=start)
+        bits = _random_bits(mean.numel(), torch.tensor(start, dtype=torch.int32, device=weights.device))
+        moments[0].encode(mean, bits & 0xFFFF)
+        moments[1].encode(square, (bits >> 16) & 0xFFFF)
+
+
+def _flat(tensor: Any) -> Any:
+    return None if tensor is None else tensor.view(-1)
+
+
+def _update_parts(
+    weights: torch.Tensor,
+    low: torch.Tensor | None,
+    gradient: torch.Tensor,
+    first: torch.Tensor,
+    second: torch.Tensor,
+    *,
+    factor: torch.Tensor | None,
+    numbers: list[float],
+    key: list[int],
+    compiled: bool,
+) -> None:
+    """Update values in a row whose moments are in fp32 or bf16."""
     values = torch.tensor(numbers, dtype=torch.float32, device=weights.device)
     scale = torch.ones((), device=weights.device) if factor is None else factor
     size = len(weights) if compiled else _VALUES
@@ -118,6 +157,14 @@ def _update(
     weights.view(torch.int16).copy_(((whole >> 16) + (whole >> 15 & 1)).to(torch.int16))
 
 
+def _first_rows(*args: Any) -> tuple[Any, ...]:
+    """Return the same arguments for the first rows."""
+    count = max(1, _COMPARED // max(1, args[0][0].numel())) if len(args[0]) else 0
+    return tuple(
+        arg[:count] if isinstance(arg, torch.Tensor) and number != _FACTOR else arg for number, arg in enumerate(args)
+    )
+
+
 def _joined(high: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
     lower = low.int()
     upper = high.view(torch.int16).int() + (lower >> 15)
@@ -148,21 +195,19 @@ def _shifted(bits: torch.Tensor, by: int) -> torch.Tensor:
 
 adam_ = define_kernel(
     "adam_(Tensor(a!) weights, Tensor(b!)? low, Tensor gradient, Tensor(c!) first, Tensor(d!) second, Tensor? factor, "
-    "float[] numbers, int[] key, bool compiled) -> ()",
+    "float[] numbers, int[] key, bool compiled, Tensor(e!)? first_scales=None, Tensor(f!)? second_scales=None) -> ()",
     _reference,
     module="worker.engine.optimizers.fused_adam_triton",
-    part=lambda weights, low, gradient, first, second, *others: (
-        *(None if tensor is None else tensor[:_COMPARED] for tensor in (weights, low, gradient, first, second)),
-        *others,
-    ),
+    part=_first_rows,
 )
-"""Update values that are next to each other in memory; all tensors but `factor` have shape (n,).
+"""Update values that are next to each other in memory: shape (n,), or (rows, values of a row).
 
 Args:
     weights: fp32, or with `low` (int16) the bf16 half of the values.
     gradient: fp32 or bf16. With `factor` (fp32, shape ()) it counts multiplied by that.
-    first, second: Moments, both fp32, or both bf16, which are rounded at random.
+    first, second: Moments, both fp32, or both bf16 or the codes of int8, which are rounded at random.
     numbers: See `Numbers`.
     key: The two numbers of the hash, see `encodings.mixed`: the first one with the position of the first value added.
     compiled: Whether plain torch is compiled.
+    first_scales, second_scales: The scales of codes: fp32, (rows, blocks).
 """

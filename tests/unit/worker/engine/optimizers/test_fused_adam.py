@@ -10,7 +10,7 @@ from worker.core.float_halves import join, split
 from worker.engine.half_parameters import exact_value, split_parameters
 from worker.engine.optim import build_optimizer, clip_gradients
 from worker.engine.optimizers import bucketed, fused_adam
-from worker.engine.optimizers.encodings import mixed, random_bits, signed
+from worker.engine.optimizers.encodings import mixed, random_bits, scales_shape, signed
 from worker.engine.optimizers.fused_adam import adam_, numbers_of
 
 SIZE = 4099
@@ -75,6 +75,54 @@ def test_parts_of_a_tensor_have_the_same_bits(name, monkeypatch):
         assert all(torch.equal(one, other) for one, other in zip(run(name, parts=parts), expected, strict=True))
 
 
+def run_rows(*, halves, compiled=False, parts=(0, 13), width=700):
+    """Return the bits of weights, codes and scales after some updates, each made in parts."""
+    shape = 13, width
+    values, low = random_values(13 * width, 1).view(shape), None
+    if halves:
+        high, low = torch.empty(shape, dtype=torch.bfloat16), torch.empty(shape, dtype=torch.int16)
+        split(values, high, low)
+        values = high
+    codes, scales = torch.zeros(2, *shape, dtype=torch.uint8), torch.zeros(2, *scales_shape(shape))
+    for step in range(1, 5):
+        gradient = random_values(13 * width, 10 + step).view(shape)
+        numbers, (start, other) = list(numbers_of(GROUP, step, decoupled=True)), mixed((5, step, 3))
+        for begin, end in itertools.pairwise(parts):
+            rows = slice(begin, end)
+            stored = (None if one is None else one[rows] for one in (values, low, gradient, *codes))
+            key = [signed(start + begin * width), signed(other)]
+            adam_(*stored, None, numbers, key, compiled, *(one[rows] for one in scales))
+    stored = [values.float().nan_to_num(nan=7.0), codes, scales.nan_to_num(nan=7.0)]
+    return stored if low is None else [*stored, low]
+
+
+@pytest.mark.parametrize("halves", [True, False])
+def test_parts_of_rows_with_codes_have_the_same_bits(halves, monkeypatch):
+    expected = run_rows(halves=halves)
+    assert len(expected[1].unique()) > 100
+    monkeypatch.setattr(fused_adam, "_VALUES", 1500)
+    for parts in ((0, 13), (0, 1, 4, 13)):
+        parted = run_rows(halves=halves, parts=parts)
+        assert all(torch.equal(one, other) for one, other in zip(parted, expected, strict=True))
+
+
+def test_the_kernel_of_codes_is_compared_on_whole_rows():
+    rows, scales = torch.zeros(50, 1000), torch.zeros(50, 4)
+    part = fused_adam._first_rows(rows, None, rows, rows, rows, torch.ones(()), [0.0], [1], False, scales, scales)
+    assert [len(one) for one in (part[0], part[4], part[9])] == [16, 16, 16]
+    assert part[5].shape == ()
+    assert len(fused_adam._first_rows(torch.zeros(3, 10**5), None)[0]) == 1
+    assert len(fused_adam._first_rows(torch.zeros(10**5), None)[0]) == 2**14
+    assert len(fused_adam._first_rows(torch.zeros(0, 5), None)[0]) == 0
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("halves", [True, False])
+def test_compiled_bits_with_codes_equal_those_of_the_reference(halves):
+    pairs = zip(run_rows(halves=halves, compiled=True), run_rows(halves=halves), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("decoupled", [True, False])
 @pytest.mark.parametrize("name", STORED)
@@ -86,7 +134,7 @@ def test_compiled_bits_equal_those_of_the_reference(name, decoupled):
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw"])
-@pytest.mark.parametrize("dtypes", [("bf16", "fp32"), ("fp32", "bf16"), ("bf16", "bf16")])
+@pytest.mark.parametrize("dtypes", [("bf16", "fp32"), ("fp32", "bf16"), ("bf16", "bf16"), ("bf16", "int8")])
 def test_updates_are_close_to_those_of_torch(fused, name, dtypes):
     options = dict(zip(("param_dtype", "state_dtype"), dtypes, strict=True))
     plain, reference = built(name, **options)
@@ -134,9 +182,9 @@ def test_clipping_is_part_of_the_update(fused, dtypes, compiled):
 
 @pytest.mark.parametrize(
     ("name", "dtype", "whole"),
-    [("adamw", "bf16", 7), ("adam", "bf16", 7), ("adamw", "int8", 4), ("lion", "bf16", 0), ("sgd", "bf16", 0)],
+    [("adamw", "bf16", 7), ("adam", "bf16", 7), ("adamw", "int8", 7), ("lion", "bf16", 0), ("sgd", "bf16", 0)],
 )
-def test_adam_alone_has_a_kernel_and_not_for_int8(monkeypatch, fused, name, dtype, whole):
+def test_adam_alone_has_a_kernel(monkeypatch, fused, name, dtype, whole):
     calls = []
     monkeypatch.setattr(bucketed, "adam_", lambda *args: calls.append(args))
     module = network()
