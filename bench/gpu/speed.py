@@ -50,7 +50,9 @@ class Recipe:
 RECIPES = (
     Recipe("1B, compiled", _1B, goal={"MFU": 0.56}, profiled=True, seconds=35),
     Recipe("3B, compiled, 16k tokens", replace(_3B, micro_size=4), goal={"MFU": 0.60}, seconds=45),
-    Recipe("8B, bf16 parameters and moments, 16k tokens", replace(_8B, length=8192, micro_size=2), _HALVES, seconds=65),
+    Recipe(
+        "8B, bf16 parameters and moments, 2 x 8k tokens", replace(_8B, length=8192), _HALVES, accumulation=2, seconds=75
+    ),
     Recipe("8B, bf16 parameters and moments, 4k tokens", _8B, _HALVES, {"tokens/s": 11_500}, seconds=55),
     Recipe(
         "8B, fp8",
@@ -107,7 +109,7 @@ def _measure(recipe: Recipe, tools: Tools) -> Outcome:
 
 def _train(recipe: Recipe, tools: Tools) -> dict[str, Any]:
     """Return what a run of a few steps measured."""
-    document = _document(recipe, tools)
+    document = document_of(recipe, tools)
     with _profile(tools, enabled=recipe.profiled) as profiler:
         trained = tools.engine.train(document, on_step=profiler.step if profiler else None)
     timed = trained.seconds[WARM_STEPS : WARM_STEPS + TIMED_STEPS]
@@ -120,7 +122,7 @@ def _train(recipe: Recipe, tools: Tools) -> dict[str, Any]:
     return values
 
 
-def _document(recipe: Recipe, tools: Tools) -> dict[str, Any]:
+def document_of(recipe: Recipe, tools: Tools) -> dict[str, Any]:
     steps = WARM_STEPS + TIMED_STEPS + 1 + (PROFILED_STEPS + 1 if recipe.profiled else 0)
     changes = {"compile": not tools.dry, "steps": steps, "log": {"every_steps": steps}}
     document = recipe.shape.document(dry=tools.dry, **changes, **recipe.changes)

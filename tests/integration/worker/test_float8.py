@@ -17,6 +17,9 @@ SPEC = gpt(
 FP8, BF16 = (SPEC | {"precision": precision} for precision in ("fp8", "bf16"))
 LAYOUTS = {"ddp": 1e-6, "layer": 0.002}
 """With the largest relative difference of a loss from one rank. `layer` rounds weights to bf16 first."""
+HALVES = FP8 | {"param_dtype": "bf16", "grad_dtype": "bf16"}
+HALVES_LAYOUTS = {"ddp": 0.01, "zero2": 0.01, "layer": 0.01}
+"""The same for parameters in bf16, whose gradients are summed in bf16."""
 RECOMPUTED = ("full", "selective")
 
 
@@ -30,6 +33,7 @@ def alone(folder):
     cases = {
         "fp8": {"spec": FP8, "export": str(folder / "export")},
         "bf16": {"spec": BF16},
+        "halves": {"spec": HALVES},
         "before": {"spec": BF16, "run": "changed", "until": 3},
         "after": {"spec": FP8, "run": "changed"},
     }
@@ -40,6 +44,9 @@ def alone(folder):
 def on_two(folder):
     cases = {name: {"spec": FP8 | VARIANTS[name]} for name in LAYOUTS}
     cases |= {how: {"spec": FP8 | VARIANTS["layer"] | {"activation_checkpointing": how}} for how in RECOMPUTED}
+    cases |= {f"halves {name}": {"spec": HALVES | VARIANTS[name]} for name in HALVES_LAYOUTS}
+    halves = {"spec": HALVES | VARIANTS["layer"], "run": "halves"}
+    cases |= {"first halves": halves | {"until": 5}, "rest of halves": halves}
     parts = {"spec": FP8 | VARIANTS["layer"], "run": "parts"}
     return run_layout(2, cases | {"first": parts | {"until": 5}, "rest": parts}, folder / "2")[0]
 
@@ -56,6 +63,21 @@ def test_losses_are_close_to_those_of_bf16_and_not_equal(alone):
 @pytest.mark.parametrize("variant", LAYOUTS)
 def test_losses_on_two_ranks_are_close_to_those_of_one(alone, on_two, variant):
     assert losses(on_two, variant) == pytest.approx(losses(alone, "fp8"), rel=LAYOUTS[variant])
+
+
+def test_parameters_in_bf16_change_the_losses_little(alone):
+    assert losses(alone, "halves") == pytest.approx(losses(alone, "fp8"), rel=0.01)
+    assert losses(alone, "halves") != losses(alone, "fp8")
+
+
+@pytest.mark.parametrize("variant", HALVES_LAYOUTS)
+def test_losses_with_parameters_in_bf16_on_two_ranks(alone, on_two, variant):
+    assert losses(on_two, f"halves {variant}") == pytest.approx(losses(alone, "halves"), rel=HALVES_LAYOUTS[variant])
+
+
+def test_resumed_run_with_parameters_in_bf16_has_identical_losses(on_two):
+    parts = on_two["first halves"]["series"]["train/loss"] | on_two["rest of halves"]["series"]["train/loss"]
+    assert parts == on_two["halves layer"]["series"]["train/loss"]
 
 
 @pytest.mark.parametrize("how", RECOMPUTED)

@@ -1,12 +1,16 @@
-"""The planner's estimates equal the peaks that were measured on a GPU."""
+"""The planner's estimates equal the peaks that were measured on a GPU, and what is to be measured fits on it."""
 
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from bench.gpu import memory
+from bench.gpu.cases import Tools
 from bench.gpu.records import ResultFile
 from bench.gpu.shapes import SHAPES
+from bench.gpu.speed import RECIPES, Recipe, document_of
+from bench.gpu.training import GpuEngine
 from service.plugins.planner.builtin_models import structure_of
 from service.plugins.planner.fit import Estimate, FitEstimator
 from trainyard.contract.sizes import GIB
@@ -23,16 +27,27 @@ MEASURED = {
 }
 
 
-@pytest.mark.parametrize("variant", MEASURED)
-def test_estimate_is_within_the_tolerance_of_the_measured_peak(variant: str) -> None:
-    document = {"gpus": 1, **SHAPES[0].document(dry=False, steps=3, **memory._VARIANTS[variant])}
-    spec = resolve(parse_spec(document), Site("cuda", emulates_gpus=True))
+def peak_gib(document: dict[str, Any]) -> float:
+    spec = resolve(parse_spec({"gpus": 1, **document}), Site("cuda", emulates_gpus=True))
     assert isinstance(spec.model, LlamaModel)
     structure = structure_of(spec.model)
     assert structure is not None
     estimate = FitEstimator(structure).estimate(spec)
     assert isinstance(estimate, Estimate)
-    assert estimate.peak / GIB == pytest.approx(MEASURED[variant], rel=memory.TOLERANCE)
+    return estimate.peak / GIB
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_each_recipe_for_speed_fits_on_the_measured_gpu(recipe: Recipe, tmp_path: Path) -> None:
+    memory = float(RESULTS.machine()["memory"].split()[0])
+    tools = Tools(cast(GpuEngine, None), tmp_path, dry=False)
+    assert peak_gib(document_of(recipe, tools)) < 0.9 * memory
+
+
+@pytest.mark.parametrize("variant", MEASURED)
+def test_estimate_is_within_the_tolerance_of_the_measured_peak(variant: str) -> None:
+    document = SHAPES[0].document(dry=False, steps=3, **memory._VARIANTS[variant])
+    assert peak_gib(document) == pytest.approx(MEASURED[variant], rel=memory.TOLERANCE)
 
 
 def test_ten_variants_were_measured() -> None:

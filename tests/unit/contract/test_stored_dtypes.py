@@ -55,7 +55,7 @@ def test_auto_selects_a_strategy_that_sums_gradients_in_their_type(gradients: st
 @pytest.mark.parametrize(
     ("changes", "field", "remedy"),
     [
-        ({"param_dtype": "bf16"}, "param_dtype", "is for precision `bf16`"),
+        ({"param_dtype": "bf16"}, "param_dtype", "is for precision `bf16` or `fp8`"),
         ({"param_dtype": "bf16", "precision": "fp16"}, "param_dtype", "`precision` is `fp16`"),
         ({"grad_dtype": "bf16"}, "grad_dtype", "set `param_dtype: bf16`"),
         ({**HALF, "strategy": "ddp", "gpus": 2}, "grad_dtype", "use `grad_dtype: bf16`, or strategy `zero2`"),

@@ -37,7 +37,9 @@ _KINDS = (
     PrecisionKind(name="fp32", value_bytes=4, computes_in_fp32=True),
     PrecisionKind(name="bf16", value_bytes=2, computes_in_bf16=True, supports_half_parameters=True),
     PrecisionKind(name="fp16", value_bytes=2, scales_loss=True, is_emulated_on_cpus=True),
-    PrecisionKind(name="fp8", value_bytes=2, computes_in_bf16=True, converts_linear_layers=True),
+    PrecisionKind(
+        name="fp8", value_bytes=2, computes_in_bf16=True, converts_linear_layers=True, supports_half_parameters=True
+    ),
 )
 PRECISIONS = {kind.name: kind for kind in _KINDS}
 """The precisions by name. `auto` stands for one that is not chosen yet, and for none in tasks without a training

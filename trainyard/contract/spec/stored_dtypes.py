@@ -64,7 +64,7 @@ def dtype_problems(spec: TrainingSpec, site: Site) -> Iterator[tuple[str, str]]:
 def _half_parameters(spec: TrainingSpec, site: Site) -> Iterator[tuple[str, str]]:
     automatic = spec.precision == "auto" and site.accelerator == "cuda"
     if not spec.precision_kind.supports_half_parameters and not automatic:
-        yield "param_dtype", f"`bf16` is for precision `bf16`, and `precision` is `{spec.precision}`"
+        yield "param_dtype", f"`bf16` is for precision `bf16` or `fp8`, and `precision` is `{spec.precision}`"
     strategy = spec.strategy_kind
     if not strategy.supports_half_parameters:
         yield "param_dtype", f"`bf16` cannot be combined with strategy `{strategy.name}`; use `ddp`, or `fp32`"
