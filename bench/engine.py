@@ -12,12 +12,13 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from bench._delayed_server import delayed_server
-from bench._engines import ENGINES, Workload
+from bench._engines import ENGINES, SHORT_ENGINES, StepCallback, Workload
 from bench._ranks import Plan, run_ranks, serve_rank
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.site import Site
@@ -40,6 +41,15 @@ DOCUMENT: dict[str, Any] = {
     "log": {"every_steps": 10},
     "checkpoint": {"export": False},
 }
+SHORT_DOCUMENT: dict[str, Any] = DOCUMENT | {
+    "task": "regression",
+    "model": {"source": "builtin", "name": "mlp", "sizes": [2, 256, 256, 3]},
+    "data": {"source": "builtin", "name": "parity", "examples": 4096, "eval_fraction": 0},
+}
+"""A model of 67,331 parameters."""
+SHORT_STEPS = 500
+MAX_OVERHEAD_US = {1: 50, 2: 150}
+"""The time of a short step beside forward, backward and update in the bare loop, by processes."""
 
 
 def main() -> int:
@@ -48,10 +58,34 @@ def main() -> int:
     parser.add_argument("--processes", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--steps", type=int, default=16, help=f"steps of a round, more than {WARM_STEPS + 1}")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--short", action="store_true", help="only the loop's own time, with a tiny model")
     options = parser.parse_args()
     print(f"{os.cpu_count()} cores, one thread a process")
+    if options.short:
+        measured = [measure_overhead(processes, options.rounds) for processes in options.processes]
+        return int(not all(measured))
     passed = [measure(processes, options.steps, options.rounds) for processes in options.processes]
     return 0 if all(passed) else 1
+
+
+def measure_overhead(processes: int, rounds: int) -> bool:
+    """Train a tiny model, and print how much longer a step is than in the bare loop; return whether the target is
+    met."""
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as name, delayed_server(0) as service_url:
+        plan = {"steps": SHORT_STEPS, "rounds": rounds, "service_url": service_url, "short": True}
+        measured = run_ranks("bench.engine", plan, processes, Path(name))
+    print(f"\n{processes} processes, medians of {rounds} rounds of {SHORT_STEPS} steps, us per step")
+    for clock, kind in enumerate(("wall", "CPU")):
+        times = {name: [1e6 * row[clock] for row in rows] for name, rows in measured.items()}
+        bare = times.pop("bare loop")
+        print(f"{kind:6}bare loop {median(bare):.0f}", end="")
+        own = {name: median(a - b for a, b in zip(values, bare, strict=True)) for name, values in times.items()}
+        print("".join(f", {name} {value:+.0f}" for name, value in own.items()))
+        if not clock:
+            wall = float(own["trainyard"])
+    limit = MAX_OVERHEAD_US[min(processes, 2)]
+    print(f"the loop's own time: {wall:.0f} us; at most {limit}{'' if wall <= limit else '  MISSED'}")
+    return wall <= limit
 
 
 def measure(processes: int, steps: int, rounds: int) -> bool:
@@ -84,28 +118,29 @@ def ratios(seconds: dict[str, list[float]], name: str) -> list[float]:
 
 def measure_on_rank(plan: Plan) -> tuple[distributed.Ranks, dict[str, list[tuple[float, float]]]]:
     """Run each engine in each round, in alternating order; return wall and CPU seconds per step by engine and round."""
-    spec = resolve(parse_spec({**DOCUMENT, "steps": 1, "gpus": 1, "strategy": "single"}), Site())
+    document, engines = (SHORT_DOCUMENT, SHORT_ENGINES) if plan.get("short") else (DOCUMENT, ENGINES)
+    spec = resolve(parse_spec({**document, "steps": 1, "gpus": 1, "strategy": "single"}), Site())
     ranks = distributed.join(spec)
     if ranks.world == 1:
         # accelerate and Trainer take these variables for a distributed run and would wrap the model.
         for variable in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
             os.environ.pop(variable, None)
-    workload = Workload(DOCUMENT, select_task(spec), ranks, plan["steps"], plan["service_url"])
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in ENGINES}
+    workload = Workload(document, select_task(spec), ranks, plan["steps"], plan["service_url"])
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in engines}
     for number in range(plan["rounds"] + 1):
-        for name in ENGINES if number % 2 else reversed(ENGINES):
-            seconds = seconds_per_step(workload, name)
+        for name in engines if number % 2 else reversed(engines):
+            seconds = seconds_per_step(workload, engines[name])
             if number:
                 times[name].append(seconds)
     return ranks, times
 
 
-def seconds_per_step(workload: Workload, name: str) -> tuple[float, float]:
+def seconds_per_step(workload: Workload, train: Callable[[Workload, StepCallback], None]) -> tuple[float, float]:
     """Train with one engine; return wall and CPU seconds per step, without the warm-up steps."""
     gc.collect()
     workload.ranks.barrier()
     starts: list[tuple[float, float]] = []
-    ENGINES[name](workload, lambda: starts.append((time.perf_counter(), time.process_time())))
+    train(workload, lambda: starts.append((time.perf_counter(), time.process_time())))
     counted = starts[WARM_STEPS : workload.steps]
     wall, cpu = (last - first for first, last in zip(counted[0], counted[-1], strict=True))
     return wall / (len(counted) - 1), cpu / (len(counted) - 1)
