@@ -11,7 +11,7 @@ WORKER_SIDE = [
     ("trainyard.script", {"torch", "httpx", "fastapi", "service", "worker"}),
     ("trainyard.contract.spec.training_spec", {"torch", "fastapi", "httpx", "service", "worker"}),
     ("worker.rank.script", {"torch", "numpy", "fastapi", "service"}),
-    ("worker.launcher.supervisor", {"torch", "fastapi", "sqlalchemy", "service", "psutil"}),
+    ("worker.launcher.supervise", {"torch", "fastapi", "sqlalchemy", "service", "psutil"}),
     (
         "worker.engine.trainer",
         {"fastapi", "sqlalchemy", "service", "psutil", "sklearn", "transformers", "torch._dynamo"},
@@ -20,6 +20,8 @@ WORKER_SIDE = [
 """Modules in the order of import, each with the modules that it may not load. One interpreter imports all of them, so
 what a line forbids must be absent after every line above it as well."""
 
+FIRST = [("worker.launcher.supervisor", {"pydantic", "httpx", "torch"})]
+"""Of the launcher, before it starts the process that becomes torchrun."""
 SERVICE_SIDE = [
     ("service.api.app", {"torch", "worker", "sklearn"}),
     ("service.__main__", {"torch", "worker", "sklearn"}),
@@ -60,3 +62,7 @@ print(json.dumps([gc.get_threshold()[0] > 10_000, "rich" in sys.modules, "worker
 def test_a_rank_starts_with_few_collections_and_without_rich() -> None:
     done = subprocess.run([sys.executable, "-c", f"import json, sys\n{STARTED}"], capture_output=True, check=True)
     assert json.loads(done.stdout) == [True, False, True]
+
+
+def test_the_launcher_imports_little_before_it_starts_torchrun() -> None:
+    assert forbidden_modules(FIRST) == {}

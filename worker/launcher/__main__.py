@@ -2,7 +2,7 @@
 
 import sys
 
-from worker.launcher.supervisor import run
+from worker.launcher.start import run
 
 if __name__ == "__main__":
     run(sys.argv[1])

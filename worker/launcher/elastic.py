@@ -1,9 +1,11 @@
 """Runs torchrun in a separate process, which sets the spec's variables in the ranks alone and records their failures.
 
-Run as `python -m worker.launcher.elastic <attempt folder> <node index> <scheduler id> <torchrun's arguments>`. torchrun
+Run as `python -m worker.launcher.elastic <attempt folder> <node index> <scheduler id> <torchrun's arguments>`, or as a
+process that waits for these arguments (`worker.launcher.start`). torchrun
 only prints which signal killed which rank, and it forgets a failed start when it starts the ranks again.
 """
 
+import importlib
 import json
 import os
 import socket
@@ -36,6 +38,7 @@ from worker.core.script_failures import are_final, read_tail, signature_of, with
 from worker.environment.containers.init_process import temporary_variable
 from worker.environment.rank_command import RANK_ENVIRONMENT_VARIABLE
 from worker.launcher.signed_folder import SignedFolder
+from worker.launcher.start import WAIT, become_torchrun
 from worker.launcher.torchrun import RENDEZVOUS
 from worker.rank.fork_server import represented_by
 
@@ -85,6 +88,12 @@ def start_fork_server(folder: Path) -> None:
     import_engine()
     if socket_path := start(folder, main):
         os.environ[SOCKET_VARIABLE] = str(socket_path)
+
+
+def import_torchrun() -> None:
+    """Import what `run_torchrun` needs."""
+    importlib.import_module("torch.distributed.run")
+    importlib.import_module("worker.launcher.rendezvous")
 
 
 def run_torchrun(
@@ -299,7 +308,11 @@ def _recorded_error(document: Any) -> dict[str, Any]:
 
 if __name__ == "__main__":
     speed_up_imports()
-    status = main(AttemptLayout(Path(sys.argv[1])), int(sys.argv[2]), sys.argv[3], sys.argv[4:])
+    given = sys.argv[1:]
+    if given[0] == WAIT:
+        import_torchrun()
+        given = become_torchrun()
+    status = main(AttemptLayout(Path(given[0])), int(given[1]), given[2], given[3:])
     sys.stdout.flush()
     sys.stderr.flush()
     # The interpreter takes a third of a second to take torch down, and the end of the job would wait for it.

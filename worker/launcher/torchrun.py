@@ -1,17 +1,14 @@
 """torchrun as a child process: its command, its environment, and the signals that it ignores."""
 
-import ctypes
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import worker
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.launch import LaunchDocument
 from worker.core import processes
@@ -19,8 +16,8 @@ from worker.core.processes import WRAPPED_VARIABLE, usable_processors
 from worker.environment.prepare import names_environment
 from worker.environment.rank_command import RANK_ENVIRONMENT_VARIABLE
 from worker.launcher.nodes import Node
+from worker.launcher.start import PROGRAM, WaitingTorchrun, before_exec, import_variables
 
-_PR_SET_PDEATHSIG = 1
 SHUTDOWN_SECONDS = 60
 NSYS = "nsys"
 RENDEZVOUS = "trainyard"
@@ -34,51 +31,48 @@ _RECORDED_COLLECTIVES = 2000
 
 
 def start(
-    layout: AttemptLayout, launch: LaunchDocument, node: Node, execution: int, variables: Mapping[str, str]
+    layout: AttemptLayout,
+    launch: LaunchDocument,
+    node: Node,
+    execution: int,
+    variables: Mapping[str, str],
+    waiting: WaitingTorchrun | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start torchrun. Must be called before any thread exists, since Python code runs between fork and exec.
 
     Args:
         variables: Variables of the ranks alone; torchrun reads them as JSON from its standard input, a file in memory.
+        waiting: A process that has imported torchrun.
     """
-    libc = ctypes.CDLL(None)
     defaults = gpu_environment(launch, layout.root, os.environ)
     if defaults:
         # torch's flight recorder does not create the folder of its files.
         RunLayout(layout.root.parent.parent).flight_records(layout.root.name).mkdir(parents=True, exist_ok=True)
-    launcher = os.getpid()
     own = environment(launch, execution, {**defaults, **os.environ})
     if names_environment(launch):
         own[RANK_ENVIRONMENT_VARIABLE] = str(layout.rank_environment(node.index))
-
-    def before_exec() -> None:
-        # A warning signal is meant for the ranks. torchrun would end them at once; if it ignores the signal, it waits
-        # until they have saved. The ranks inherit the disposition until they install their own handlers.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != launcher:
-            os._exit(1)
-
-    with layout.node_log(node.index).open("ab") as output, os.fdopen(os.memfd_create("variables"), "w+b") as stdin_file:
-        stdin_file.write(json.dumps(variables).encode())
+    arguments, stdin = command(layout, launch, node, execution), json.dumps(variables).encode()
+    log = layout.node_log(node.index)
+    if waiting is not None and waiting.begin(arguments, own, launch.umask, log, stdin):
+        return waiting.process
+    with log.open("ab") as output, os.fdopen(os.memfd_create("variables"), "w+b") as stdin_file:
+        stdin_file.write(stdin)
         stdin_file.seek(0)
         return subprocess.Popen(
-            command(layout, launch, node, execution),
+            [sys.executable, *PROGRAM, *arguments],
             env=own,
             stdin=stdin_file,
             stdout=output,
             stderr=output,
             start_new_session=True,
-            preexec_fn=before_exec,
+            preexec_fn=before_exec(),
         )
 
 
 def command(layout: AttemptLayout, launch: LaunchDocument, node: Node, execution: int) -> list[str]:
-    """Return the command: the same on every node but for its index and address."""
+    """Return the arguments of `elastic`: the same on every node but for its index and address."""
     return [
-        *(sys.executable, "-m", "worker.launcher.elastic", str(layout.root), str(node.index), node.scheduler_id),
+        *(str(layout.root), str(node.index), node.scheduler_id),
         *("--nnodes", str(node.count)),
         *("--nproc-per-node", str(launch.processes_per_node)),
         *("--rdzv-backend", RENDEZVOUS),
@@ -136,17 +130,13 @@ def environment(launch: LaunchDocument, execution: int, base: dict[str, str]) ->
         ),
         **base,
         "TRAINYARD_EXECUTION": str(execution),
-        # Do not import from the current folder, which may be anything.
-        "PYTHONSAFEPATH": "1",
     }
+    variables |= import_variables(variables)
     if uses_nsys(launch):
         variables[WRAPPED_VARIABLE] = "1"
     # This replaces the node's own values. The spec's variables are added in the ranks, and replace it.
     if interface := _interface(launch):
         variables |= dict.fromkeys(_INTERFACES, interface)
-    source = str(Path(worker.__file__).parents[1])
-    if "site-packages" not in source:
-        variables["PYTHONPATH"] = os.pathsep.join(filter(None, [variables.get("PYTHONPATH"), source]))
     return variables
 
 

@@ -279,8 +279,8 @@ class Run:
 LAUNCHER = ("-m", "worker.launcher")
 LAUNCHER_WITH_SHORT_WAITS = (
     "-c",
-    "import sys; from worker.launcher import supervisor; "
-    "supervisor._FINISH_SECONDS = supervisor._LAST_LOGS_SECONDS = 0.5; supervisor.run(sys.argv[1])",
+    "import sys; from worker.launcher import supervise; "
+    "supervise._FINISH_SECONDS = supervise._LAST_LOGS_SECONDS = 0.5; supervise.run(sys.argv[1])",
 )
 """The launcher with a shorter wait for an unavailable service at its end."""
 

@@ -84,8 +84,8 @@ def test_unreachable_service_fails_an_attempt_with_secrets(tmp_path: Path, scrip
     attempt = run_with(tmp_path, service, script, secrets=["A_TOKEN"]).prepare()
     program = "\n".join(
         [
-            "import sys; from worker.launcher import claim, supervisor",
-            "claim._SECRETS_WAIT_SECONDS = supervisor._FINISH_SECONDS = 0.5; supervisor.run(sys.argv[1])",
+            "import sys; from worker.launcher import claim, supervise",
+            "claim._SECRETS_WAIT_SECONDS = supervise._FINISH_SECONDS = 0.5; supervise.run(sys.argv[1])",
         ]
     )
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}

@@ -21,8 +21,8 @@ if sys.argv[1] == "together":
 
 SHORT_PATIENCE = (
     "-c",
-    "import sys; from worker.launcher import rank_meeting, supervisor; "
-    "rank_meeting.PATIENCE_SECONDS = 2; supervisor.run(sys.argv[1])",
+    "import sys; from worker.launcher import rank_meeting, supervise; "
+    "rank_meeting.PATIENCE_SECONDS = 2; supervise.run(sys.argv[1])",
 )
 
 

@@ -14,7 +14,7 @@ from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.reports import Claim, FinishRecord
 from trainyard.progress_file import ProgressRecord
-from worker.launcher import supervisor as launch
+from worker.launcher import supervise as launch
 from worker.launcher.claim import ClaimResult
 from worker.launcher.nodes import await_decision, publish
 from worker.launcher.stalls import StallMonitor

@@ -41,7 +41,7 @@ class TestImports:
         return {name.partition(".")[0] for name in json.loads(done.stdout)}
 
     def test_launch_loads_no_torch(self):
-        assert self.modules("import worker.launcher.supervisor") & {"torch", "numpy", "submitit"} == set()
+        assert self.modules("import worker.launcher.supervise") & {"torch", "numpy", "submitit"} == set()
 
     @pytest.mark.cpu_seconds(6)
     def test_a_rank_loads_nothing_of_the_service_or_of_science(self):

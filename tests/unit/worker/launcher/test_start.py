@@ -1,0 +1,78 @@
+"""The process that imports torchrun while the launcher claims the attempt."""
+
+import json
+import os
+import sys
+
+import pytest
+
+from worker.launcher import start
+
+PROGRAM = """
+import os, sys
+from worker.launcher.start import become_torchrun
+arguments = become_torchrun()
+with open(arguments[0], "w") as file:
+    print(os.umask(0), os.environ.get("ONE"), "HOME" in os.environ, sys.stdin.buffer.read(), arguments[1:], file=file)
+print("to the log")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Return an attempt folder whose program only writes what it got."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    monkeypatch.setattr(start, "PROGRAM", (str(tmp_path / "program.py"),))
+    write(tmp_path, fork_ranks=False)
+    return tmp_path
+
+
+def write(folder, **restart):
+    (folder / "launch.json").write_text(json.dumps({"spec": {"restart": restart}}))
+
+
+def test_the_process_gets_all_that_it_needs_when_it_begins(folder):
+    waiting = start.start_waiting(str(folder))
+    assert waiting.process.poll() is None
+    arguments = [str(folder / "result"), "--nnodes", "2"]
+    variables = {"ONE": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    assert waiting.begin(arguments, variables, 0o027, folder / "log", b'{"SECRET": "x"}')
+    assert waiting.process.wait(20) == 0
+    assert (folder / "result").read_text() == "23 1 False b'{\"SECRET\": \"x\"}' ['--nnodes', '2']\n"
+    assert (folder / "log").read_text() == "to the log\n"
+    waiting.end()
+
+
+def test_a_process_that_is_not_needed_ends(folder):
+    waiting = start.start_waiting(str(folder))
+    waiting.end()
+    assert waiting.process.returncode is not None
+    assert not (folder / "result").exists()
+    waiting.end()
+
+
+def test_a_process_that_has_ended_cannot_begin(folder):
+    waiting = start.start_waiting(str(folder))
+    waiting.process.kill()
+    waiting.process.wait()
+    assert not waiting.begin([], {}, 0, folder / "log", b"")
+    waiting.end()
+
+
+def test_without_the_launcher_it_ends(folder):
+    waiting = start.start_waiting(str(folder))
+    os.close(waiting.begin_pipe)
+    assert waiting.process.wait(20) == 0
+
+
+def test_ranks_that_are_forks_get_their_variables_before_the_imports(folder):
+    write(folder, fork_ranks=True)
+    assert start.start_waiting(str(folder)) is None
+
+
+def test_an_unreadable_document_is_left_to_the_launcher(folder):
+    for text in ("", "[]", '{"spec": {}}'):
+        (folder / "launch.json").write_text(text)
+        assert start.start_waiting(str(folder)) is None
+    (folder / "launch.json").unlink()
+    assert start.start_waiting(str(folder)) is None
