@@ -79,7 +79,7 @@ def _reference(
     for begin in range(0, len(weights), size):
         rows = slice(begin, begin + size)
         moments = EncodedRows(first[rows], first_scales[rows]), EncodedRows(second[rows], second_scales[rows], True)
-        mean, square = (moment.decode() for moment in moments)
+        mean, square = (encoded.decode() for encoded in moments)
         high, lower, slope = (_flat(None if tensor is None else tensor[rows]) for tensor in (weights, low, gradient))
         start = [signed(key[0] + begin * width), key[1]]
         update(high, lower, slope, mean.view(-1), square.view(-1), key=start)
