@@ -15,7 +15,6 @@ from typing import Any, Literal
 import structlog
 from sqlalchemy.orm import Session
 
-from service.audit.repository import AuditRepository
 from service.core.errors import UnavailableError
 from service.db.engine import Database
 from service.db.models import AuditEntry
@@ -128,7 +127,7 @@ class AuditLog:
         """Add the current request's entry to the transaction that is about to commit, once for each request."""
         context = CURRENT_REQUEST.get()
         if context is not None and context.is_change and not context.recorded:
-            AuditRepository(session).add(self._entry(context, "done", None))
+            session.add(self._entry(context, "done", None))
             context.recorded = True
 
     def needs_entry(self, context: RequestContext, status: int) -> bool:
@@ -230,8 +229,7 @@ class AuditLog:
             return
         try:
             with self._database.write() as session:
-                for entry in entries:
-                    AuditRepository(session).add(entry)
+                session.add_all(entries)
         except UnavailableError as error:
             for entry in entries:
                 log.error("audit entry lost", action=entry.action, actor=entry.actor, error=error.message)

@@ -145,9 +145,8 @@ def ensure_admin_token(database: Database, path: Path, now: datetime) -> None:
     parsed = parse_token(text)
     assert parsed is not None
     with database.write() as session:
-        repository = TokenRepository(session)
-        others = repository.count_valid_admins(now)
-        repository.add(Token(id=parsed.id, hash=hash_token(text), name=ADMIN, role="admin", created_at=now))
+        others = TokenRepository(session).count_valid_admins(now)
+        session.add(Token(id=parsed.id, hash=hash_token(text), name=ADMIN, role="admin", created_at=now))
     write_atomic(path, text + "\n", mode=0o600)
     if others:
         log.warning("created another administrator's token; revoke lost ones with: trainyard tokens", others=others)

@@ -57,7 +57,7 @@ class MungeSignIn:
             repository.remove_expired_nonces(now)
             if repository.count_nonces() >= MAX_NONCES:
                 raise TooManyRequestsError("too many sign-ins are in progress")
-            repository.add_nonce(SignInNonce(hash=hash_token(nonce), network=network, expires_at=expires_at))
+            session.add(SignInNonce(hash=hash_token(nonce), network=network, expires_at=expires_at))
         return nonce, expires_at
 
     def sign_in(self, request: SignInRequest, network: str, now: datetime) -> tuple[Token, str]:
@@ -156,9 +156,8 @@ class MungeSignIn:
             context.token_id, context.role = token.id, role
         with self._database.write() as session:
             self._require_own_name(UnixUserRepository(session), TokenRepository(session), account, now)
-            repository = TokenRepository(session)
-            repository.revoke_sign_ins(account.name, now, role=role, limit=MAX_TOKENS - 1)
-            repository.add(token)
+            TokenRepository(session).revoke_sign_ins(account.name, now, role=role, limit=MAX_TOKENS - 1)
+            session.add(token)
             set_audit_target(token.id)
         return token, text
 

@@ -44,7 +44,7 @@ def issue(database: Database, principal: Principal, request: TokenRequest, now: 
         if similar := repository.name_with_other_case(request.name):
             message = f"differs from the existing name `{similar}` only by case; use that name or another one"
             raise InvalidRequestError(message, param="name", code="similar_name")
-        repository.add(token)
+        session.add(token)
         set_audit_target(token.id)
     return token, text
 

@@ -11,16 +11,14 @@ from service.cluster.exclusions import WINDOW, Exclusions, exclusions
 from service.core.errors import NotFoundError
 from service.db.engine import Database
 from service.db.models import Cluster, MaintenanceMode, NodeFault
+from service.db.repository import Repository
 from trainyard.contract.wire.cluster import ClusterResource, ClusterSnapshot, MaintenanceResource
 
 _MAX_FAULT_AGE = timedelta(days=1)
 
 
-class ClusterRepository:
+class ClusterRepository(Repository):
     """Snapshots within a session."""
-
-    def __init__(self, session: Session):
-        self._session = session
 
     def polled_at(self, backend: str) -> datetime | None:
         """Return the time of the last query of the scheduler by any service."""

@@ -106,7 +106,7 @@ class FileService:
             require_change(principal)
             if principal.role != "admin" and row.created_by != principal.name:
                 raise PermissionDeniedError(f"file {row.id} belongs to {row.created_by}")
-            files.delete(row)
+            session.delete(row)
 
     def start(self, principal: Principal, request: UploadRequest, now: datetime) -> Upload:
         """Start an upload in parts.
@@ -229,8 +229,7 @@ class FileService:
         """Remove an upload and its parts; a file that it became stays."""
         self._checks.forget(self._changeable(principal, upload_id))
         with self.database.write() as session, suppress(NotFoundError):
-            files = FileRepository(session)
-            files.delete(files.lock_upload(upload_id))
+            session.delete(FileRepository(session).lock_upload(upload_id))
         Parts(self.runs, upload_id).discard()
 
     def upload_resource(self, row: Upload) -> UploadResource:

@@ -66,7 +66,7 @@ class LogWriter:
             stream.size = max(stream.size, offset)
             new = data[stream.size - offset :]
             if new:
-                logs.add(
+                session.add(
                     LogChunk(
                         job_pk=job.pk,
                         attempt_id=attempt.id,

@@ -88,8 +88,7 @@ def replace(
 def delete(database: Database, principal: Principal, view_id: str) -> None:
     """Delete a view. Raises as `replace`."""
     with database.write() as session:
-        repository = ViewRepository(session)
-        repository.delete(_owned(repository, principal, view_id))
+        session.delete(_owned(ViewRepository(session), principal, view_id))
 
 
 def view_resource(row: SavedView) -> ViewResource:

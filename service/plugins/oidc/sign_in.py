@@ -78,7 +78,7 @@ def start(database: Database, browser: str, target: str, session_secret: str | N
         repository.remove_expired_requests(now)
         if repository.count_requests() >= MAX_REQUESTS:
             raise TooManyRequestsError("too many sign-ins are in progress: sign in again later")
-        repository.add_request(row)
+        session.add(row)
     return started
 
 
@@ -165,9 +165,9 @@ def _create_token(
             is_sign_in=True,
         )
         repository.revoke_tokens(identity.issuer, identity.subject, now, role=role, limit=MAX_TOKENS - 1)
-        TokenRepository(session).add(token)
+        session.add(token)
         session.flush()
-        repository.add_token(
+        session.add(
             OidcToken(
                 token_id=token.id,
                 issuer=identity.issuer,

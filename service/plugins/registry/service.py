@@ -105,7 +105,7 @@ class ModelRegistry:
             version = registry.find_version(name, job.id, target.checkpoint_id)
             if version is None:
                 version = _next_version(row, registry, job, target, principal, now)
-                registry.add_version(version)
+                session.add(version)
             row.aliases = _with_aliases(row, request.aliases, version.number)
             row.description = row.description if request.description is None else request.description
             row.updated_at = now
@@ -156,7 +156,7 @@ class ModelRegistry:
                 )
                 message = f"version {number} of model {name!r} is {', '.join(aliases)}; {moved}"
                 raise ConflictError(message, code="model_version_in_use")
-            registry.delete(version)
+            session.delete(version)
             row.updated_at = now
 
     def delete(self, principal: Principal, name: str) -> None:
@@ -168,8 +168,7 @@ class ModelRegistry:
         """
         require_change(principal)
         with self.database.write() as session:
-            registry = RegistryRepository(session)
-            registry.delete(_locked(registry, principal, name))
+            session.delete(_locked(RegistryRepository(session), principal, name))
 
     def _find_target(self, principal: Principal, request: ModelVersionRequest, now: datetime) -> _Target:
         with self.database.read() as session:
