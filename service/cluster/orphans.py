@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from service.auth.repository import TokenRepository
 from service.core.errors import ConflictError, InvalidRequestError
+from service.core.resources import resource_of
 from service.db.engine import Database
 from service.db.models import Orphan
 from service.db.repository import Repository, require_row
@@ -92,5 +93,4 @@ def request(database: Database, orphan_id: str, action: OrphanRequest, by: str, 
 
 
 def orphan_resource(row: Orphan) -> OrphanResource:
-    names = OrphanResource.model_fields.keys() - {"object"}
-    return OrphanResource.model_validate({name: getattr(row, name) for name in names})
+    return resource_of(OrphanResource, row)

@@ -17,6 +17,7 @@ from service.core.errors import (
 )
 from service.core.failpoints import Failpoint, no_failpoint
 from service.core.ids import new_id
+from service.core.resources import resource_of
 from service.core.settings import Settings
 from service.core.thread_slots import ThreadSlots
 from service.db.engine import Database
@@ -235,17 +236,12 @@ class FileService:
     def upload_resource(self, row: Upload) -> UploadResource:
         """Return an upload with the bytes that are on the disk."""
         complete = row.file_id is not None
-        return UploadResource(
-            id=row.id,
-            name=row.name,
+        return resource_of(
+            UploadResource,
+            row,
             format=_format(row),
-            size_bytes=row.size_bytes,
             received_bytes=row.size_bytes if complete else Parts(self.runs, row.id).received,
-            digest=row.digest,
-            created_by=row.created_by,
-            created_at=row.created_at,
             expires_at=row.updated_at + timedelta(hours=self.settings.upload_retention_hours),
-            file_id=row.file_id,
         )
 
     def content(self, file_id: str) -> Path:

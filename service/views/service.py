@@ -9,6 +9,7 @@ from service.audit.log import set_audit_target
 from service.auth.principals import Principal
 from service.core.errors import ConflictError, PermissionDeniedError
 from service.core.ids import new_id
+from service.core.resources import resource_of
 from service.db.engine import Database
 from service.db.models import SavedView
 from service.db.paging import PageRequest
@@ -92,16 +93,7 @@ def delete(database: Database, principal: Principal, view_id: str) -> None:
 
 
 def view_resource(row: SavedView) -> ViewResource:
-    return ViewResource(
-        id=row.id,
-        name=row.name,
-        shared=row.shared,
-        project=row.project,
-        created_by=row.created_by,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-        **{name: row.state[name] for name in _STATE if name in row.state},
-    )
+    return resource_of(ViewResource, row, **{name: row.state[name] for name in _STATE if name in row.state})
 
 
 def _project_of(session: Session, principal: Principal, request: ViewRequest) -> str | None:

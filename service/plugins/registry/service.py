@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from service.auth.principals import Principal
 from service.checkpoints.ranking import best_criterion, best_step
 from service.core.errors import ConflictError, InvalidRequestError, NotFoundError, PermissionDeniedError
+from service.core.resources import resource_of
 from service.core.untrusted_files import UntrustedFiles
 from service.db.engine import Database
 from service.db.models import Checkpoint, Job, ModelVersion, RegisteredModel
@@ -311,18 +312,8 @@ def _model_detail(row: RegisteredModel, versions: Sequence[ModelVersion]) -> Mod
 
 def _version_resource(row: RegisteredModel, version: ModelVersion) -> ModelVersionResource:
     aliases = sorted(alias for alias, number in row.aliases.items() if number == version.number)
-    return ModelVersionResource(
-        model=row.name,
-        version=version.number,
-        aliases=aliases,
-        job_id=version.job_id,
-        checkpoint_id=version.checkpoint_id,
-        step=version.step,
-        digest=version.digest,
-        metrics=version.metrics,
-        created_by=version.created_by,
-        created_at=version.created_at,
-        **version.lineage,
+    return resource_of(
+        ModelVersionResource, version, model=row.name, version=version.number, aliases=aliases, **version.lineage
     )
 
 
