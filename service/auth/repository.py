@@ -17,11 +17,7 @@ class TokenRepository(Repository):
         return self._session.get(Token, token_id)
 
     def require(self, token_id: str) -> Token:
-        """Return the token with this id.
-
-        Raises:
-            NotFoundError: there is none.
-        """
+        """Return the token with this id. Raises NotFoundError: there is none."""
         return require_row(self.get(token_id), "token", token_id)
 
     def lock_name(self, database: Database, name: str) -> None:

@@ -113,11 +113,7 @@ class MungeSignIn:
         )
 
     def _admit(self, account: UnixAccount | None, uid: int) -> tuple[UnixAccount, Role]:
-        """Return the account and its role.
-
-        Raises:
-            PermissionDeniedError: the account may not sign in.
-        """
+        """Return the account and its role. Raises PermissionDeniedError: the account may not sign in."""
         settings = self._settings
         if account is None:
             raise _refused(f"the service's machine has no account with the uid {uid}, or its name has another uid")

@@ -72,11 +72,7 @@ class NodeFaultRepository:
         return exclusions(faults, members, self._now)
 
     def include(self, node: str) -> None:
-        """Let jobs use a node again: its faults are forgotten.
-
-        Raises:
-            NotFoundError: the node has none.
-        """
+        """Let jobs use a node again: its faults are forgotten. Raises NotFoundError: the node has none."""
         faults = self._session.scalars(sa.select(NodeFault).where(NodeFault.node == node)).all()
         if not faults:
             raise NotFoundError(f"no attempt failed on a node {node!r} today", code="node_not_found", param="node")

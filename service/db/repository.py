@@ -17,11 +17,7 @@ class Repository:
 
 
 def require_row(row: R | None, kind: str, id_: str) -> R:
-    """Return the row with this id.
-
-    Raises:
-        NotFoundError: there is none.
-    """
+    """Return the row with this id. Raises NotFoundError: there is none."""
     if row is None:
         raise NotFoundError(f"there is no {kind} {id_!r}", code=f"{kind}_not_found", param=f"{kind}_id")
     return row

@@ -145,11 +145,7 @@ class FileService:
             return FileRepository(session).uploads_page(page, principal.owner_filter)
 
     def open_part(self, principal: Principal, upload_id: str, offset: int, now: datetime) -> PartWriter:
-        """Return the writer of a part.
-
-        Raises:
-            ConflictError: The upload is complete, or continues at another offset.
-        """
+        """Return the writer of a part. Raises ConflictError: the upload is complete, or continues at another offset."""
         self._changeable(principal, upload_id)
         with self.database.write() as session:
             row = FileRepository(session).lock_upload(upload_id)

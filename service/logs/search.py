@@ -101,11 +101,7 @@ def search_log(
     now: datetime,
     clock: Callable[[], float] = time.monotonic,
 ) -> LogLines:
-    """Return the next matching lines of a rank's log.
-
-    Raises:
-        NotFoundError: There is no such job, attempt or log.
-    """
+    """Return the next matching lines of a rank's log. Raises NotFoundError: there is no such job, attempt or log."""
     deadline = clock() + MAX_SECONDS
     with database.read() as session:
         logs = LogRepository(session, database)

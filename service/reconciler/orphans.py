@@ -237,11 +237,7 @@ def _entry(row: Orphan) -> UnknownEntry:
 
 
 def _owner_of(session: Session, uid: int) -> str:
-    """Return the user of a Unix account.
-
-    Raises:
-        ValueError: the account belongs to no user.
-    """
+    """Return the user of a Unix account. Raises ValueError: the account belongs to no user."""
     name = UnixUserRepository(session).name(uid)
     if name is None:
         raise ValueError(

@@ -258,11 +258,7 @@ class Forecaster(Protocol):
     """A scheduler that can estimate when a batch script would start."""
 
     def forecast(self, script: str) -> Forecast:
-        """The forecast for a script, which is not submitted.
-
-        Raises:
-            SchedulerUnavailableError: nothing was learned.
-        """
+        """The forecast for a script, which is not submitted. Raises SchedulerUnavailableError: nothing was learned."""
         ...
 
 

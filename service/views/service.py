@@ -40,11 +40,7 @@ def list_of_project(database: Database, principal: Principal, project: str) -> l
 
 
 def create(database: Database, principal: Principal, request: ViewRequest, now: datetime) -> ViewResource:
-    """Save a new view.
-
-    Raises:
-        ConflictError: the caller has a view of this name, or as many views as allowed.
-    """
+    """Save a new view. Raises ConflictError: the caller has a view of this name, or as many views as allowed."""
     require_change(principal)
     view = SavedView(id=new_id("view", now), created_by=principal.name, created_at=now)
     _fill(view, request, now)

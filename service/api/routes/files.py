@@ -134,11 +134,7 @@ class ProcessorBudget:
         self._remaining = _FIRST_SECONDS
 
     def feed(self, reader: FormReader, chunk: bytes) -> None:
-        """Parse received bytes.
-
-        Raises:
-            InvalidRequestError: The form has taken too much time.
-        """
+        """Parse received bytes. Raises InvalidRequestError: the form has taken too much time."""
         for start in range(0, len(chunk), _FED_BYTES):
             part = chunk[start : start + _FED_BYTES]
             started = time.thread_time()
