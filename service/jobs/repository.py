@@ -12,17 +12,7 @@ from service.core.errors import AttemptEndedError, NotFoundError
 from service.core.sentences import begin_with_capital
 from service.db.json_values import UNDECODABLE
 from service.db.listeners import listeners_of
-from service.db.models import (
-    Attempt,
-    Checkpoint,
-    Event,
-    Execution,
-    Job,
-    JobLabel,
-    ModelVersion,
-    Sweep,
-    SweepTrial,
-)
+from service.db.models import Attempt, Checkpoint, Event, Execution, Job, JobLabel, ModelVersion, Sweep, SweepTrial
 from service.db.paging import PageRequest, fetch_page
 from service.db.repository import require_row
 from service.jobs.conditions import Condition, columns, condition_resource, needs_user

@@ -75,7 +75,7 @@ class LogWriter:
                         data=new,
                         sequence=sequence,
                         received_at=self._now,
-                    ),
+                    )
                 )
             stream.size += len(new)
             end = stream.size

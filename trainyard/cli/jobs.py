@@ -8,12 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trainyard.cli.arguments import (
-    JobArgument,
-    JsonOption,
-    find_job,
-    make_client,
-)
+from trainyard.cli.arguments import JobArgument, JsonOption, find_job, make_client
 from trainyard.cli.output import (
     format_age,
     format_duration,

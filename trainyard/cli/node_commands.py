@@ -31,11 +31,7 @@ _MAX_LINE = 8192
 
 
 def node_arguments(
-    access: AccessResource,
-    kind: AccessKind,
-    rank: int | None,
-    argv: Sequence[str] = (),
-    timeout: float | None = None,
+    access: AccessResource, kind: AccessKind, rank: int | None, argv: Sequence[str] = (), timeout: float | None = None
 ) -> list[str]:
     """Return the whole command: srun with its options, unless the job is local, and the program with its arguments."""
     program = [*access.command, kind]

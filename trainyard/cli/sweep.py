@@ -6,14 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trainyard.cli.arguments import (
-    ForceOption,
-    JsonOption,
-    KeyOption,
-    SpecArgument,
-    find_sweep,
-    make_client,
-)
+from trainyard.cli.arguments import ForceOption, JsonOption, KeyOption, SpecArgument, find_sweep, make_client
 from trainyard.cli.completion import complete_sweep
 from trainyard.cli.errors import UsageError
 from trainyard.cli.output import (

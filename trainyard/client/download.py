@@ -12,13 +12,7 @@ from typing import IO
 
 import httpx
 
-from trainyard.client.errors import (
-    ConflictError,
-    NotFoundError,
-    ServerError,
-    TargetExistsError,
-    TrainyardError,
-)
+from trainyard.client.errors import ConflictError, NotFoundError, ServerError, TargetExistsError, TrainyardError
 from trainyard.client.retry import ATTEMPTS, backoff, is_transient
 from trainyard.contract.kinds.tasks import LOOP_TASKS
 from trainyard.contract.wire.files import FileResource

@@ -103,11 +103,7 @@ async def submit_job(
 
 
 @router.post(
-    "/{job_id}/changes",
-    status_code=201,
-    response_model=JobResource,
-    operation_id="submit_changes",
-    responses=REPLAYED,
+    "/{job_id}/changes", status_code=201, response_model=JobResource, operation_id="submit_changes", responses=REPLAYED
 )
 def submit_changes(
     app_state: AppStateDep,
@@ -432,11 +428,7 @@ def attempts(
 
 @router.get("/{job_id}/script", operation_id="get_script")
 def script(
-    app_state: AppStateDep,
-    _user: UserDep,
-    now: NowDep,
-    job_id: JobId,
-    attempt: AttemptNumberQuery = None,
+    app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: JobId, attempt: AttemptNumberQuery = None
 ) -> ScriptResource:
     """Get the submitted batch script of the newest or the given attempt."""
     with app_state.database.read() as session:

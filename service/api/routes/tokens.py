@@ -90,10 +90,7 @@ def list_audit(
     matching = AuditFilter(actor, action, target, outcome, created_after, created_before)
     with app_state.database.read() as session:
         rows, more = AuditRepository(session).page(
-            matching,
-            after=after,
-            limit=window.limit,
-            descending=window.descending,
+            matching, after=after, limit=window.limit, descending=window.descending
         )
     return page_of(rows, more, _audit_resource, lambda entry: f"aud_{entry.pk}")
 

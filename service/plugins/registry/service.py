@@ -26,13 +26,7 @@ from trainyard.contract.wire.export import needs_classes
 from trainyard.contract.wire.exported import EXPORT_NOTE
 from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.contract.wire.manifest import Manifest
-from trainyard.contract.wire.models import (
-    NEWEST,
-    ModelDetail,
-    ModelResource,
-    ModelVersionRequest,
-    ModelVersionResource,
-)
+from trainyard.contract.wire.models import NEWEST, ModelDetail, ModelResource, ModelVersionRequest, ModelVersionResource
 
 MAX_MODELS = 1000
 """Maximum number of registered models per user."""

@@ -14,12 +14,7 @@ from service.jobs.schemas import page_of
 from service.plugins.webhooks import service as webhook_service
 from service.plugins.webhooks.part import part_of
 from service.plugins.webhooks.repository import WebhookRepository
-from trainyard.contract.wire.access import (
-    DeliveryResource,
-    NewWebhookResource,
-    WebhookRequest,
-    WebhookResource,
-)
+from trainyard.contract.wire.access import DeliveryResource, NewWebhookResource, WebhookRequest, WebhookResource
 from trainyard.contract.wire.pages import Page
 
 PREFIX = "/v1/webhooks"

@@ -34,14 +34,7 @@ from service.reconciler.submission.prepare import Preparation
 from service.reconciler.submission.user_time import UserTimeBudget
 from service.run_files.files import RunFiles
 from service.scheduler.backends import BACKENDS, AbsencePolicy
-from service.scheduler.base import (
-    Accepted,
-    Postponed,
-    Rejected,
-    Scheduler,
-    SchedulerUnavailableError,
-    SubmittedJob,
-)
+from service.scheduler.base import Accepted, Postponed, Rejected, Scheduler, SchedulerUnavailableError, SubmittedJob
 from service.specs.acceptance import AcceptedSpec, SpecAcceptance
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.spec.training_spec import dump_spec
