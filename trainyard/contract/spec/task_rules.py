@@ -63,10 +63,7 @@ def unsupported_images(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         yield "model.name", f"`{name}` does not fit task `{task}`; use `convnet`, or a model of source `hf`"
     if isinstance(data, ImageFiles):
         if isinstance(model, ConvnetModel):
-            yield (
-                "model.name",
-                "`convnet` is for the data set `digits`; use a model of source `hf`",
-            )
+            yield "model.name", "`convnet` is for the data set `digits`; use a model of source `hf`"
     elif not isinstance(data, BuiltinData):
         source = getattr(data, "source", "")
         yield (

@@ -237,10 +237,7 @@ def _mismatched_pairs(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
             source = getattr(section, "source", "")
             yield f"{field}.source", f"`{source}` is for task `causal_lm`; use `builtin` and name {names}"
     if isinstance(spec.model, HfModel) and getattr(spec.data, "name", None) == "stdlib":
-        yield (
-            "data.name",
-            "`stdlib` is for the builtin models; use source `jsonl` with a model of source `hf`",
-        )
+        yield "data.name", "`stdlib` is for the builtin models; use source `jsonl` with a model of source `hf`"
     if isinstance(spec.data, TextData) and not isinstance(spec.model, HfModel):
         for section, source in spec.data.described_sources.items():
             if source.format in CHAT_FORMATS:
@@ -264,10 +261,7 @@ def _decoder_sizes(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
             "even number",
         )
     if isinstance(model, LlamaModel) and model.heads % model.grouped_heads:
-        yield (
-            "model.key_value_heads",
-            f"is {model.key_value_heads}, which does not divide `model.heads` {model.heads}",
-        )
+        yield "model.key_value_heads", f"is {model.key_value_heads}, which does not divide `model.heads` {model.heads}"
     length = spec.data.max_length if isinstance(spec.data, TextData) else None
     if length is not None and length > model.context:
         yield "data.max_length", f"is {length}, more than the {model.context} tokens of `model.context`"
