@@ -11,7 +11,7 @@ from service.audit.log import CURRENT_REQUEST, add_audit_detail, set_audit_targe
 from service.auth.munge import CredentialDecoder, CredentialError
 from service.auth.repository import TokenRepository, UnixUserRepository
 from service.auth.token_service import RESERVED_NAMES
-from service.auth.tokens import Role, hash_token, new_user_token, parse_token
+from service.auth.tokens import Role, hash_token, new_token
 from service.auth.unix_accounts import AccountLookup, UnixAccount
 from service.core.errors import ConflictError, NotFoundError, PermissionDeniedError, TooManyRequestsError
 from service.core.settings import Settings
@@ -133,17 +133,11 @@ class MungeSignIn:
         return account, "viewer" if settings.munge_role == "viewer" else "user"
 
     def _create_token(self, account: UnixAccount, role: Role, now: datetime) -> tuple[Token, str]:
-        text = new_user_token()
-        parsed = parse_token(text)
-        assert parsed is not None
-        token = Token(
-            id=parsed.id,
-            hash=parsed.hash,
+        token, text = new_token(
             name=account.name,
             role=role,
-            may_run_code=False,
+            now=now,
             created_by=account.name,
-            created_at=now,
             expires_at=now + timedelta(days=self._settings.munge_token_days),
             unix_uid=account.uid,
         )
