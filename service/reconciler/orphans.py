@@ -15,6 +15,7 @@ import structlog
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
+from service.auth.principals import Principal
 from service.auth.repository import TokenRepository, UnixUserRepository
 from service.cluster.orphans import OrphanRepository, UnknownEntry
 from service.core.clock import Clock
@@ -24,13 +25,14 @@ from service.core.settings import Settings
 from service.core.untrusted_files import UntrustedFiles, files_of_job
 from service.db.leader_lease import LeaderLease
 from service.db.models import Job, Orphan
+from service.jobs.submission import new_job
 from service.projects.repository import ProjectRepository
 from service.reconciler.adoption import Adoption
 from service.reconciler.repository import find_job, job_ids, known_tags
 from service.reconciler.unknown_attempts import read_current
 from service.scheduler.base import QueueEntry, Scheduler, SchedulerUnavailableError, SubmittedJob
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
+from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.orphans import JobCreator
 
 _ENTRIES_INTERVAL = timedelta(minutes=5)
@@ -254,25 +256,10 @@ def _new_job(
     if names := spec.environment.secrets:
         spec = spec.model_copy(update={"environment": spec.environment.model_copy(update={"secrets": ()})})
         message += f" It no longer gets {', '.join(names)}: to set them, fork it with environment.secrets."
-    return Job(
-        id=job_id,
-        name=spec.name,
-        project=project,
-        status="paused",
-        desired="paused",
-        status_message=message,
-        spec=dump_spec(spec),
-        labels=dict(spec.metadata),
-        created_by=owner,
-        submitter_role=role,
-        unix_uid=uid,
-        gpus=spec.gpus,
-        created_at=job_created_at(job_id) or now,
-        updated_at=now,
-        attempts=0,
-        next_execution=1,
-        latest={},
-    )
+    job = new_job(spec, Principal("user", "", owner), job_created_at(job_id) or now, job_id=job_id)
+    job.status, job.desired, job.status_message, job.updated_at = "paused", "paused", message, now
+    job.project, job.submitter_role, job.unix_uid, job.attempts, job.next_execution = project, role, uid, 0, 1
+    return job
 
 
 def _read_spec(files: UntrustedFiles, run: RunLayout) -> TrainingSpec | None:
