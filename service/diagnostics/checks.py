@@ -141,12 +141,7 @@ def _schema(settings: Settings) -> Finding:
 def _clock(settings: Settings) -> Finding:
     if settings.url.startswith("sqlite"):
         return ok_finding("clock", "the database is on this machine")
-    engine = sa.create_engine(settings.url)
-    try:
-        with engine.connect() as connection:
-            database_time = connection.execute(sa.text("SELECT clock_timestamp()")).scalar_one()
-    finally:
-        engine.dispose()
+    database_time = _read_rows(settings, sa.text("SELECT clock_timestamp()"))[0][0]
     skew = abs((datetime.now(UTC) - database_time).total_seconds())
     if skew > _MAX_SKEW:
         return error_finding("clock", f"the database's differs by {skew:.1f} s", "run NTP or chrony on both machines")

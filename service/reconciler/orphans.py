@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from service.auth.principals import Principal
 from service.auth.repository import TokenRepository, UnixUserRepository
 from service.cluster.orphans import OrphanRepository, UnknownEntry
-from service.core.clock import Clock
+from service.core.clock import Clock, is_due
 from service.core.errors import LeaseLostError, ServiceError, UnavailableError
 from service.core.ids import job_created_at, scheduler_tag
 from service.core.settings import Settings
@@ -82,7 +82,7 @@ class OrphanScan:
         for orphan in requested:
             self._serve(orphan)
         now = self.clock()
-        if not _is_due(self._entries_at, now, _REQUEST_INTERVAL if requested else _ENTRIES_INTERVAL):
+        if not is_due(self._entries_at, now, _REQUEST_INTERVAL if requested else _ENTRIES_INTERVAL):
             return
         self._entries_at = now
         try:
@@ -90,7 +90,7 @@ class OrphanScan:
         except SchedulerUnavailableError as error:
             log.warning("scheduler unavailable", error=str(error))
             return
-        if _is_due(self._folders_at, now, _FOLDERS_INTERVAL):
+        if is_due(self._folders_at, now, _FOLDERS_INTERVAL):
             try:
                 self._folders, self._folders_at = list(islice(self._unknown_folders(now), _MAX_ORPHANS)), now
             except OSError as error:
@@ -276,8 +276,3 @@ def _read_creator(files: UntrustedFiles, run: RunLayout) -> str | None:
         return JobCreator.model_validate_json(files.read(run.creator, 0, _MAX_CREATOR_BYTES)).created_by
     except (OSError, ValidationError):
         return None
-
-
-def _is_due(last: datetime | None, now: datetime, interval: timedelta) -> bool:
-    # A clock that was set back must not delay the next time.
-    return last is None or not timedelta(0) <= now - last < interval
