@@ -293,15 +293,15 @@ def _require_ended(job: Job) -> None:
 
 
 def _model_resource(row: RegisteredModel, numbers: Collection[int]) -> ModelResource:
-    return ModelResource(**_fields(row, numbers), latest_version=max(numbers, default=None))
+    return resource_of(ModelResource, row, aliases=_aliases(row, numbers), latest_version=max(numbers, default=None))
 
 
 def _model_detail(row: RegisteredModel, versions: Sequence[ModelVersion]) -> ModelDetail:
     """Return a model with its versions, newest first."""
     newest = versions[0].number if versions else None
     resources = [_version_resource(row, version) for version in versions]
-    numbers = {version.number for version in versions}
-    return ModelDetail(**_fields(row, numbers), latest_version=newest, versions=resources)
+    aliases = _aliases(row, {version.number for version in versions})
+    return resource_of(ModelDetail, row, aliases=aliases, latest_version=newest, versions=resources)
 
 
 def _version_resource(row: RegisteredModel, version: ModelVersion) -> ModelVersionResource:
@@ -327,13 +327,6 @@ def _lineage_of(job: Job) -> dict[str, Any]:
     }
 
 
-def _fields(row: RegisteredModel, numbers: Collection[int]) -> dict[str, Any]:
-    """Return the fields of a model, with the aliases of these versions: the caller may not see all."""
-    return {
-        "name": row.name,
-        "description": row.description,
-        "created_by": row.created_by,
-        "created_at": row.created_at,
-        "updated_at": row.updated_at,
-        "aliases": {alias: number for alias, number in row.aliases.items() if number in numbers},
-    }
+def _aliases(row: RegisteredModel, numbers: Collection[int]) -> dict[str, int]:
+    """Return the aliases of these versions: the caller may not see all."""
+    return {alias: number for alias, number in row.aliases.items() if number in numbers}
