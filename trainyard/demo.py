@@ -190,11 +190,7 @@ def demonstrate(service: ServiceProcess) -> int:
 
 
 def run(client: Client) -> JobResource:
-    """Submit a job, follow it to its end, and print its results.
-
-    Raises:
-        DemoError: the job did not succeed.
-    """
+    """Submit a job, follow it to its end, and print its results. Raises DemoError: the job did not succeed."""
     job = client.submit(client.template(PRESET).spec).resource
     print_line(f"submitted the preset {PRESET}: job {job.id}")
     try:
@@ -236,11 +232,7 @@ def _show_log(client: Client, job: JobResource) -> None:
 
 @contextmanager
 def _own(folder: Path) -> Iterator[None]:
-    """Empty a folder for this demo alone.
-
-    Raises:
-        FolderInUseError: another demo or a service uses it.
-    """
+    """Empty a folder for this demo alone. Raises FolderInUseError: another demo or a service uses it."""
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as locks:
         # The second is the lock of a service that shows the jobs of the last demo.

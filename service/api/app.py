@@ -21,12 +21,10 @@ from service.api.routes import (
     cluster,
     code,
     files,
-    job_data,
     jobs,
     logs,
     media,
     metrics,
-    orphans,
     projects,
     secrets,
     sign_in,
@@ -36,7 +34,7 @@ from service.api.routes import (
     views,
     worker,
 )
-from service.api.routes.diagnostics import router as diagnostics
+from service.api.routes.health import doctor_router
 from service.api.routes.health import router as health
 from service.api.routes.templates import router as templates
 from service.api.routes.templates import templates_by_name
@@ -67,17 +65,16 @@ ROUTERS = (
     templates,
     cluster.router,
     cluster.maintenance_router,
-    orphans.router,
+    cluster.orphans_router,
     code.router,
     files.router,
     files.uploads_router,
     artifacts.router,
-    job_data.router,
     media.router,
     media.compared_router,
     checkpoints.router,
     usage.router,
-    diagnostics,
+    doctor_router,
     tokens.router,
     tokens.audit_router,
     sign_in.router,

@@ -86,9 +86,7 @@ class AppState:
         self.files = FileService(database, settings, lambda label: self.failpoint(label))
         self.downsampler = Downsampler(database)
         self.ingest_queue = IngestQueue(
-            PointWriter(database, self.downsampler.on_commit),
-            lambda: self.clock(),
-            limit_bytes=settings.ingest_limit,
+            PointWriter(database, self.downsampler.on_commit), lambda: self.clock(), limit_bytes=settings.ingest_limit
         )
         self.global_source = GlobalSource(database, settings.runs, lambda: self.clock())
         self.broadcaster = Broadcaster(limit=settings.max_streams, owner_limit=settings.max_streams_per_user)

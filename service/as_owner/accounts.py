@@ -52,11 +52,7 @@ class Accounts:
     by_name: Callable[[str], pwd.struct_passwd] = pwd.getpwnam
 
     def get(self, uid: int) -> Account:
-        """Return the account with this uid.
-
-        Raises:
-            AccountError: there is none, or the service must not act as it.
-        """
+        """Return the account with this uid. Raises AccountError: there is none, or the service must not act as it."""
         if uid in (0, os.getuid()) or uid < self.min_uid:
             raise AccountError(
                 f"no job may run as uid {uid}: it is that of root, of the service, or below "

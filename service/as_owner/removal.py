@@ -39,7 +39,7 @@ def remove(run: Path, paths: Sequence[PurePosixPath | None], *, until: float) ->
             _discard(top, path)
         names = [name for name in os.listdir(top) if name.startswith(_TRASH)]
         while names and time.monotonic() < until:
-            names += _remove_entry(top, names.pop(), until)
+            names += remove_entry(top, names.pop(), until)
         left = [name for name in os.listdir(top) if name.startswith(_TRASH)]
     finally:
         os.close(top)
@@ -74,7 +74,7 @@ def _discard(top: int, path: PurePosixPath | None) -> None:
         os.close(folder)
 
 
-def _remove_entry(top: int, name: str, until: float) -> list[str]:
+def remove_entry(top: int, name: str, until: float) -> list[str]:
     """Remove an entry of the folder `top`, and return the new names there of the folders that were in it."""
     moved: list[str] = []
     try:

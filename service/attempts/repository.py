@@ -5,9 +5,9 @@ from datetime import datetime
 from typing import Any, cast
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
 
 from service.db.models import Attempt, Checkpoint, Event, JobParameter
+from service.db.repository import Repository
 from service.jobs.parameters import Entry
 from trainyard.contract.parameter_text import index_text
 
@@ -15,17 +15,8 @@ MAX_CHECKPOINTS = 1000
 """Maximum number of checkpoints of a job. Rows remain after their files, so a long job reaches this."""
 
 
-class AttemptRepository:
+class AttemptRepository(Repository):
     """Reports of workers within a session."""
-
-    def __init__(self, session: Session):
-        self._session = session
-
-    def add(self, row: object) -> None:
-        self._session.add(row)
-
-    def flush(self) -> None:
-        self._session.flush()
 
     def claim(self, attempt_id: str, nonce: str, now: datetime, nodes: list[str]) -> bool:
         """Compare and set the claim: one claimant for each attempt, whose repeated request succeeds again."""

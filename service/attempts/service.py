@@ -148,7 +148,7 @@ class AttemptService:
                 if event.type in ALERTS and attempts.count_events(job.pk, row.type) < MAX_ALERTS:
                     for listener in listeners_of(session):
                         listener.alert_raised(session, job, row, self._now)
-                attempts.add(row)
+                session.add(row)
                 if not self._late and job.attempt_id == attempt.id and job.status == "running":
                     _note_stall(jobs, job, event)
         self._count("events", len(batch.events))
@@ -172,11 +172,11 @@ class AttemptService:
                 return
             if row is None:
                 row = Checkpoint(id=new_checkpoint_id(self._now), job_pk=job.pk, step=report.step, execution=0)
-                attempts.add(row)
+                session.add(row)
             if report.execution >= row.execution:
                 _update_checkpoint(row, report, sequence, job.spec["checkpoint"]["keep_best"])
                 job.last_checkpoint_step = report.step
-            attempts.flush()
+            session.flush()
             attempts.mark_checkpoints_deleted(job.pk, report.removed_steps, self._now)
             attempts.forget_checkpoints(job.pk, row)
         self._count("checkpoints", 1)

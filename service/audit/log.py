@@ -15,7 +15,6 @@ from typing import Any, Literal
 import structlog
 from sqlalchemy.orm import Session
 
-from service.audit.repository import AuditRepository
 from service.core.errors import UnavailableError
 from service.db.engine import Database
 from service.db.models import AuditEntry
@@ -128,7 +127,7 @@ class AuditLog:
         """Add the current request's entry to the transaction that is about to commit, once for each request."""
         context = CURRENT_REQUEST.get()
         if context is not None and context.is_change and not context.recorded:
-            AuditRepository(session).add(self._entry(context, "done", None))
+            session.add(self._entry(context, "done", None))
             context.recorded = True
 
     def needs_entry(self, context: RequestContext, status: int) -> bool:
@@ -230,8 +229,7 @@ class AuditLog:
             return
         try:
             with self._database.write() as session:
-                for entry in entries:
-                    AuditRepository(session).add(entry)
+                session.add_all(entries)
         except UnavailableError as error:
             for entry in entries:
                 log.error("audit entry lost", action=entry.action, actor=entry.actor, error=error.message)
@@ -240,32 +238,18 @@ class AuditLog:
 def _summary(refusals: _Refusals) -> AuditEntry:
     """Return the last entry of its kind, with the number of requests for which it stands."""
     entry = refusals.last
-    return AuditEntry(
-        created_at=entry.created_at,
-        actor=entry.actor,
-        token_id=entry.token_id,
-        role=entry.role,
-        action=entry.action,
-        target=entry.target,
-        address=entry.address,
-        request_id=entry.request_id,
-        outcome=entry.outcome,
-        status=entry.status,
-        detail={**entry.detail, "count": refusals.count},
-    )
+    return _copy(entry, detail={**entry.detail, "count": refusals.count})
 
 
 def _other_refusal(entry: AuditEntry) -> AuditEntry:
     """Return an entry for refusals of any token and action."""
-    return AuditEntry(
-        created_at=entry.created_at,
-        actor=ANONYMOUS,
-        action=_OTHER_REFUSALS,
-        address=entry.address,
-        request_id=entry.request_id,
-        outcome=entry.outcome,
-        detail={},
-    )
+    others = {"actor": ANONYMOUS, "action": _OTHER_REFUSALS, "detail": {}}
+    return _copy(entry, **others, token_id=None, role=None, target=None, status=None)
+
+
+def _copy(entry: AuditEntry, **changes: Any) -> AuditEntry:
+    names = set(AuditEntry.__table__.columns.keys()) - {"pk"}
+    return AuditEntry(**{name: getattr(entry, name) for name in names} | changes)
 
 
 def _is_unrecorded(context: RequestContext, status: int) -> bool:

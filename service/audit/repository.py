@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
 
 from service.db.models import AuditEntry
+from service.db.repository import Repository
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,8 @@ class AuditFilter:
         return conditions
 
 
-class AuditRepository:
+class AuditRepository(Repository):
     """Audit entries within a session."""
-
-    def __init__(self, session: Session):
-        self._session = session
-
-    def add(self, entry: AuditEntry) -> None:
-        self._session.add(entry)
 
     def page(
         self, matching: AuditFilter, *, after: int | None, limit: int, descending: bool

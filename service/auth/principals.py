@@ -11,7 +11,7 @@ from typing import Literal
 import structlog
 
 from service.auth.repository import TokenRepository
-from service.auth.tokens import NO_HASH, Role, bearer, constant_time_equal, hash_token, new_user_token, parse_token
+from service.auth.tokens import NO_HASH, Role, bearer, constant_time_equal, new_token, parse_token
 from service.core.errors import AuthenticationError, ServiceError, UnavailableError
 from service.core.private_files import read_secret
 from service.db.engine import Database
@@ -141,13 +141,10 @@ def ensure_admin_token(database: Database, path: Path, now: datetime) -> None:
             return
         except AuthenticationError:
             pass
-    text = new_user_token()
-    parsed = parse_token(text)
-    assert parsed is not None
+    token, text = new_token(name=ADMIN, role="admin", now=now)
     with database.write() as session:
-        repository = TokenRepository(session)
-        others = repository.count_valid_admins(now)
-        repository.add(Token(id=parsed.id, hash=hash_token(text), name=ADMIN, role="admin", created_at=now))
+        others = TokenRepository(session).count_valid_admins(now)
+        session.add(token)
     write_atomic(path, text + "\n", mode=0o600)
     if others:
         log.warning("created another administrator's token; revoke lost ones with: trainyard tokens", others=others)

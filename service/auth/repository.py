@@ -3,35 +3,22 @@
 from datetime import datetime, timedelta
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
 
 from service.core.errors import NotFoundError
 from service.db.engine import Database
 from service.db.models import Attempt, OidcUser, SignInCode, SignInNonce, Token, UnixUser, WebSession
+from service.db.repository import Repository, require_row
 
 
-class TokenRepository:
+class TokenRepository(Repository):
     """Tokens within a session."""
-
-    def __init__(self, session: Session):
-        self._session = session
 
     def get(self, token_id: str) -> Token | None:
         return self._session.get(Token, token_id)
 
     def require(self, token_id: str) -> Token:
-        """Return the token with this id.
-
-        Raises:
-            NotFoundError: there is none.
-        """
-        token = self.get(token_id)
-        if token is None:
-            raise NotFoundError(f"there is no token {token_id!r}", code="token_not_found", param="token_id")
-        return token
-
-    def add(self, token: Token) -> None:
-        self._session.add(token)
+        """Return the token with this id. Raises NotFoundError: there is none."""
+        return require_row(self.get(token_id), "token", token_id)
 
     def lock_name(self, database: Database, name: str) -> None:
         """Wait for other transactions that give this name to a user, in any case of its letters.
@@ -114,14 +101,8 @@ class TokenRepository:
         self._session.execute(database.insert(Token).values(values).on_conflict_do_nothing())
 
 
-class SessionRepository:
+class SessionRepository(Repository):
     """Browser sessions within a session of the database."""
-
-    def __init__(self, session: Session):
-        self._session = session
-
-    def add(self, row: WebSession) -> None:
-        self._session.add(row)
 
     def get_with_token(self, hash_: str) -> tuple[WebSession, Token] | None:
         query = sa.select(WebSession, Token).join(Token, Token.id == WebSession.token_id)
@@ -142,14 +123,8 @@ class SessionRepository:
         self._session.execute(sa.delete(WebSession).where(WebSession.expires_at <= now))
 
 
-class SignInCodeRepository:
+class SignInCodeRepository(Repository):
     """Codes of sign-ins within a session of the database."""
-
-    def __init__(self, session: Session):
-        self._session = session
-
-    def add(self, row: SignInCode) -> None:
-        self._session.add(row)
 
     def token(self, hash_: str, now: datetime, *, for_program: bool = False) -> Token | None:
         """Return the token of a code that is neither used nor expired."""
@@ -175,11 +150,8 @@ class SignInCodeRepository:
         self._session.execute(sa.delete(SignInCode).where(SignInCode.hash.in_(old)))
 
 
-class UnixUserRepository:
+class UnixUserRepository(Repository):
     """Users with Unix accounts, and nonces of sign-ins, within a session."""
-
-    def __init__(self, session: Session):
-        self._session = session
 
     def uid(self, name: str) -> int | None:
         """Return the uid of the account that a user's name belongs to; None if it belongs to no account."""
@@ -210,9 +182,6 @@ class UnixUserRepository:
 
     def count_nonces(self) -> int:
         return self._session.scalar(sa.select(sa.func.count()).select_from(SignInNonce)) or 0
-
-    def add_nonce(self, row: SignInNonce) -> None:
-        self._session.add(row)
 
     def remove_expired_nonces(self, now: datetime) -> None:
         self._session.execute(sa.delete(SignInNonce).where(SignInNonce.expires_at <= now))

@@ -83,7 +83,7 @@ def start_session(database: Database, principal: Principal, lifetime: timedelta,
         repository = SessionRepository(session)
         repository.remove_expired(now)
         repository.remove_oldest(principal.id, MAX_SESSIONS - 1)
-        repository.add(row)
+        session.add(row)
     return secret
 
 

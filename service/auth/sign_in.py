@@ -11,7 +11,7 @@ from service.audit.log import CURRENT_REQUEST, add_audit_detail, set_audit_targe
 from service.auth.munge import CredentialDecoder, CredentialError
 from service.auth.repository import TokenRepository, UnixUserRepository
 from service.auth.token_service import RESERVED_NAMES
-from service.auth.tokens import Role, hash_token, new_user_token, parse_token
+from service.auth.tokens import Role, hash_token, new_token
 from service.auth.unix_accounts import AccountLookup, UnixAccount
 from service.core.errors import ConflictError, NotFoundError, PermissionDeniedError, TooManyRequestsError
 from service.core.settings import Settings
@@ -57,7 +57,7 @@ class MungeSignIn:
             repository.remove_expired_nonces(now)
             if repository.count_nonces() >= MAX_NONCES:
                 raise TooManyRequestsError("too many sign-ins are in progress")
-            repository.add_nonce(SignInNonce(hash=hash_token(nonce), network=network, expires_at=expires_at))
+            session.add(SignInNonce(hash=hash_token(nonce), network=network, expires_at=expires_at))
         return nonce, expires_at
 
     def sign_in(self, request: SignInRequest, network: str, now: datetime) -> tuple[Token, str]:
@@ -113,11 +113,7 @@ class MungeSignIn:
         )
 
     def _admit(self, account: UnixAccount | None, uid: int) -> tuple[UnixAccount, Role]:
-        """Return the account and its role.
-
-        Raises:
-            PermissionDeniedError: the account may not sign in.
-        """
+        """Return the account and its role. Raises PermissionDeniedError: the account may not sign in."""
         settings = self._settings
         if account is None:
             raise _refused(f"the service's machine has no account with the uid {uid}, or its name has another uid")
@@ -137,17 +133,11 @@ class MungeSignIn:
         return account, "viewer" if settings.munge_role == "viewer" else "user"
 
     def _create_token(self, account: UnixAccount, role: Role, now: datetime) -> tuple[Token, str]:
-        text = new_user_token()
-        parsed = parse_token(text)
-        assert parsed is not None
-        token = Token(
-            id=parsed.id,
-            hash=parsed.hash,
+        token, text = new_token(
             name=account.name,
             role=role,
-            may_run_code=False,
+            now=now,
             created_by=account.name,
-            created_at=now,
             expires_at=now + timedelta(days=self._settings.munge_token_days),
             unix_uid=account.uid,
         )
@@ -156,9 +146,8 @@ class MungeSignIn:
             context.token_id, context.role = token.id, role
         with self._database.write() as session:
             self._require_own_name(UnixUserRepository(session), TokenRepository(session), account, now)
-            repository = TokenRepository(session)
-            repository.revoke_sign_ins(account.name, now, role=role, limit=MAX_TOKENS - 1)
-            repository.add(token)
+            TokenRepository(session).revoke_sign_ins(account.name, now, role=role, limit=MAX_TOKENS - 1)
+            session.add(token)
             set_audit_target(token.id)
         return token, text
 

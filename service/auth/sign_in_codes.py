@@ -34,7 +34,7 @@ def create_code(database: Database, token_id: str, now: datetime) -> tuple[str, 
         repository = SignInCodeRepository(session)
         repository.remove_expired(now)
         repository.remove_oldest(token_id, MAX_CODES - 1)
-        repository.add(row)
+        session.add(row)
     return code, expires_at
 
 
@@ -43,7 +43,7 @@ def create_program_code(database: Database, token_id: str, now: datetime) -> str
     code, expires_at = secrets.token_urlsafe(32), now + timedelta(seconds=PROGRAM_CODE_SECONDS)
     row = SignInCode(hash=hash_token(code), token_id=token_id, created_at=now, expires_at=expires_at, for_program=True)
     with database.write() as session:
-        SignInCodeRepository(session).add(row)
+        session.add(row)
     return code
 
 

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from service.audit.log import ANONYMOUS, SERVICE, set_audit_target
 from service.auth.principals import ADMIN, Principal
 from service.auth.repository import TokenRepository
-from service.auth.tokens import hash_token, new_user_token, parse_token
+from service.auth.tokens import new_token
 from service.core.errors import ConflictError, InvalidRequestError
 from service.db.engine import Database
 from service.db.models import Token
@@ -24,17 +24,12 @@ def issue(database: Database, principal: Principal, request: TokenRequest, now: 
     if request.name.lower() in RESERVED_NAMES:
         message = f"`{request.name}` is reserved for the service; use the name of a person or program"
         raise InvalidRequestError(message, param="name", code="reserved_name")
-    text = new_user_token()
-    parsed = parse_token(text)
-    assert parsed is not None
-    token = Token(
-        id=parsed.id,
-        hash=hash_token(text),
+    token, text = new_token(
         name=request.name,
         role=request.role,
+        now=now,
         may_run_code=request.may_run_code,
         created_by=principal.name,
-        created_at=now,
         project=request.project,
         expires_at=now + timedelta(days=request.expires_in_days) if request.expires_in_days else None,
     )
@@ -44,7 +39,7 @@ def issue(database: Database, principal: Principal, request: TokenRequest, now: 
         if similar := repository.name_with_other_case(request.name):
             message = f"differs from the existing name `{similar}` only by case; use that name or another one"
             raise InvalidRequestError(message, param="name", code="similar_name")
-        repository.add(token)
+        session.add(token)
         set_audit_target(token.id)
     return token, text
 

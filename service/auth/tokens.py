@@ -4,8 +4,10 @@ import hashlib
 import hmac
 import secrets
 from dataclasses import dataclass
-from typing import Literal
+from datetime import datetime
+from typing import Any, Literal
 
+from service.db.models import Token
 from trainyard.contract.wire.access import Role as Role
 
 NO_HASH = "0" * 64
@@ -30,6 +32,14 @@ def new_user_token(token_id: str | None = None) -> str:
         token_id: The id of a token whose secret is replaced; None: a new id.
     """
     return f"{_USER}_{token_id or secrets.token_hex(6)}_{secrets.token_urlsafe(32)}"
+
+
+def new_token(*, name: str, role: Role, now: datetime, **values: Any) -> tuple[Token, str]:
+    """Return a row for a new token, and the token; `values`: further columns."""
+    text = new_user_token()
+    parsed = parse_token(text)
+    assert parsed is not None
+    return Token(id=parsed.id, hash=parsed.hash, name=name, role=role, created_at=now, **values), text
 
 
 def new_worker_token(attempt_id: str) -> str:

@@ -23,11 +23,7 @@ class AccountLookup(Protocol):
     """Looks up accounts."""
 
     def require_groups(self, groups: frozenset[str]) -> None:
-        """Check that groups exist.
-
-        Raises:
-            UnavailableError: a group does not exist.
-        """
+        """Check that groups exist. Raises UnavailableError: a group does not exist."""
 
     def by_uid(self, uid: int, groups: frozenset[str]) -> UnixAccount | None:
         """Return the account with this uid; None if there is none, or if its name leads to another uid.

@@ -77,11 +77,7 @@ def check_sqlite(file: Path) -> None:
 
 
 def check_revision(name: str, revision: str | None) -> None:
-    """Check that this release can use, or upgrade, a schema.
-
-    Raises:
-        BackupError: It cannot.
-    """
+    """Check that this release can use, or upgrade, a schema. Raises BackupError: it cannot."""
     if not is_known(revision):
         raise BackupError(
             f"{name} has the schema {revision or 'of no release'}, which this release does not know; install the "
@@ -106,11 +102,7 @@ def replace_sqlite(database: Path, backup: Path, now: datetime) -> Path | None:
 
 
 def dump_postgres(url: sa.URL, target: Path) -> None:
-    """Write an archive of `pg_dump`.
-
-    Raises:
-        BackupError: `pg_dump` is missing or fails.
-    """
+    """Write an archive of `pg_dump`. Raises BackupError: `pg_dump` is missing or fails."""
     try:
         with _new_file(target) as temporary:
             _run("pg_dump", ["--format=custom", f"--file={temporary}"], url)
@@ -119,11 +111,7 @@ def dump_postgres(url: sa.URL, target: Path) -> None:
 
 
 def check_archive(file: Path) -> None:
-    """Check that a file is an archive of `pg_dump`.
-
-    Raises:
-        BackupError: It is not.
-    """
+    """Check that a file is an archive of `pg_dump`. Raises BackupError: it is not."""
     try:
         with file.open("rb") as opened:
             magic = opened.read(len(_ARCHIVE_MAGIC))

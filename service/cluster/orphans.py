@@ -5,12 +5,13 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
 
 from service.auth.repository import TokenRepository
-from service.core.errors import ConflictError, InvalidRequestError, NotFoundError
+from service.core.errors import ConflictError, InvalidRequestError
+from service.core.resources import resource_of
 from service.db.engine import Database
 from service.db.models import Orphan
+from service.db.repository import Repository, require_row
 from trainyard.contract.wire.orphans import OrphanRequest, OrphanResource
 
 
@@ -28,11 +29,8 @@ class UnknownEntry:
     folder: str | None = None
 
 
-class OrphanRepository:
+class OrphanRepository(Repository):
     """Orphans within a session."""
-
-    def __init__(self, session: Session):
-        self._session = session
 
     def list_all(self) -> list[Orphan]:
         return list(self._session.scalars(sa.select(Orphan).order_by(Orphan.first_observed_at, Orphan.id)))
@@ -48,10 +46,7 @@ class OrphanRepository:
 
     def require(self, orphan_id: str) -> Orphan:
         """Raises NotFoundError."""
-        row = self._session.get(Orphan, orphan_id)
-        if row is None:
-            raise NotFoundError(f"there is no orphan {orphan_id!r}", code="orphan_not_found", param="orphan_id")
-        return row
+        return require_row(self._session.get(Orphan, orphan_id), "orphan", orphan_id)
 
     def replace(self, entries: Mapping[str, UnknownEntry], now: datetime) -> list[UnknownEntry]:
         """Store exactly these orphans; requests about them remain. Return the new orphans."""
@@ -98,5 +93,4 @@ def request(database: Database, orphan_id: str, action: OrphanRequest, by: str, 
 
 
 def orphan_resource(row: Orphan) -> OrphanResource:
-    names = OrphanResource.model_fields.keys() - {"object"}
-    return OrphanResource.model_validate({name: getattr(row, name) for name in names})
+    return resource_of(OrphanResource, row)

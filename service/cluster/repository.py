@@ -11,16 +11,14 @@ from service.cluster.exclusions import WINDOW, Exclusions, exclusions
 from service.core.errors import NotFoundError
 from service.db.engine import Database
 from service.db.models import Cluster, MaintenanceMode, NodeFault
+from service.db.repository import Repository
 from trainyard.contract.wire.cluster import ClusterResource, ClusterSnapshot, MaintenanceResource
 
 _MAX_FAULT_AGE = timedelta(days=1)
 
 
-class ClusterRepository:
+class ClusterRepository(Repository):
     """Snapshots within a session."""
-
-    def __init__(self, session: Session):
-        self._session = session
 
     def polled_at(self, backend: str) -> datetime | None:
         """Return the time of the last query of the scheduler by any service."""
@@ -74,11 +72,7 @@ class NodeFaultRepository:
         return exclusions(faults, members, self._now)
 
     def include(self, node: str) -> None:
-        """Let jobs use a node again: its faults are forgotten.
-
-        Raises:
-            NotFoundError: the node has none.
-        """
+        """Let jobs use a node again: its faults are forgotten. Raises NotFoundError: the node has none."""
         faults = self._session.scalars(sa.select(NodeFault).where(NodeFault.node == node)).all()
         if not faults:
             raise NotFoundError(f"no attempt failed on a node {node!r} today", code="node_not_found", param="node")

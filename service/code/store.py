@@ -22,21 +22,6 @@ def find_archive(runs: Path, digest: str) -> Path | None:
     return path if path.is_file() else None
 
 
-def old_archives(runs: Path, before: float) -> list[Path]:
-    """Return the archives and unfinished uploads that were last requested before a time, in seconds since the epoch."""
-    folder = code_archive(runs, "").parent
-    if not folder.is_dir():
-        return []
-    with os.scandir(folder) as entries:
-        files = [(entry.stat(follow_symlinks=False).st_mtime, Path(entry.path)) for entry in entries if entry.is_file()]
-    return sorted(path for modified, path in files if modified < before)
-
-
-def digest_of(archive: Path) -> str:
-    """Return the digest in an archive's name; for an unfinished upload, a digest that no job refers to."""
-    return f"sha256:{archive.stem}"
-
-
 class Upload:
     """An archive that is being received: hashed as it arrives, and stored only if its digest is the announced
     digest."""

@@ -72,9 +72,7 @@ class ServiceMetrics:
                 counter.labels(value)
         self._in_flight = Gauge("trainyard_submissions_in_flight", "Submissions in flight.", registry=self.registry)
         self._unanswered = Gauge(
-            "trainyard_submissions_unanswered",
-            "Attempts whose submission is unconfirmed.",
-            registry=self.registry,
+            "trainyard_submissions_unanswered", "Attempts whose submission is unconfirmed.", registry=self.registry
         )
         self._cluster_age = Gauge(
             "trainyard_cluster_age_seconds", "Age of the cluster snapshot.", registry=self.registry

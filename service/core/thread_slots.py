@@ -173,11 +173,7 @@ class ThreadSlots:
 
     @contextmanager
     def hold(self, owner: str) -> Iterator[Deadline]:
-        """Hold a slot, and wait for it in this thread.
-
-        Raises:
-            SlotsTakenError: None became free in time.
-        """
+        """Hold a slot, and wait for it in this thread. Raises SlotsTakenError: none became free in time."""
         self._acquire(owner)
         with self._working(owner) as deadline:
             yield deadline

@@ -67,11 +67,7 @@ class UntrustedFiles:
         raise IrregularFileError(path, "folder" if stat.S_ISDIR(mode) else "special file")
 
     def read(self, path: Path, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes of a regular file from `offset`.
-
-        Raises:
-            OSError: as `open_file`.
-        """
+        """Return up to `size` bytes of a regular file from `offset`. Raises OSError: as `open_file`."""
         with self.open_file(path) as file:
             file.seek(offset)
             return file.read(size)

@@ -72,12 +72,7 @@ class Database:
             options = {"options": f"-c statement_timeout={SECONDS * 1000:.0f} -c lock_timeout=10000"}
             # LIFO: the server process of the connection used last has plans and pages cached.
             self._reader = sa.create_engine(
-                self.url,
-                pool_size=10,
-                max_overflow=10,
-                pool_use_lifo=True,
-                connect_args=options,
-                hide_parameters=True,
+                self.url, pool_size=10, max_overflow=10, pool_use_lifo=True, connect_args=options, hide_parameters=True
             )
             _ping_after_idle(self._reader)
             self._writer = self._reader

@@ -12,6 +12,7 @@ from typing import Any, cast
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from service.core.clock import is_due
 from service.core.errors import LeaseLostError
 from service.db.engine import Database
 from service.db.models import Lease
@@ -51,7 +52,7 @@ class LeaderLease:
 
         A lease renewed less than a second ago is not renewed again, because each write checks it anyway.
         """
-        if self.renewed_at is not None and timedelta(0) <= now - self.renewed_at < _RENEW_AFTER:
+        if not is_due(self.renewed_at, now, _RENEW_AFTER):
             return True
         with self.database.write() as session:
             row = _LeaseRow(session, self.database)

@@ -7,7 +7,7 @@ import ssl
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,20 +19,23 @@ from urllib.request import urlopen
 
 import sqlalchemy as sa
 
+from service.auth.munge import UnmungeProgram
+from service.auth.unix_accounts import NameService
+from service.core.errors import ServiceError
 from service.core.python_version import describe_missing
 from service.core.settings import Settings, unknown_variables
 from service.db.migrate import current, head
 from service.db.models import Checkpoint, Secret
 from service.diagnostics import slurm_checks as slurm
-from service.diagnostics.container_checks import containers
-from service.diagnostics.munge_checks import munge
 from service.diagnostics.owner_checks import owners
 from service.diagnostics.root_checks import roots
 from service.diagnostics.slurm_times import SAVE_DAYS, ended_jobs, time_to_save
 from service.scheduler.local.policy import visible_gpus
 from service.secrets.encryption import SecretCipher, SecretKeyError
 from service.secrets.repository import OLDEST
+from trainyard.contract.local_paths import is_loopback
 from trainyard.contract.sizes import format_size
+from trainyard.contract.spec.containers import ContainerRuntime
 from trainyard.contract.wire.diagnostics import Finding, error_finding, ok_finding, warning_finding
 
 Check = Callable[[Settings], Finding]
@@ -138,12 +141,7 @@ def _schema(settings: Settings) -> Finding:
 def _clock(settings: Settings) -> Finding:
     if settings.url.startswith("sqlite"):
         return ok_finding("clock", "the database is on this machine")
-    engine = sa.create_engine(settings.url)
-    try:
-        with engine.connect() as connection:
-            database_time = connection.execute(sa.text("SELECT clock_timestamp()")).scalar_one()
-    finally:
-        engine.dispose()
+    database_time = _read_rows(settings, sa.text("SELECT clock_timestamp()"))[0][0]
     skew = abs((datetime.now(UTC) - database_time).total_seconds())
     if skew > _MAX_SKEW:
         return error_finding("clock", f"the database's differs by {skew:.1f} s", "run NTP or chrony on both machines")
@@ -315,3 +313,69 @@ def _versions(_settings: Settings) -> Finding:
         except PackageNotFoundError:
             versions.append(f"{package} not installed here")
     return ok_finding("versions", ", ".join(versions))
+
+
+def munge(settings: Settings) -> Finding:
+    """Whether Unix accounts can sign in by munge, if the administrator has switched that on."""
+    if not settings.munge_role:
+        return ok_finding("munge", "off (TRAINYARD_MUNGE_ROLE): users need tokens of an administrator")
+    program = shutil.which("munge")
+    if program is None:
+        return error_finding("munge", "the program `munge` is not installed", "install munge, with the cluster's key")
+    options = ["--no-input", *([f"--socket={settings.munge_socket}"] if settings.munge_socket else [])]
+    made = subprocess.run([program, *options], capture_output=True, text=True, timeout=_SECONDS, check=False)
+    if made.returncode != 0:
+        return error_finding("munge", made.stderr.strip()[:300], "start munged here; see TRAINYARD_MUNGE_SOCKET")
+    groups = frozenset(filter(None, (settings.munge_group, settings.munge_admin_group)))
+    try:
+        UnmungeProgram(settings.munge_socket).decode(made.stdout.strip())
+        NameService().require_groups(groups)
+    except ServiceError as error:
+        return error_finding("munge", error.message, "check munged, TRAINYARD_MUNGE_GROUP and _ADMIN_GROUP")
+    if is_loopback(urlsplit(settings.service_url).hostname or ""):
+        message = f"accounts of this machine alone can sign in: the service's URL is {settings.service_url}"
+        return warning_finding("munge", message, "set TRAINYARD_PUBLIC_URL to the URL that users give to login")
+    return ok_finding("munge", f"Unix accounts can sign in with: trainyard login --url {settings.service_url}")
+
+
+_PROGRAMS: Mapping[ContainerRuntime, str] = {
+    "apptainer": "apptainer",
+    "charliecloud": "ch-run",
+    "docker": "docker",
+    "enroot": "enroot",
+    "podman": "podman",
+    "pyxis": "srun",
+}
+
+
+def containers(settings: Settings) -> Finding:
+    """Whether the selected runtime is installed here, and which others are."""
+    installed = [runtime for runtime in _PROGRAMS if _is_installed(runtime)]
+    names = ", ".join(installed) or "no container runtime"
+    selected = settings.container_runtime
+    if selected is None:
+        return ok_finding("containers", f"off (TRAINYARD_CONTAINER_RUNTIME); this machine has {names}")
+    program = _PROGRAMS[selected]
+    if selected == "pyxis" and settings.backend == "local":
+        message = "pyxis is a plug-in of Slurm's srun, and the backend is local: no container can start"
+        return error_finding("containers", message, "select another TRAINYARD_CONTAINER_RUNTIME")
+    if selected not in installed:
+        message = f"{selected} (`{program}`) is not here; this machine has {names}"
+        if settings.backend == "local":
+            return error_finding("containers", message, "install it, or select another TRAINYARD_CONTAINER_RUNTIME")
+        return warning_finding("containers", message, f"check on a node: srun -N1 {program} --version")
+    if selected == "docker" and settings.backend == "slurm":
+        message = "containers of docker are children of its daemon: Slurm's limits of memory and GPUs do not apply"
+        return warning_finding("containers", message, "select podman, apptainer, charliecloud, enroot or pyxis")
+    return ok_finding("containers", f"{selected} is here; installed: {names}")
+
+
+def _is_installed(runtime: ContainerRuntime) -> bool:
+    program = shutil.which(_PROGRAMS[runtime])
+    if program is None or runtime != "pyxis":
+        return program is not None
+    help_text = subprocess.run(
+        [program, "--help"], capture_output=True, text=True, timeout=_SECONDS, check=False
+    ).stdout
+    # The plug-in adds its options to srun's.
+    return "--container-mounts" in help_text

@@ -5,22 +5,18 @@ from datetime import datetime
 from typing import get_args
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
 
-from service.core.errors import NotFoundError
 from service.db.models import DataFile, Job, Upload
 from service.db.paging import PageRequest, fetch_page
+from service.db.repository import Repository, require_row
 from trainyard.contract.spec.text_sources import FileKind
 from trainyard.contract.spec.uploaded_data import digests_in
 from trainyard.contract.wire.data_files import FileFormat
 from trainyard.contract.wire.jobs import TERMINAL
 
 
-class FileRepository:
+class FileRepository(Repository):
     """Data files and uploads within a session."""
-
-    def __init__(self, session: Session):
-        self._session = session
 
     def add(self, row: DataFile | Upload) -> None:
         self._session.add(row)
@@ -28,10 +24,7 @@ class FileRepository:
 
     def get(self, file_id: str) -> DataFile:
         """Return a file that the caller can see. Raises NotFoundError."""
-        row = self._session.scalar(sa.select(DataFile).where(DataFile.id == file_id))
-        if row is None:
-            raise NotFoundError(f"there is no file {file_id!r}", code="file_not_found", param="file_id")
-        return row
+        return require_row(self._session.scalar(sa.select(DataFile).where(DataFile.id == file_id)), "file", file_id)
 
     def list_page(
         self, page: PageRequest, *, created_by: str | None = None, formats: Collection[FileFormat] = ()
@@ -49,23 +42,16 @@ class FileRepository:
             query = query.where(DataFile.format.in_(formats))
         return fetch_page(self._session, query, DataFile.id, page)
 
-    def delete(self, row: DataFile | Upload) -> None:
-        self._session.delete(row)
-
     def upload(self, upload_id: str, owner: str | None) -> Upload:
         """Return an upload of a user; None: of any user. Raises NotFoundError."""
         query = sa.select(Upload).where(Upload.id == upload_id)
         row = self._session.scalar(query if owner is None else query.where(Upload.created_by == owner))
-        if row is None:
-            raise NotFoundError(f"there is no upload {upload_id!r}", code="upload_not_found", param="upload_id")
-        return row
+        return require_row(row, "upload", upload_id)
 
     def lock_upload(self, upload_id: str) -> Upload:
         """Return an upload, locked until the end of the transaction. Raises NotFoundError: it was removed."""
         row = self._session.scalar(sa.select(Upload).where(Upload.id == upload_id).with_for_update())
-        if row is None:
-            raise NotFoundError(f"there is no upload {upload_id!r}", code="upload_not_found", param="upload_id")
-        return row
+        return require_row(row, "upload", upload_id)
 
     def uploads_page(self, page: PageRequest, owner: str | None) -> tuple[list[Upload], bool]:
         """Return a page of the unfinished uploads of a user; None: of all users."""

@@ -17,6 +17,7 @@ from service.core.errors import (
 )
 from service.core.failpoints import Failpoint, no_failpoint
 from service.core.ids import new_id
+from service.core.resources import resource_of
 from service.core.settings import Settings
 from service.core.thread_slots import ThreadSlots
 from service.db.engine import Database
@@ -106,7 +107,7 @@ class FileService:
             require_change(principal)
             if principal.role != "admin" and row.created_by != principal.name:
                 raise PermissionDeniedError(f"file {row.id} belongs to {row.created_by}")
-            files.delete(row)
+            session.delete(row)
 
     def start(self, principal: Principal, request: UploadRequest, now: datetime) -> Upload:
         """Start an upload in parts.
@@ -144,11 +145,7 @@ class FileService:
             return FileRepository(session).uploads_page(page, principal.owner_filter)
 
     def open_part(self, principal: Principal, upload_id: str, offset: int, now: datetime) -> PartWriter:
-        """Return the writer of a part.
-
-        Raises:
-            ConflictError: The upload is complete, or continues at another offset.
-        """
+        """Return the writer of a part. Raises ConflictError: the upload is complete, or continues at another offset."""
         self._changeable(principal, upload_id)
         with self.database.write() as session:
             row = FileRepository(session).lock_upload(upload_id)
@@ -229,24 +226,18 @@ class FileService:
         """Remove an upload and its parts; a file that it became stays."""
         self._checks.forget(self._changeable(principal, upload_id))
         with self.database.write() as session, suppress(NotFoundError):
-            files = FileRepository(session)
-            files.delete(files.lock_upload(upload_id))
+            session.delete(FileRepository(session).lock_upload(upload_id))
         Parts(self.runs, upload_id).discard()
 
     def upload_resource(self, row: Upload) -> UploadResource:
         """Return an upload with the bytes that are on the disk."""
         complete = row.file_id is not None
-        return UploadResource(
-            id=row.id,
-            name=row.name,
+        return resource_of(
+            UploadResource,
+            row,
             format=_format(row),
-            size_bytes=row.size_bytes,
             received_bytes=row.size_bytes if complete else Parts(self.runs, row.id).received,
-            digest=row.digest,
-            created_by=row.created_by,
-            created_at=row.created_at,
             expires_at=row.updated_at + timedelta(hours=self.settings.upload_retention_hours),
-            file_id=row.file_id,
         )
 
     def content(self, file_id: str) -> Path:

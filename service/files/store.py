@@ -8,7 +8,7 @@ import secrets
 import shutil
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -28,19 +28,31 @@ def has_content(runs: Path, digest: str) -> bool:
     return path.is_file()
 
 
-def old_files(runs: Path, before: float) -> list[Path]:
-    """Return the contents and partial uploads that last changed before a time, in seconds since the epoch."""
-    folder = data_file(runs, "").parent
+def remove_unused(folder: Path, before: float, load_used: Callable[[], set[Path]]) -> int:
+    """Remove the unused files of a folder that last changed before a time, in seconds since the epoch.
+
+    Args:
+        load_used: Returns the paths that are in use.
+
+    Returns:
+        The number of the files.
+    """
+    if not (old := _old_files(folder, before)):
+        return 0
+    used = load_used()
+    # Listed again: a file that was requested since then is no longer old.
+    unused = old & _old_files(folder, before) - used
+    for path in unused:
+        path.unlink(missing_ok=True)
+    return len(unused)
+
+
+def _old_files(folder: Path, before: float) -> set[Path]:
     if not folder.is_dir():
-        return []
+        return set()
     with os.scandir(folder) as entries:
         files = [(entry.stat(follow_symlinks=False).st_mtime, Path(entry.path)) for entry in entries if entry.is_file()]
-    return sorted(path for modified, path in files if modified < before)
-
-
-def digest_of(path: Path) -> str:
-    """Return the digest in the name of a content; for a partial upload, a digest that nothing refers to."""
-    return f"sha256:{path.stem}"
+    return {path for modified, path in files if modified < before}
 
 
 class Incoming:

@@ -4,10 +4,10 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
 
 from service.core.errors import InvalidSpecError
 from service.db.models import Job, JobDependency
+from service.db.repository import Repository
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.prerequisites import Prerequisite, prerequisites_of
 from trainyard.contract.wire.jobs import TERMINAL
@@ -35,11 +35,8 @@ def is_met(prerequisite: Prerequisite, status: str) -> bool:
     return status in TERMINAL if prerequisite.any_end else status == "succeeded"
 
 
-class DependencyRepository:
+class DependencyRepository(Repository):
     """Dependencies within a session."""
-
-    def __init__(self, session: Session):
-        self._session = session
 
     def add(self, jobs: Iterable[Job]) -> None:
         """Insert the dependencies that the specs of new jobs name."""

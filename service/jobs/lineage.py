@@ -5,7 +5,6 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
 
 from service.db.engine import Database
 from service.db.models import (
@@ -19,6 +18,7 @@ from service.db.models import (
     RegisteredModel,
     ValueKey,
 )
+from service.db.repository import Repository
 from service.jobs.dependencies import DependencyRepository
 from service.jobs.repository import JobRepository
 from trainyard.contract.wire.lineage import (
@@ -37,11 +37,8 @@ _MAX_DATA = 64
 _MAX_DEPTH = 8
 
 
-class LineageRepository:
+class LineageRepository(Repository):
     """All SQL about lineage, within a session. A restricted user sees only jobs, models and files of their own."""
-
-    def __init__(self, session: Session):
-        self._session = session
 
     def job(self, job_id: str) -> Job | None:
         return self._session.scalar(sa.select(Job).where(Job.id == job_id, Job.deletion_requested_at.is_(None)))

@@ -12,18 +12,9 @@ from service.core.errors import AttemptEndedError, NotFoundError
 from service.core.sentences import begin_with_capital
 from service.db.json_values import UNDECODABLE
 from service.db.listeners import listeners_of
-from service.db.models import (
-    Attempt,
-    Checkpoint,
-    Event,
-    Execution,
-    Job,
-    JobLabel,
-    ModelVersion,
-    Sweep,
-    SweepTrial,
-)
+from service.db.models import Attempt, Checkpoint, Event, Execution, Job, JobLabel, ModelVersion, Sweep, SweepTrial
 from service.db.paging import PageRequest, fetch_page
+from service.db.repository import require_row
 from service.jobs.conditions import Condition, columns, condition_resource, needs_user
 from service.jobs.dependencies import DependencyRepository
 from service.jobs.states import ACTIVE, FINAL_STATUS, check_transition
@@ -81,9 +72,7 @@ class JobRepository:
     def get(self, job_id: str) -> Job:
         """Raises NotFoundError: the job does not exist, or its deletion was requested."""
         job = self._session.scalar(sa.select(Job).where(Job.id == job_id, Job.deletion_requested_at.is_(None)))
-        if job is None:
-            raise NotFoundError(f"there is no job {job_id!r}", code="job_not_found", param="job_id")
-        return job
+        return require_row(job, "job", job_id)
 
     def load(self, job_pk: int) -> Job:
         """Return a job that must exist, whether or not its deletion was requested."""

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from service.core.resources import resource_of
 from service.core.skipped_rows import log_skipped_row
 from service.db.models import Attempt, Checkpoint, Event, Job
 from service.jobs.conditions import condition_resource
@@ -67,21 +68,10 @@ def job_resource(
     reported = Reported.from_json(job.parameters).shown(in_list=in_list)
     failure = Failure.model_validate(job.failure) if job.failure else None
     metrics = shown_metrics(job.latest)
-    return JobResource(
-        id=job.id,
-        name=job.name,
-        project=job.project,
-        status=job.status,
-        status_reason=job.status_reason,
-        status_message=job.status_message,
+    return resource_of(
+        JobResource,
+        job,
         condition=condition_resource(job),
-        desired=job.desired,
-        created_by=job.created_by,
-        created_at=job.created_at,
-        updated_at=job.updated_at,
-        sequence=job.sequence,
-        started_at=job.started_at,
-        finished_at=job.finished_at,
         estimated_start=attempt.estimated_start if attempt and job.status == "pending" else None,
         progress=progress_resource(job, now),
         attempt=attempt_resource(attempt) if attempt else None,
@@ -89,7 +79,6 @@ def job_resource(
         metrics_omitted=max(0, sum(not name.startswith(SYSTEM_PREFIXES) for name in job.latest) - MAX_SHOWN_METRICS),
         loss_metric=choose_loss(job.latest),
         evaluation_metric=choose_evaluation(metrics, job.spec),
-        last_checkpoint_step=job.last_checkpoint_step,
         origin=Origin.model_validate(job.origin) if job.origin else None,
         error=failure,
         advice=[] if in_list else _advice(job),
@@ -99,10 +88,7 @@ def job_resource(
         tags=reported.tags,
         notes=reported.notes,
         archived=job.archived_at is not None,
-        spec=job.spec,
         run_directory=str(run.root),
-        disk_bytes=job.disk_bytes,
-        sweep_id=job.sweep_id,
     )
 
 
@@ -143,22 +129,13 @@ def _seconds_left(progress: JobProgress) -> float | None:
 
 
 def attempt_resource(attempt: Attempt) -> AttemptResource:
-    return AttemptResource(
-        id=attempt.id,
-        number=attempt.number,
-        scheduler=attempt.scheduler,
-        scheduler_id=attempt.scheduler_id,
-        nodes=attempt.nodes,
-        created_at=attempt.created_at,
-        submitted_at=attempt.submitted_at,
+    return resource_of(
+        AttemptResource,
+        attempt,
         started_at=attempt.claimed_at,
-        ended_at=attempt.ended_at,
         execution=attempt.reported_execution,
         resumed_from_step=None if attempt.resumed_from_step == UNKNOWN_STEP else attempt.resumed_from_step,
-        exit_reason=attempt.exit_reason,
-        scheduler_end=attempt.scheduler_end,
         failure=_failure_summary(attempt),
-        failed_node=attempt.failed_node,
     )
 
 
@@ -183,31 +160,11 @@ def data_accounts(events: Sequence[Event]) -> DataAccounts:
 
 
 def event_resource(job_id: str, event: Event) -> EventResource:
-    return EventResource(
-        id=f"evt_{event.sequence}",
-        job_id=job_id,
-        type=event.type,
-        level=event.level,
-        message=event.message,
-        data=event.data,
-        created_at=event.created_at,
-    )
+    return resource_of(EventResource, event, id=f"evt_{event.sequence}", job_id=job_id)
 
 
 def checkpoint_resource(job_id: str, checkpoint: Checkpoint, run: RunLayout) -> CheckpointResource:
-    return CheckpointResource(
-        id=checkpoint.id,
-        job_id=job_id,
-        step=checkpoint.step,
-        size_bytes=checkpoint.size_bytes,
-        digest=checkpoint.digest,
-        world_size=checkpoint.world_size,
-        execution=checkpoint.execution,
-        metrics=checkpoint.metrics,
-        path=str(run.checkpoint(checkpoint.step).root),
-        seconds=checkpoint.seconds,
-        created_at=checkpoint.created_at,
-    )
+    return resource_of(CheckpointResource, checkpoint, job_id=job_id, path=str(run.checkpoint(checkpoint.step).root))
 
 
 def page_of(rows: Sequence[T], has_more: bool, convert: Callable[[T], R], identify: Callable[[T], str]) -> Page[R]:

@@ -5,17 +5,13 @@ from collections.abc import Mapping
 from service.core.errors import ConflictError
 from trainyard.contract.wire.jobs import TERMINAL, JobStatus, StatusReason
 
-ACTIVE: frozenset[JobStatus] = frozenset(
-    {"submitting", "pending", "running", "pausing", "cancelling", "lost"},
-)
+ACTIVE: frozenset[JobStatus] = frozenset({"submitting", "pending", "running", "pausing", "cancelling", "lost"})
 """Statuses in which the scheduler has, or may have, an attempt of the job."""
 
 TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
     "queued": frozenset({"submitting", "failed", "paused", "cancelled"}),
     "submitting": frozenset({"pending", "running", "queued", "succeeded", "failed", "cancelling", "lost"}),
-    "pending": frozenset(
-        {"running", "queued", "succeeded", "failed", "pausing", "cancelling", "cancelled", "lost"},
-    ),
+    "pending": frozenset({"running", "queued", "succeeded", "failed", "pausing", "cancelling", "cancelled", "lost"}),
     "running": frozenset({"queued", "pausing", "cancelling", "cancelled", "succeeded", "failed", "lost"}),
     "pausing": frozenset({"paused", "cancelling", "succeeded", "failed", "lost"}),
     "paused": frozenset({"queued", "cancelled"}),
@@ -32,7 +28,7 @@ TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
             "succeeded",
             "failed",
             "cancelled",
-        },
+        }
     ),
     "succeeded": frozenset(),
     "failed": frozenset({"queued"}),

@@ -30,9 +30,6 @@ class LogRepository:
         query = sa.select(LogStream).where(LogStream.attempt_id == attempt_id, LogStream.rank == rank)
         return self._session.scalars(query.with_for_update()).one()
 
-    def add(self, chunk: LogChunk) -> None:
-        self._session.add(chunk)
-
     def drop_before(self, attempt_id: str, rank: str, offset: int) -> None:
         """Delete the chunks that end at or before this byte."""
         chunks = (LogChunk.attempt_id == attempt_id, LogChunk.rank == rank, LogChunk.offset < offset)

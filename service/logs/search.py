@@ -4,10 +4,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from service.db.engine import Database
-from service.logs.blocks import Block, blocks, blocks_from_end
 from service.logs.patterns import LinePattern
 from service.logs.repository import LogRepository
 from service.logs.service import find_log
@@ -17,6 +16,66 @@ MAX_SECONDS = 1.0
 """Time that a request searches. The next request continues where it stopped."""
 MAX_LINE = 2000
 """Bytes of a line in a response."""
+MAX_BLOCK = 64 * 1024
+"""Bytes of a block, so that a search can look at the clock; also the longest line that is matched as a whole."""
+
+
+class Block(NamedTuple):
+    """Whole lines of a log and the offset of the first."""
+
+    offset: int
+    data: bytes
+
+
+def blocks(chunks: Iterable[tuple[int, bytes]], offset: int) -> Iterator[Block]:
+    """Yield the lines from `offset` on.
+
+    Args:
+        chunks: Offset and bytes of each chunk, in order, from the chunk with `offset` on.
+    """
+    rest, start = bytearray(), offset
+    for position, data in chunks:
+        if position + len(data) <= offset:
+            continue
+        if position > start + len(rest):  # the bytes before were dropped
+            rest, start = bytearray(), position
+        rest += data[max(0, start + len(rest) - position) :]
+        while len(rest) >= MAX_BLOCK:
+            cut = rest.rfind(b"\n", 0, MAX_BLOCK) + 1 or MAX_BLOCK
+            yield Block(start, bytes(rest[:cut]))
+            del rest[:cut]
+            start += cut
+    if rest:
+        yield Block(start, bytes(rest))
+
+
+def blocks_from_end(chunks: Iterable[tuple[int, bytes]], end: int) -> Iterator[Block]:
+    """Yield the lines before `end`, the last block first.
+
+    Args:
+        chunks: Offset and bytes of each chunk, in reverse order, from the chunk with the byte before `end` on.
+    """
+    parts: list[bytes] = []  # in reverse order
+    size, start = 0, end
+    for position, data in chunks:
+        part = data[: max(0, start - position)]
+        if not part:
+            continue
+        parts.append(part)
+        size, start = size + len(part), position
+        if size < MAX_BLOCK:
+            continue
+        rest = b"".join(reversed(parts))
+        while len(rest) >= MAX_BLOCK:
+            # The last line may have no end. A cut is behind the end of a line, at which the block before ends.
+            cut = rest.find(b"\n", len(rest) - MAX_BLOCK, len(rest) - 1) + 1 or len(rest) - MAX_BLOCK
+            yield Block(start + cut, rest[cut:])
+            rest = rest[:cut]
+        parts, size = [rest], len(rest)
+    rest = b"".join(reversed(parts))
+    if rest:
+        yield Block(start, rest)
+
 
 Order = Literal["asc", "desc"]
 
@@ -42,11 +101,7 @@ def search_log(
     now: datetime,
     clock: Callable[[], float] = time.monotonic,
 ) -> LogLines:
-    """Return the next matching lines of a rank's log.
-
-    Raises:
-        NotFoundError: There is no such job, attempt or log.
-    """
+    """Return the next matching lines of a rank's log. Raises NotFoundError: there is no such job, attempt or log."""
     deadline = clock() + MAX_SECONDS
     with database.read() as session:
         logs = LogRepository(session, database)

@@ -66,7 +66,7 @@ class LogWriter:
             stream.size = max(stream.size, offset)
             new = data[stream.size - offset :]
             if new:
-                logs.add(
+                session.add(
                     LogChunk(
                         job_pk=job.pk,
                         attempt_id=attempt.id,
@@ -75,7 +75,7 @@ class LogWriter:
                         data=new,
                         sequence=sequence,
                         received_at=self._now,
-                    ),
+                    )
                 )
             stream.size += len(new)
             end = stream.size

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from datetime import datetime
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
 
 from service.db.models import Checkpoint, DownsampledPoint, Job, LogChunk, Point
+from service.db.repository import Repository
 from service.jobs.dependencies import DependencyRepository
 from service.jobs.states import ACTIVE
 
@@ -14,11 +14,8 @@ _BATCH = 10_000
 """Rows deleted in a transaction, for which other writers wait."""
 
 
-class MaintenanceRepository:
+class MaintenanceRepository(Repository):
     """The queries and changes of jobs and checkpoints by the maintenance task, within a session."""
-
-    def __init__(self, session: Session):
-        self._session = session
 
     def jobs_to_delete(self) -> list[Job]:
         """Return the jobs whose deletion was requested."""

@@ -5,25 +5,29 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
 
 import structlog
 
 from service.audit.repository import AuditRepository
-from service.code import store
 from service.core.clock import Clock
 from service.core.failpoints import Failpoint, no_failpoint
 from service.core.settings import Settings
 from service.core.untrusted_files import UntrustedFiles, files_of_job
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
-from service.files.cleanup import remove_unused
+from service.files.repository import FileRepository
+from service.files.store import remove_unused
 from service.jobs.repository import JobRepository
 from service.maintenance import disk
 from service.maintenance.repository import MaintenanceRepository
 from service.run_files import trash
 from service.run_files.files import RunFiles
+from trainyard.contract.data_files import data_file, partial_file
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.sizes import format_size
+from trainyard.contract.spec.user_code import code_archive
 
 log = structlog.get_logger("maintenance")
 
@@ -105,22 +109,37 @@ class MaintenanceTask:
         if self._code_checked_at is not None and now - self._code_checked_at < _CODE_CHECK_INTERVAL:
             return
         self._code_checked_at = now
-        before = (now - timedelta(days=self.settings.code_retention_days)).timestamp()
-        if not (old := store.old_archives(runs, before)):
-            return
+        before = now - timedelta(days=self.settings.code_retention_days)
+        folder = code_archive(runs, "").parent
+        if count := remove_unused(folder, before.timestamp(), partial(self._used_code, runs)):
+            log.info("removed uploaded code that no job refers to", archives=count)
+
+    def _used_code(self, runs: Path) -> set[Path]:
         with self.database.read() as session:
-            used = MaintenanceRepository(session).code_digests()
-        # Listed again: an archive that was requested since then is no longer old.
-        unused = [
-            path for path in store.old_archives(runs, before) if path in old and store.digest_of(path) not in used
-        ]
-        for path in unused:
-            path.unlink(missing_ok=True)
-        log.info("removed uploaded code that no job refers to", archives=len(unused))
+            return {code_archive(runs, digest) for digest in MaintenanceRepository(session).code_digests()}
 
     def _remove_unused_files(self) -> None:
-        retention = timedelta(hours=self.settings.upload_retention_hours)
-        remove_unused(self.database, self.lease, self.settings.runs, retention, self.clock())
+        """Remove uploads that have not received a part for the retention, and contents that nothing has used for as
+        long."""
+        runs = self.settings.runs
+        before = self.clock() - timedelta(hours=self.settings.upload_retention_hours)
+        with self.database.read() as session:
+            expired = [row.id for row in FileRepository(session).old_uploads(before)]
+        for upload_id in expired:
+            partial_file(runs, upload_id).unlink(missing_ok=True)
+        if expired:
+            with self.lease.write(is_change=False) as session:
+                FileRepository(session).delete_uploads(expired)
+            log.info("removed abandoned uploads", uploads=len(expired))
+        folder = data_file(runs, "").parent
+        if count := remove_unused(folder, before.timestamp(), partial(self._used_files, runs)):
+            log.info("removed data files that nothing refers to", files=count)
+
+    def _used_files(self, runs: Path) -> set[Path]:
+        with self.database.read() as session:
+            files = FileRepository(session)
+            contents = {data_file(runs, digest) for digest in files.used_digests()}
+            return contents | {partial_file(runs, upload_id) for upload_id in files.upload_ids()}
 
     def _delete_jobs(self) -> None:
         with self.database.read() as session:

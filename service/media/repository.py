@@ -12,13 +12,7 @@ from service.db.engine import Database
 from service.db.models import Execution, Job, Media
 from service.db.paging import PageRequest, fetch_page
 from trainyard.contract.base import MAX_SAFE_INT
-from trainyard.contract.wire.media import (
-    MAX_JOB_MEDIA,
-    MAX_MEDIA_KEYS,
-    MediaKeyResource,
-    MediaReport,
-    MediaType,
-)
+from trainyard.contract.wire.media import MAX_JOB_MEDIA, MAX_MEDIA_KEYS, MediaKeyResource, MediaReport, MediaType
 
 Row = dict[str, Any]
 
@@ -131,9 +125,7 @@ def _visible(job: Job) -> tuple[sa.ColumnElement[bool], ...]:
     """Return the conditions for media that no later execution has replaced, as for points."""
     later = aliased(Media)
     is_cut = sa.exists().where(
-        Execution.job_pk == Media.job_pk,
-        Execution.number > Media.execution,
-        Execution.resumed_from_step < Media.step,
+        Execution.job_pk == Media.job_pk, Execution.number > Media.execution, Execution.resumed_from_step < Media.step
     )
     is_replaced = sa.exists().where(
         later.job_pk == Media.job_pk,

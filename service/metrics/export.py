@@ -1,4 +1,4 @@
-"""Export of points page by page, and of curves as CSV, in bounded memory."""
+"""Export of points page by page, and of curves as CSV and JSON, in bounded memory."""
 
 import csv
 import io
@@ -6,6 +6,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any, cast
+
+from pydantic import TypeAdapter
 
 from service.core.errors import InvalidRequestError
 from service.db.engine import Database
@@ -16,7 +19,7 @@ from service.metrics.repository import CurveRepository
 from service.metrics.values import decode_value
 from service.metrics.x_axis import TOKENS, check_token_axis
 from trainyard.contract.base import wire_time
-from trainyard.contract.wire.curves import AXIS_COLUMNS, PointResource, Series
+from trainyard.contract.wire.curves import AXIS_COLUMNS, ComparisonResource, MetricsResource, PointResource, Series
 from trainyard.contract.wire.pages import Page
 
 _ROWS_PER_CHUNK = 1000
@@ -126,3 +129,43 @@ def _series_chunks(series: Series) -> Iterator[str]:
             row = [series.key, step, repr(value), wire_time(at)]
             writer.writerow(row if series.x is None else [*row, f"{series.x[number]:.15g}"])
         yield text.getvalue()
+
+
+_PART = 1000
+"""Elements of a list that are serialized per call."""
+
+_ADAPTERS: dict[str, TypeAdapter[Any]] = {
+    name: TypeAdapter(cast(Any, field.annotation)) for name, field in Series.model_fields.items()
+}
+
+
+def curves_json(resource: MetricsResource | ComparisonResource) -> Iterator[bytes]:
+    """Yield the result of the resource's `model_dump_json`, in parts.
+
+    pydantic serializes a document in one call, during which no other thread runs: 0.3 s for 100,000 points.
+    """
+    lists = {name: value for name, value in resource if isinstance(value, list)}
+    others = resource.model_dump_json(exclude=set(lists)).encode()
+    yield others[:-1]
+    for name, items in lists.items():
+        yield b',"%s":[' % name.encode()
+        for number, item in enumerate(items):
+            yield b"," if number else b""
+            yield from _series_json(item) if isinstance(item, Series) else curves_json(item)
+        yield b"]"
+    yield b"}"
+
+
+def _series_json(series: Series) -> Iterator[bytes]:
+    separator = b"{"
+    for name, value in series:
+        yield b'%s"%s":' % (separator, name.encode())
+        separator = b","
+        if not isinstance(value, list):
+            yield _ADAPTERS[name].dump_json(value)
+            continue
+        yield b"["
+        for start in range(0, len(value), _PART):
+            yield (b"," if start else b"") + _ADAPTERS[name].dump_json(value[start : start + _PART])[1:-1]
+        yield b"]"
+    yield b"}"

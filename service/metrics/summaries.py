@@ -110,7 +110,7 @@ def refresh_job(database: Database, job_pk: int) -> bool:
         if state is not None and state.sequence >= job.sequence:
             return False
         executions = points.executions(job_pk, job.first_execution)
-        stored = points.values(job_pk, METRIC_KINDS)
+        stored = points.values.values_of(job_pk, METRIC_KINDS)
         newest = max(executions, default=0)
         same = state is not None and state.executions == [list(pair) for pair in sorted(executions.items())]
         ranges = sorted(visible_ranges(executions, 0, MAX_STEP))
@@ -129,7 +129,7 @@ def refresh_job(database: Database, job_pk: int) -> bool:
         if points.advance(job_pk, None if state is None else state.sequence, job.sequence, executions):
             if state is None:
                 points.add_values(job_pk)
-            points.replace(job_pk, stored, summary_values(summaries))
+            points.values.replace(job_pk, stored, summary_values(summaries))
     return True
 
 

@@ -19,7 +19,6 @@ from service.db.models import (
     ValueState,
 )
 from service.jobs.table.value_repository import ValueRepository
-from service.jobs.table.values import Kind, Values
 
 Extreme = tuple[str, int, float | None, int]
 """Metric, step, value and special of a point that is the last, smallest or largest of the points read."""
@@ -30,7 +29,7 @@ class SummaryRepository:
 
     def __init__(self, session: Session):
         self._session = session
-        self._values = ValueRepository(session)
+        self.values = ValueRepository(session)
 
     def job(self, job_pk: int) -> Job | None:
         """Return the job with its sequence and first execution alone."""
@@ -45,9 +44,6 @@ class SummaryRepository:
         query = sa.select(Execution.number, Execution.resumed_from_step)
         rows = self._session.execute(query.where(Execution.job_pk == job_pk, Execution.number >= first))
         return {number: step for number, step in rows}
-
-    def values(self, job_pk: int, kinds: Collection[Kind]) -> Values:
-        return self._values.values_of(job_pk, kinds)
 
     def has_other_points(self, job_pk: int, after: int, execution: int) -> bool:
         """Whether points of another execution arrived since this number of the job's sequence."""
@@ -148,10 +144,7 @@ class SummaryRepository:
         """Add the values of the spec and the parameters of a job that has none, as jobs of former releases."""
         has_values = sa.select(JobValue.key_pk).where(JobValue.job_pk == job_pk).limit(1)
         if self._session.scalar(has_values) is None:
-            self._values.add_jobs([self._session.get_one(Job, job_pk)])
-
-    def replace(self, job_pk: int, old: Values, new: Values) -> None:
-        self._values.replace(job_pk, old, new)
+            self.values.add_jobs([self._session.get_one(Job, job_pk)])
 
     def next_jobs(self, after: int, limit: int) -> list[tuple[int, bool]]:
         """Return the next jobs by key, and whether the values of each are behind."""

@@ -32,9 +32,5 @@ def select_plugins(disabled: Sequence[str]) -> tuple[tuple[Plugin, ...], tuple[P
 
 
 def enabled_plugins(disabled: Sequence[str]) -> tuple[Plugin, ...]:
-    """Return the plugins that a service runs.
-
-    Raises:
-        InvalidRequestError: a name is no plugin's.
-    """
+    """Return the plugins that a service runs. Raises InvalidRequestError: a name is no plugin's."""
     return select_plugins(disabled)[0]

@@ -1,12 +1,12 @@
 """Storing the cluster snapshot, with at most one scheduler query per interval."""
 
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import structlog
 
 from service.cluster.repository import ClusterRepository
-from service.core.clock import Clock
+from service.core.clock import Clock, is_due
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
 from service.scheduler.backends import BACKENDS
@@ -54,9 +54,9 @@ class ClusterPoll:
 
     def _is_due(self, now: datetime) -> bool:
         interval = BACKENDS[self.scheduler.name].cluster_interval
-        if self.polled_at is not None and timedelta(0) <= now - self.polled_at < interval:
+        if not is_due(self.polled_at, now, interval):
             return False
         with self.database.read() as session:
             self.polled_at = ClusterRepository(session).polled_at(self.scheduler.name)
         # A time in the future was written by a service whose clock was ahead.
-        return self.polled_at is None or not timedelta(0) <= now - self.polled_at < interval
+        return is_due(self.polled_at, now, interval)

@@ -102,11 +102,11 @@ class JobSnapshot(Evidence):
 
     status: JobStatus
     desired: Desired
-    retries_left: int
+    retries_left: int = 0
     """Retries left after this attempt's in-place restarts."""
-    continuations_without_progress: int
+    continuations_without_progress: int = 0
     """Earlier attempts that the time limit ended without progress; attempts that the cluster ended are not counted."""
-    on_time_limit: Literal["continue", "fail"]
+    on_time_limit: Literal["continue", "fail"] = "continue"
     run_dir_vanished: bool = False
     """The attempt was claimed and has ended, but its launch document is gone."""
     progressed: bool = False

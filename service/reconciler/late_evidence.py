@@ -10,7 +10,7 @@ import structlog
 from pydantic import BaseModel, ValidationError
 from sqlalchemy.orm import Session
 
-from service.core.clock import Clock
+from service.core.clock import Clock, is_due
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
@@ -115,13 +115,13 @@ class LateEvidence:
             LeaseLostError: another service is the leader.
         """
         now = self.clock()
-        if not isinstance(self.scheduler, Accounting) or not self._is_due(now, _MIN_INTERVAL):
+        if not isinstance(self.scheduler, Accounting) or not is_due(self._queried_at, now, _MIN_INTERVAL):
             return
         with self.database.read() as session:
             attempts = unexplained_attempts(session, now - _OPEN, _MAX_ATTEMPTS)
         newest = max((attempt.ended_at for _, attempt in attempts if attempt.ended_at is not None), default=None)
         age = self._queried_at - newest if self._queried_at and newest else timedelta(0)
-        if newest is None or not self._is_due(now, min(age, _MAX_INTERVAL)):
+        if newest is None or not is_due(self._queried_at, now, min(age, _MAX_INTERVAL)):
             return
         self._queried_at = now
         try:
@@ -132,11 +132,6 @@ class LateEvidence:
             log.warning("accounting unavailable", error=str(error))
             return
         self._explain(attempts, recorded)
-
-    def _is_due(self, now: datetime, interval: timedelta) -> bool:
-        """Return whether the last query is at least an interval ago. A query is due, too, after the clock was set
-        back."""
-        return self._queried_at is None or not timedelta(0) <= now - self._queried_at < interval
 
     def _explain(self, attempts: list[tuple[Job, Attempt]], recorded: Mapping[str, Observation]) -> None:
         for job, attempt in attempts:

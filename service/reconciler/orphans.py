@@ -15,22 +15,24 @@ import structlog
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
+from service.auth.principals import Principal
 from service.auth.repository import TokenRepository, UnixUserRepository
 from service.cluster.orphans import OrphanRepository, UnknownEntry
-from service.core.clock import Clock
+from service.core.clock import Clock, is_due
 from service.core.errors import LeaseLostError, ServiceError, UnavailableError
 from service.core.ids import job_created_at, scheduler_tag
 from service.core.settings import Settings
 from service.core.untrusted_files import UntrustedFiles, files_of_job
 from service.db.leader_lease import LeaderLease
 from service.db.models import Job, Orphan
+from service.jobs.submission import new_job
 from service.projects.repository import ProjectRepository
 from service.reconciler.adoption import Adoption
 from service.reconciler.repository import find_job, job_ids, known_tags
 from service.reconciler.unknown_attempts import read_current
 from service.scheduler.base import QueueEntry, Scheduler, SchedulerUnavailableError, SubmittedJob
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
+from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.orphans import JobCreator
 
 _ENTRIES_INTERVAL = timedelta(minutes=5)
@@ -80,7 +82,7 @@ class OrphanScan:
         for orphan in requested:
             self._serve(orphan)
         now = self.clock()
-        if not _is_due(self._entries_at, now, _REQUEST_INTERVAL if requested else _ENTRIES_INTERVAL):
+        if not is_due(self._entries_at, now, _REQUEST_INTERVAL if requested else _ENTRIES_INTERVAL):
             return
         self._entries_at = now
         try:
@@ -88,7 +90,7 @@ class OrphanScan:
         except SchedulerUnavailableError as error:
             log.warning("scheduler unavailable", error=str(error))
             return
-        if _is_due(self._folders_at, now, _FOLDERS_INTERVAL):
+        if is_due(self._folders_at, now, _FOLDERS_INTERVAL):
             try:
                 self._folders, self._folders_at = list(islice(self._unknown_folders(now), _MAX_ORPHANS)), now
             except OSError as error:
@@ -237,11 +239,7 @@ def _entry(row: Orphan) -> UnknownEntry:
 
 
 def _owner_of(session: Session, uid: int) -> str:
-    """Return the user of a Unix account.
-
-    Raises:
-        ValueError: the account belongs to no user.
-    """
+    """Return the user of a Unix account. Raises ValueError: the account belongs to no user."""
     name = UnixUserRepository(session).name(uid)
     if name is None:
         raise ValueError(
@@ -258,25 +256,10 @@ def _new_job(
     if names := spec.environment.secrets:
         spec = spec.model_copy(update={"environment": spec.environment.model_copy(update={"secrets": ()})})
         message += f" It no longer gets {', '.join(names)}: to set them, fork it with environment.secrets."
-    return Job(
-        id=job_id,
-        name=spec.name,
-        project=project,
-        status="paused",
-        desired="paused",
-        status_message=message,
-        spec=dump_spec(spec),
-        labels=dict(spec.metadata),
-        created_by=owner,
-        submitter_role=role,
-        unix_uid=uid,
-        gpus=spec.gpus,
-        created_at=job_created_at(job_id) or now,
-        updated_at=now,
-        attempts=0,
-        next_execution=1,
-        latest={},
-    )
+    job = new_job(spec, Principal("user", "", owner), job_created_at(job_id) or now, job_id=job_id)
+    job.status, job.desired, job.status_message, job.updated_at = "paused", "paused", message, now
+    job.project, job.submitter_role, job.unix_uid, job.attempts, job.next_execution = project, role, uid, 0, 1
+    return job
 
 
 def _read_spec(files: UntrustedFiles, run: RunLayout) -> TrainingSpec | None:
@@ -293,8 +276,3 @@ def _read_creator(files: UntrustedFiles, run: RunLayout) -> str | None:
         return JobCreator.model_validate_json(files.read(run.creator, 0, _MAX_CREATOR_BYTES)).created_by
     except (OSError, ValidationError):
         return None
-
-
-def _is_due(last: datetime | None, now: datetime, interval: timedelta) -> bool:
-    # A clock that was set back must not delay the next time.
-    return last is None or not timedelta(0) <= now - last < interval

@@ -1,7 +1,7 @@
 """Loading all facts that `decide` needs about an attempt."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 import structlog
@@ -35,21 +35,6 @@ _RECENT_HEARTBEAT = timedelta(seconds=30)
 
 
 @dataclass(frozen=True)
-class _History:
-    """The history of a job's attempts, including this attempt, which is over."""
-
-    retries_left: int = 0
-    continuations: int = 0
-    on_time_limit: str = "continue"
-    progressed: bool = False
-    site_ends: int = 0
-    seconds_of_site_ends: float = 0.0
-    stalled_hosts: frozenset[str] = frozenset()
-    full_disks: int = 0
-    cancelled_before: bool = False
-
-
-@dataclass(frozen=True)
 class SnapshotLoader:
     """Loads job snapshots from the loaded rows, the database and the attempt's folder."""
 
@@ -76,12 +61,10 @@ class SnapshotLoader:
             observation: None if the scheduler did not answer.
             ended: Whether the attempt is over; only then are retries and continuations counted.
         """
-        # The spool may have brought a checkpoint that the loaded row does not include.
-        history = self._history(job, attempt, exit_record) if ended else _History()
         if ended and observation is not None and exit_record is None:
             observation = with_memory_error(observation, read_memory_error(*self.files(job, attempt)))
         now = self.clock()
-        return JobSnapshot(
+        snapshot = JobSnapshot(
             status=job.status,  # type: ignore[arg-type]
             desired=job.desired,  # type: ignore[arg-type]
             claimed=attempt.claimed_at is not None,
@@ -89,18 +72,9 @@ class SnapshotLoader:
             observation=observation,
             run_dir_vanished=ended and attempt.claimed_at is not None and has_vanished(*self.files(job, attempt)),
             exit_record=exit_record,
-            retries_left=history.retries_left,
-            continuations_without_progress=history.continuations,
-            on_time_limit=history.on_time_limit,  # type: ignore[arg-type]
             condition=job.condition,  # type: ignore[arg-type]
-            progressed=history.progressed,
-            site_ends=history.site_ends,
-            seconds_of_site_ends=history.seconds_of_site_ends,
             site_patience_seconds=self.settings.site_patience_days * 86400,
             absence=self._absence(attempt.id, observation),
-            stalled_hosts=history.stalled_hosts,
-            full_disks=history.full_disks,
-            cancelled_before=history.cancelled_before,
             seconds_since_claim=_seconds_since(attempt.claimed_at, now),
             seconds_since_contact=_seconds_since_contact(attempt, self.watching_since, now),
             last_contact=attempt.heartbeat_at or attempt.claimed_at,
@@ -109,22 +83,26 @@ class SnapshotLoader:
             seconds_since_pause=self._seconds_since_pause(job),
             pause_timeout_seconds=self.settings.pause_timeout_seconds,
         )
+        return self._with_history(snapshot, job, attempt) if ended else snapshot
 
-    def _history(self, job: Job, attempt: Attempt, exit_record: FinishRecord | None) -> _History:
+    def _with_history(self, snapshot: JobSnapshot, job: Job, attempt: Attempt) -> JobSnapshot:
+        """Add the history of the job's attempts, including this attempt, which is over."""
+        # The spool may have brought a checkpoint that the loaded row does not include.
         with self.database.read() as session:
             jobs = JobRepository(session, self.clock())
             fresh = jobs.get(job.id)
             attempts = [one for one in jobs.list_attempts(fresh) if one.number < attempt.number]
             retry = jobs.last_event(fresh, RETRY, since=None)
-            retries_used = fresh.retries_used + restarts(jobs, attempt, exit_record)
+            retries_used = fresh.retries_used + restarts(jobs, attempt, snapshot.exit_record)
         restart = stored_restart(fresh.spec)
         progressed = self._progressed(fresh, attempt)
         since = retry.created_at if retry else None
         by_site = ended_by_site(attempts, newest_step(fresh), since)
         first = by_site[-1] if by_site else attempt
-        return _History(
+        return replace(
+            snapshot,
             retries_left=restart.max_retries - retries_used,
-            continuations=fresh.continuations_without_progress,
+            continuations_without_progress=fresh.continuations_without_progress,
             on_time_limit=restart.on_time_limit,
             progressed=progressed,
             site_ends=0 if progressed or self._ran(attempt) >= STEADY else len(by_site) + 1,

@@ -104,11 +104,7 @@ class RunFiles:
         return True
 
     def remove_checkpoint(self, uid: int | None, job_id: str, step: int, checkpoint_id: str) -> None:
-        """Remove a checkpoint.
-
-        Raises:
-            OSError: it cannot be removed yet.
-        """
+        """Remove a checkpoint. Raises OSError: it cannot be removed yet."""
         if uid is not None:
             raise _other_account(uid)
         discard(self.runs, RunLayout(self.runs / job_id).checkpoint(step).root, checkpoint_id)

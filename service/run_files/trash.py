@@ -1,9 +1,11 @@
 """The trash among the runs: a removed path vanishes at once, and its content follows."""
 
+import math
 import os
-import secrets
 from contextlib import suppress
 from pathlib import Path
+
+from service.as_owner.removal import remove_entry
 
 _TRASH = ".trash"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -43,35 +45,7 @@ def _remove(trash: Path, name: str) -> None:
     try:
         names = [name]
         while names:
-            names += _remove_files(top, names.pop())
+            with suppress(OSError):  # what is left is removed by a later `empty_trash`
+                names += remove_entry(top, names.pop(), math.inf)
     finally:
         os.close(top)
-
-
-def _remove_files(top: int, name: str) -> list[str]:
-    """Remove an entry of the folder `top`, and return the new names there of the folders that were in it."""
-    moved: list[str] = []
-    try:
-        folder = os.open(name, _FOLDER, dir_fd=top)
-    except OSError:
-        with suppress(OSError):
-            os.unlink(name, dir_fd=top)  # a link or a file
-        return moved
-    try:
-        with os.scandir(folder) as entries:
-            listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-        for entry_name, is_folder in listed:
-            with suppress(OSError):
-                if is_folder:
-                    new_name = secrets.token_hex(12)
-                    os.rename(entry_name, new_name, src_dir_fd=folder, dst_dir_fd=top)
-                    moved.append(new_name)
-                else:
-                    os.unlink(entry_name, dir_fd=folder)
-    except OSError:
-        pass  # what is left is removed by a later `empty_trash`
-    finally:
-        os.close(folder)
-    with suppress(OSError):
-        os.rmdir(name, dir_fd=top)
-    return moved

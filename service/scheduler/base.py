@@ -191,7 +191,6 @@ class Scheduler(Protocol):
 
     def submit(self, plan: LaunchPlan) -> SubmitOutcome:
         """Submit an attempt. Never raises: an unclear outcome is `Ambiguous`."""
-        ...
 
     def observe(self, jobs: Sequence[SubmittedJob]) -> Mapping[str, Observation]:
         """The observations of the given attempts, by tag, with a constant number of scheduler calls.
@@ -201,7 +200,6 @@ class Scheduler(Protocol):
         Raises:
             SchedulerUnavailableError: nothing was learned.
         """
-        ...
 
     def find(self, tag: str, folder: Path, unconfirmed_tags: Sequence[str] = (), uid: int | None = None) -> list[str]:
         """The scheduler ids of all entries with this tag; empty only after a successful search.
@@ -214,7 +212,6 @@ class Scheduler(Protocol):
         Raises:
             SchedulerUnavailableError: nothing was learned.
         """
-        ...
 
     def recorded_answer(self, folder: Path, submission: str, uid: int | None = None) -> SubmitOutcome | None:
         """The answer to a submission as its process left it in the attempt's folder; None if it left none.
@@ -223,7 +220,6 @@ class Scheduler(Protocol):
             submission: `LaunchPlan.submission`.
             uid: As for `find`.
         """
-        ...
 
     def own_entries(self) -> list[QueueEntry]:
         """The entries that may be attempts of this service; they may be a minute old.
@@ -233,7 +229,6 @@ class Scheduler(Protocol):
         Raises:
             SchedulerUnavailableError: nothing was learned.
         """
-        ...
 
     def cancel(self, job: SubmittedJob) -> None:
         """Request the end of an attempt, first by SIGTERM; may be repeated. `observe` reports when it has ended.
@@ -242,7 +237,6 @@ class Scheduler(Protocol):
             NoAnswerYetError: the request is still being made; the next call has its outcome.
             SchedulerUnavailableError: the request may not have arrived.
         """
-        ...
 
     def cluster(self) -> ClusterSnapshot:
         """The cluster's resources and how much of them is free, with a constant number of scheduler calls.
@@ -250,7 +244,6 @@ class Scheduler(Protocol):
         Raises:
             SchedulerUnavailableError: nothing was learned.
         """
-        ...
 
 
 @runtime_checkable
@@ -258,12 +251,7 @@ class Forecaster(Protocol):
     """A scheduler that can estimate when a batch script would start."""
 
     def forecast(self, script: str) -> Forecast:
-        """The forecast for a script, which is not submitted.
-
-        Raises:
-            SchedulerUnavailableError: nothing was learned.
-        """
-        ...
+        """The forecast for a script, which is not submitted. Raises SchedulerUnavailableError: nothing was learned."""
 
 
 @runtime_checkable
@@ -276,7 +264,6 @@ class Accounting(Protocol):
         Raises:
             SchedulerUnavailableError: nothing was learned.
         """
-        ...
 
 
 @runtime_checkable
@@ -289,4 +276,3 @@ class QueueEditor(Protocol):
         Raises:
             SchedulerUnavailableError: the request may not have arrived.
         """
-        ...

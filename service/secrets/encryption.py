@@ -95,11 +95,7 @@ class SecretCipher:
         return "restore it from a backup, or delete all users' secrets and store them again"
 
     def encrypt(self, owner: str, name: str, value: str) -> str:
-        """Return the encrypted value.
-
-        Raises:
-            SecretKeyError: the key is missing or unusable.
-        """
+        """Return the encrypted value. Raises SecretKeyError: the key is missing or unusable."""
         encrypted: bytes = self.load_key().encrypt(_SEPARATOR.join((owner, name, value)).encode())
         return encrypted.decode()
 

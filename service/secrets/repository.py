@@ -33,9 +33,6 @@ class SecretRepository:
         row.encrypted, row.updated_at = encrypted, now
         return row
 
-    def delete(self, row: Secret) -> None:
-        self._session.delete(row)
-
 
 def any_stored(session: Session) -> bool:
     """Return whether any user has a secret."""

@@ -114,7 +114,7 @@ class SecretService:
             if not rows:
                 subject = "you have" if owner_name == principal.name else f"{owner_name} has"
                 raise NotFoundError(f"{subject} no secret {name!r}", code="secret_not_found", param="secret_name")
-            secrets.delete(rows[0])
+            session.delete(rows[0])
 
     def require(self, principal: Principal, spec: TrainingSpec) -> None:
         """Check that the ranks will get the secrets of a spec.

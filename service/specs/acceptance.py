@@ -65,15 +65,12 @@ class ModelAdvisor(Protocol):
 
     def trainable_problem(self, spec: TrainingSpec) -> Problem | None:
         """Return why the spec's `lora`, `trainable` or optimizer does not match its model, if that is certain."""
-        ...
 
     def choose_strategy(self, accepted: AcceptedSpec) -> tuple[Strategy, str]:
         """Return the strategy that `auto` becomes, and the reason."""
-        ...
 
     def exceeds_memory(self, accepted: AcceptedSpec) -> list[Problem]:
         """Return why a resolved spec can never fit its machines; empty if that is not certain."""
-        ...
 
 
 class NoAdvisor:

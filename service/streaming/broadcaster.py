@@ -74,11 +74,9 @@ class Source(Protocol):
 
     def read(self, offset: StreamOffset, logs: bool, /) -> Update:
         """Return the messages after an offset, with or without logs."""
-        ...
 
     def newest_offset(self) -> StreamOffset:
         """Return the offset after the newest message."""
-        ...
 
 
 class Subscriber:

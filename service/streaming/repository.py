@@ -21,6 +21,7 @@ from service.db.models import (
     MetricKey,
     Point,
 )
+from service.db.repository import Repository
 from service.metrics.values import decode_value
 
 _FEED_ID = 1
@@ -48,11 +49,8 @@ class StoredPoint:
     sequence: int
 
 
-class JobStreamRepository:
+class JobStreamRepository(Repository):
     """The rows of a job after a number in its sequence, ordered by that number."""
-
-    def __init__(self, session: Session):
-        self._session = session
 
     def points_after(self, job_pk: int, sequence: int, limit: int) -> list[StoredPoint]:
         query = sa.select(

@@ -3,20 +3,17 @@
 from collections.abc import Sequence
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
 
 from service.core.errors import NotFoundError
 from service.db.models import SavedView
 from service.db.paging import PageRequest, fetch_page
+from service.db.repository import Repository
 
 _MAX_OF_PROJECT = 200
 
 
-class ViewRepository:
+class ViewRepository(Repository):
     """Saved views within a session."""
-
-    def __init__(self, session: Session):
-        self._session = session
 
     def list_page(self, user: str, page: PageRequest) -> tuple[list[SavedView], bool]:
         """Return a page of a user's views and the shared views, and whether more follow."""
@@ -50,6 +47,3 @@ class ViewRepository:
     def add(self, view: SavedView) -> None:
         self._session.add(view)
         self._session.flush()
-
-    def delete(self, view: SavedView) -> None:
-        self._session.delete(view)

@@ -9,6 +9,7 @@ from service.audit.log import set_audit_target
 from service.auth.principals import Principal
 from service.core.errors import ConflictError, PermissionDeniedError
 from service.core.ids import new_id
+from service.core.resources import resource_of
 from service.db.engine import Database
 from service.db.models import SavedView
 from service.db.paging import PageRequest
@@ -39,11 +40,7 @@ def list_of_project(database: Database, principal: Principal, project: str) -> l
 
 
 def create(database: Database, principal: Principal, request: ViewRequest, now: datetime) -> ViewResource:
-    """Save a new view.
-
-    Raises:
-        ConflictError: the caller has a view of this name, or as many views as allowed.
-    """
+    """Save a new view. Raises ConflictError: the caller has a view of this name, or as many views as allowed."""
     require_change(principal)
     view = SavedView(id=new_id("view", now), created_by=principal.name, created_at=now)
     _fill(view, request, now)
@@ -88,21 +85,11 @@ def replace(
 def delete(database: Database, principal: Principal, view_id: str) -> None:
     """Delete a view. Raises as `replace`."""
     with database.write() as session:
-        repository = ViewRepository(session)
-        repository.delete(_owned(repository, principal, view_id))
+        session.delete(_owned(ViewRepository(session), principal, view_id))
 
 
 def view_resource(row: SavedView) -> ViewResource:
-    return ViewResource(
-        id=row.id,
-        name=row.name,
-        shared=row.shared,
-        project=row.project,
-        created_by=row.created_by,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-        **{name: row.state[name] for name in _STATE if name in row.state},
-    )
+    return resource_of(ViewResource, row, **{name: row.state[name] for name in _STATE if name in row.state})
 
 
 def _project_of(session: Session, principal: Principal, request: ViewRequest) -> str | None:

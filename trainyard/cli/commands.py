@@ -67,10 +67,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
             "Print the texts that a job's model generated at an evaluation (evaluation.samples).",
         ),
         "artifacts": ("artifacts:artifacts", "List or download a job's artifacts (tables, traces)."),
-        "media": (
-            "artifacts:media",
-            "List or download what a job's program logged beside numbers, by key and step.",
-        ),
+        "media": ("artifacts:media", "List or download what a job's program logged beside numbers, by key and step."),
         "usage": ("checkpoints:usage", "Show the disk use by user, and the free space."),
         "models": ("models:app", "Name models of your jobs, with versions and aliases."),
         "projects": ("projects:app", "Create projects, with members, roles and quotas."),

@@ -10,15 +10,7 @@ from trainyard.cli.arguments import JsonOption, SweepOption, find_jobs, find_swe
 from trainyard.cli.completion import complete_job
 from trainyard.cli.errors import UsageError
 from trainyard.cli.metrics import AxisOption, describe_none, format_position, format_x, plot_series
-from trainyard.cli.output import (
-    StatusText,
-    format_number,
-    print_error,
-    print_json,
-    print_line,
-    print_table,
-    short_ids,
-)
+from trainyard.cli.output import StatusText, format_number, print_error, print_json, print_line, print_table, short_ids
 from trainyard.cli.plots import finite_range, sparkline
 from trainyard.client import Client, NotFoundError
 from trainyard.contract.spec.spec_diff import comparable, differing_paths
@@ -37,9 +29,7 @@ def compare(
     job_ids: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="JOB",
-            autocompletion=complete_job,
-            help="Two or more: ids, abbreviated ids, names, or `last`.",
+            metavar="JOB", autocompletion=complete_job, help="Two or more: ids, abbreviated ids, names, or `last`."
         ),
     ] = None,
     sweep: SweepOption = None,

@@ -78,11 +78,7 @@ _SetOption = Annotated[
 
 
 def _resources(settings: list[str] | None) -> dict[str, Any]:
-    """Return the changes of `--set`.
-
-    Raises:
-        UsageError: a setting is of another field.
-    """
+    """Return the changes of `--set`. Raises UsageError: a setting is of another field."""
     document = apply_settings({}, settings or ())
     if others := sorted(document.keys() - {"resources"}):
         message = (

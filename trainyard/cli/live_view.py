@@ -82,9 +82,5 @@ class LiveView:
     def _refresh(self) -> None:
         state = self._state
         self._bar.update(
-            self._task,
-            completed=state.step,
-            total=state.total,
-            parts=state.parts(),
-            status=one_line(state.status),
+            self._task, completed=state.step, total=state.total, parts=state.parts(), status=one_line(state.status)
         )

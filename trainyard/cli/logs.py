@@ -11,14 +11,7 @@ import typer
 
 from trainyard.cli.arguments import JobArgument, JsonOption, SinceOption, find_job, make_client
 from trainyard.cli.errors import UsageError, print_note
-from trainyard.cli.log_search import (
-    ALL_RANKS,
-    LineFilter,
-    lines_around,
-    offset_around,
-    print_matches,
-    ranks_of,
-)
+from trainyard.cli.log_search import ALL_RANKS, LineFilter, lines_around, offset_around, print_matches, ranks_of
 from trainyard.cli.output import LogPrinter, print_error, print_json, print_text
 from trainyard.client import Client, LogChunk, NotFoundError, TrainyardError
 from trainyard.client.retry import backoff, is_transient

@@ -4,7 +4,6 @@ can start here."""
 import contextlib
 import os
 import pwd
-import shlex
 import shutil
 import signal
 import socket
@@ -31,11 +30,7 @@ _MAX_LINE = 8192
 
 
 def node_arguments(
-    access: AccessResource,
-    kind: AccessKind,
-    rank: int | None,
-    argv: Sequence[str] = (),
-    timeout: float | None = None,
+    access: AccessResource, kind: AccessKind, rank: int | None, argv: Sequence[str] = (), timeout: float | None = None
 ) -> list[str]:
     """Return the whole command: srun with its options, unless the job is local, and the program with its arguments."""
     program = [*access.command, kind]
@@ -54,11 +49,6 @@ def _srun(access: AccessResource, kind: AccessKind, rank: int | None) -> list[st
     # Else a site's defaults would end the step some time after its first task.
     options += ["--pty"] if kind == "shell" else ["--input=none", "--wait=0", "--kill-on-bad-exit=0"]
     return [*options, f"--job-name=trainyard-{kind}", "--quiet"]
-
-
-def printed_line(arguments: Sequence[str]) -> str:
-    """Return a command as a line for a shell."""
-    return shlex.join(arguments)
 
 
 def reason_for_elsewhere(

@@ -11,14 +11,7 @@ from trainyard.cli.arguments import JsonOption, SpecArgument, make_client
 from trainyard.cli.data import print_accounts
 from trainyard.cli.data_plan import plan_data
 from trainyard.cli.errors import FAILED
-from trainyard.cli.output import (
-    format_duration,
-    print_error,
-    print_json,
-    print_line,
-    print_table,
-    print_text,
-)
+from trainyard.cli.output import format_duration, print_error, print_json, print_line, print_table, print_text
 from trainyard.cli.specs import read_spec
 from trainyard.client import Client
 from trainyard.contract.sizes import format_size

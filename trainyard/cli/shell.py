@@ -1,6 +1,7 @@
 """`shell` and `exec`: programs beside the ranks of a running job, in their environment."""
 
 import os
+import shlex
 import sys
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -9,7 +10,7 @@ import typer
 
 from trainyard.cli.arguments import JobArgument, JsonOption, find_job, make_client
 from trainyard.cli.errors import ELSEWHERE, FAILED, UsageError
-from trainyard.cli.node_commands import node_arguments, printed_line, reason_here, run_and_read, run_on_terminal
+from trainyard.cli.node_commands import node_arguments, reason_here, run_and_read, run_on_terminal
 from trainyard.cli.output import print_error, print_json, print_line, sanitize
 from trainyard.contract.wire.job_access import AccessResource, CommandEnd, CommandOutput, parse_record
 
@@ -87,7 +88,7 @@ def _require_here(access: AccessResource, arguments: list[str]) -> None:
     if reason is not None:
         print_error(f"note: {reason}")
         # Not as a sanitized line: a shell must be able to read the printed line.
-        sys.stdout.write(printed_line(arguments) + "\n")
+        sys.stdout.write(shlex.join(arguments) + "\n")
         raise typer.Exit(ELSEWHERE)
 
 

@@ -39,11 +39,7 @@ class CodeArchive:
 
 
 def pack(
-    folder: Path,
-    *,
-    without: Path | None = None,
-    source: GitSource | None = None,
-    limit: int = MAX_CODE_BYTES,
+    folder: Path, *, without: Path | None = None, source: GitSource | None = None, limit: int = MAX_CODE_BYTES
 ) -> CodeArchive:
     """Archive a folder, without caches and the like, and without files that its `.trainyardignore` excludes.
 

@@ -66,11 +66,7 @@ def _stripped(value: str | None, name: str) -> str:
 
 
 def _is_loopback(url: str) -> bool:
-    """Return whether the URL's host is a loopback address.
-
-    Raises:
-        SettingError: the URL is invalid.
-    """
+    """Return whether the URL's host is a loopback address. Raises SettingError: the URL is invalid."""
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:

@@ -12,13 +12,7 @@ from typing import IO
 
 import httpx
 
-from trainyard.client.errors import (
-    ConflictError,
-    NotFoundError,
-    ServerError,
-    TargetExistsError,
-    TrainyardError,
-)
+from trainyard.client.errors import ConflictError, NotFoundError, ServerError, TargetExistsError, TrainyardError
 from trainyard.client.retry import ATTEMPTS, backoff, is_transient
 from trainyard.contract.kinds.tasks import LOOP_TASKS
 from trainyard.contract.wire.files import FileResource
@@ -198,11 +192,7 @@ def digests_of(manifest: bytes, expected: str) -> dict[str, str]:
 
 
 def safe_parts(path: str) -> tuple[str, ...]:
-    """Return the parts of a relative path.
-
-    Raises:
-        ServerError: the path leads out of the folder.
-    """
+    """Return the parts of a relative path. Raises ServerError: the path leads out of the folder."""
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or ".." in parts or "\\" in path or "\0" in path:
         raise ServerError(f"the service sent the file path {path!r}, which leads out of the folder")

@@ -53,9 +53,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
     },
 }
 """The known options of each launcher, with the value that they set; empty if our launcher sets it."""
-_FLAGS = frozenset(
-    {"standalone", "multi-gpu", "cpu", "module", "no-python", "use-env", "no-local-rank"},
-)
+_FLAGS = frozenset({"standalone", "multi-gpu", "cpu", "module", "no-python", "use-env", "no-local-rank"})
 _SHORT = {"m": "module", "r": "redirects", "t": "tee"}
 _RUN_AS_THEY_ARE = frozenset({"accelerate launch", "deepspeed"})
 """Launchers that start the processes of a node by themselves, and run unchanged with an unknown option."""

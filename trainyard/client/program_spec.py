@@ -32,39 +32,27 @@ _UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramOptions:
-    """How to run a program. Options that are None are not in the spec."""
+    """How to run a program; `trainyard.run` describes the options. Options that are None are not in the spec."""
 
     gpus: int | None = None
-    """All GPUs. None: as many as the command's launcher starts, else 1."""
     nodes: int | None = None
     per: Per | None = None
-    """How often the program is started. None: a Python program for each GPU, any other command once."""
     partition: str | None = None
     time: str | None = None
-    """`90m`, `4h`, `2d` or `1-12:00`."""
     name: str | None = None
     project: str | None = None
-    """None: the name of the git repository that has the folder."""
     code: str | Path | None = None
-    """The folder to upload, in which the program starts. None: see `code_folder`."""
     include: Sequence[str | Path] = ()
-    """Files and folders that are uploaded although git ignores them."""
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Sequence[str] = ()
-    """Names of secrets at the service, which become environment variables."""
     venv: str | Path | None = None
     active_venv: bool = True
-    """Whether the environment that is active here is used, if neither the options nor the command name a Python."""
     container: str | None = None
     retries: int | None = None
     resume_flag: str | None = None
-    """Arguments for a start that resumes, as a shell would split them; `{checkpoint_dir}` becomes the folder's path."""
     keep: Sequence[str] = ()
-    """Files and folders that the program writes by relative paths, for its next attempt and as artifacts."""
     after: Sequence[str] = ()
-    """Jobs that must succeed before it starts; with `:ended`, they may end in any way."""
     signal: str | None = None
-    """`SIGUSR1` or, with the time between the signal and the time limit, `SIGUSR1@2m`."""
 
 
 def program_spec(

@@ -134,11 +134,7 @@ def force_param(force: bool) -> dict[str, str]:
 
 
 def idempotency_key(key: str | None) -> str:
-    """Return the caller's key, or a new key.
-
-    Raises:
-        InvalidRequestError: the key cannot be sent in a header.
-    """
+    """Return the caller's key, or a new key. Raises InvalidRequestError: the key cannot be sent in a header."""
     key = str(uuid4()) if key is None else key
     if not (key and key.isascii() and key.isprintable()):
         raise InvalidRequestError("must be printable ASCII, and not empty", param="Idempotency-Key")

@@ -19,11 +19,7 @@ _NO_SPEC = 'a spec must be a mapping of fields, YAML text, or the name of a pres
 
 
 def spec_body(spec: Spec) -> tuple[bytes, str]:
-    """Return the content of the request body and its media type.
-
-    Raises:
-        InvalidRequestError: it is not a spec.
-    """
+    """Return the content of the request body and its media type. Raises InvalidRequestError: it is not a spec."""
     if isinstance(spec, str):
         # The service reports invalid YAML, with all other problems.
         with suppress(SpecError):

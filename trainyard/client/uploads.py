@@ -32,11 +32,7 @@ class LocalFile:
 
 
 def read_file(path: str | Path, name: str | None = None) -> LocalFile:
-    """Read a whole file once, to know its digest.
-
-    Raises:
-        SpecError: It is not a readable file, or is empty.
-    """
+    """Read a whole file once, to know its digest. Raises SpecError: it is not a readable file, or is empty."""
     source = Path(path).expanduser()
     try:
         with source.open("rb") as file:

@@ -172,7 +172,7 @@ SPEC_FORMAT = "training-spec"
 def example(**fields: JsonValue) -> ConfigDict:
     """Return the model configuration with the values that the model's example states itself.
 
-    The OpenAPI document completes it (`service.api.openapi_examples`).
+    The OpenAPI document completes it (`service.api.openapi`).
     """
     return ConfigDict(json_schema_extra={"example": fields})
 

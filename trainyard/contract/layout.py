@@ -12,71 +12,59 @@ DATA_CACHE_ENTRY = "entry.json"
 """A file in each entry of that folder. Its modification time is the time of the last use."""
 
 
+class _Entry:
+    """A file or folder of a layout, by its path below the layout's root."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __get__(self, layout: "_Layout", owner: type["_Layout"]) -> Path:
+        return layout.root / self._path
+
+
 @dataclass(frozen=True)
-class CheckpointLayout:
-    """One checkpoint folder. Without its manifest it is not a checkpoint."""
+class _Layout:
+    """A folder of a run."""
 
     root: Path
 
-    @property
-    def manifest(self) -> Path:
-        return self.root / MANIFEST
+
+class CheckpointLayout(_Layout):
+    """One checkpoint folder. Without its manifest it is not a checkpoint."""
+
+    manifest = _Entry(MANIFEST)
 
     @property
     def step(self) -> int:
         return int(self.root.name.removeprefix("step-"))
 
 
-@dataclass(frozen=True)
-class AttemptLayout:
+class AttemptLayout(_Layout):
     """`<job>/attempts/<name>`, where `attempt_folder_name` makes the name."""
 
-    root: Path
-
-    @property
-    def token(self) -> Path:
-        return self.root / "token"
-
-    @property
-    def launch(self) -> Path:
-        return self.root / "launch.json"
-
-    @property
-    def claim(self) -> Path:
-        """Created with O_EXCL by the claimant when the service is not reachable."""
-        return self.root / "claim.json"
+    token = _Entry("token")
+    launch = _Entry("launch.json")
+    claim = _Entry("claim.json")
+    """Created with O_EXCL by the claimant when the service is not reachable."""
 
     def nodes(self, scheduler_id: str) -> Path:
         """Files that the nodes of a scheduler job with several nodes exchange; see `SignedFolder`."""
         return self.root / f"nodes-{scheduler_id}"
 
-    @property
-    def stop_request(self) -> Path:
-        """The stop request: an exit reason as text; written by the launcher, read by rank 0."""
-        return self.root / "stop"
-
-    @property
-    def progress(self) -> Path:
-        """One small file a rank: how far it is, for the watchdog."""
-        return self.root / "progress"
+    stop_request = _Entry("stop")
+    """The stop request: an exit reason as text; written by the launcher, read by rank 0."""
+    progress = _Entry("progress")
+    """One small file a rank: how far it is, for the watchdog."""
 
     def progress_file(self, rank: int) -> Path:
         return self.progress / f"rank-{rank}.json"
 
-    @property
-    def profile_request(self) -> Path:
-        """A requested profiler trace; written by the launcher, read by rank 0."""
-        return self.root / "profile.json"
-
-    @property
-    def stalled(self) -> Path:
-        """Written by node 0 to notify the other nodes that the run has stalled."""
-        return self.root / "stalled"
-
-    @property
-    def stall_request(self) -> Path:
-        """Written by node 0 to request the states of all ranks, because the run may hang."""
-        return self.root / "stall-request"
+    profile_request = _Entry("profile.json")
+    """A requested profiler trace; written by the launcher, read by rank 0."""
+    stalled = _Entry("stalled")
+    """Written by node 0 to notify the other nodes that the run has stalled."""
+    stall_request = _Entry("stall-request")
+    """Written by node 0 to request the states of all ranks, because the run may hang."""
 
     def rank_states(self, node: int) -> Path:
         """The states of a node's ranks, for the latest request."""
@@ -90,31 +78,20 @@ class AttemptLayout:
         """Exists while the program stands still on a node; read by node 0."""
         return self.root / f"idle-{node}"
 
-    @property
-    def unused(self) -> Path:
-        """Written by a node to end the attempt on all nodes, because its program leaves ranks or GPUs unused."""
-        return self.root / "unused.json"
-
-    @property
-    def code(self) -> Path:
-        """The user's code, unpacked for this attempt by node 0. For a program it becomes `work`, and is here again when
-        the next attempt begins."""
-        return self.root / "code"
+    unused = _Entry("unused.json")
+    """Written by a node to end the attempt on all nodes, because its program leaves ranks or GPUs unused."""
+    code = _Entry("code")
+    """The user's code, unpacked for this attempt by node 0. For a program it becomes `work`, and is here again when
+    the next attempt begins."""
+    output = _Entry("output.json")
+    """The program's files that came from an earlier attempt, as JSON; written once `code` is complete."""
+    packages = _Entry("packages")
+    """Our packages for ranks in another Python; written by node 0."""
 
     @property
     def work(self) -> Path:
         """The working directory of the job's program: the same path in all attempts."""
         return RunLayout(self.root.parent.parent).work
-
-    @property
-    def output(self) -> Path:
-        """The program's files that came from an earlier attempt, as JSON; written once `code` is complete."""
-        return self.root / "output.json"
-
-    @property
-    def packages(self) -> Path:
-        """Our packages for ranks in another Python; written by node 0."""
-        return self.root / "packages"
 
     def rank_environment(self, node: int) -> Path:
         """The interpreter and the variables that the launcher of a node prepared for its ranks."""
@@ -124,10 +101,8 @@ class AttemptLayout:
         """Which ranks a node runs, under its name in the scheduler; written when torchrun starts them."""
         return self.root / f"placement-{node}.json"
 
-    @property
-    def container(self) -> Path:
-        """Files that the launchers write for the containers of the ranks."""
-        return self.root / "container"
+    container = _Entry("container")
+    """Files that the launchers write for the containers of the ranks."""
 
     def polls(self, execution: int) -> Path:
         """Exists if the execution's program has called `should_stop`."""
@@ -137,9 +112,7 @@ class AttemptLayout:
         """Written by a script that ends because of a stop request, and not because it is complete."""
         return self.root / f"yielded-{execution:06d}"
 
-    @property
-    def logs(self) -> Path:
-        return self.root / "logs"
+    logs = _Entry("logs")
 
     def rank_log(self, rank: int) -> Path:
         return self.logs / f"rank-{rank}.log"
@@ -148,17 +121,13 @@ class AttemptLayout:
         """Return the logs of the ranks so far."""
         return sorted(self.logs.glob("rank-*.log"))
 
-    @property
-    def launch_log(self) -> Path:
-        return self.logs / "launch.log"
+    launch_log = _Entry("logs/launch.log")
 
     def node_log(self, node: int) -> Path:
         """The output of the launcher and torchrun on a node."""
         return self.launch_log if node == 0 else self.logs / f"launch-{node}.log"
 
-    @property
-    def spool(self) -> Path:
-        return self.root / "spool"
+    spool = _Entry("spool")
 
     def spool_file(self, execution: int) -> Path:
         """One JSON record a line; see `trainyard.contract.wire.spool`."""
@@ -184,22 +153,15 @@ class AttemptLayout:
         """Bytes of the spool file that the service has acknowledged, as text."""
         return self.spool / f"execution-{execution:06d}.acknowledged"
 
-    @property
-    def errors(self) -> Path:
-        return self.root / "errors"
+    errors = _Entry("errors")
 
     def rank_error(self, rank: int) -> Path:
         return self.errors / f"rank-{rank}.json"
 
-    @property
-    def submitit(self) -> Path:
-        """The files of submitit: batch script, pickled call, and the scheduler's own output."""
-        return self.root / "submitit"
-
-    @property
-    def pickled_call(self) -> Path:
-        """The call that submitit runs; written before sbatch is called."""
-        return self.submitit / "call.pkl"
+    submitit = _Entry("submitit")
+    """The files of submitit: batch script, pickled call, and the scheduler's own output."""
+    pickled_call = _Entry("submitit/call.pkl")
+    """The call that submitit runs; written before sbatch is called."""
 
     def finish(self, execution: int) -> Path:
         return self.root / f"finish-{execution:06d}.json"
@@ -217,49 +179,28 @@ class AttemptLayout:
         return int(number) if number.isascii() and number.isdigit() else 0
 
 
-@dataclass(frozen=True)
-class RunLayout:
+class RunLayout(_Layout):
     """`<runs>/<job>`: all files of a job."""
 
-    root: Path
-
-    @property
-    def spec(self) -> Path:
-        return self.root / "spec.json"
-
-    @property
-    def creator(self) -> Path:
-        """The user who submitted the job, for its adoption after a restore."""
-        return self.root / "created_by.json"
-
-    @property
-    def current(self) -> Path:
-        """The job's current attempt, for a worker that cannot reach the service."""
-        return self.root / "current.json"
-
-    @property
-    def attempts(self) -> Path:
-        return self.root / "attempts"
+    spec = _Entry("spec.json")
+    creator = _Entry("created_by.json")
+    """The user who submitted the job, for its adoption after a restore."""
+    current = _Entry("current.json")
+    """The job's current attempt, for a worker that cannot reach the service."""
+    attempts = _Entry("attempts")
 
     def attempt(self, name: str) -> AttemptLayout:
         return AttemptLayout(self.attempts / name)
 
-    @property
-    def checkpoints(self) -> Path:
-        return self.root / "checkpoints"
+    checkpoints = _Entry("checkpoints")
 
     def checkpoint(self, step: int) -> CheckpointLayout:
         return CheckpointLayout(self.checkpoints / f"step-{step:010d}")
 
-    @property
-    def damage(self) -> Path:
-        """Written when all checkpoints turned out to be damaged: the execution that found it."""
-        return self.checkpoints / "damaged.json"
-
-    @property
-    def origins(self) -> Path:
-        """The folder with the checkpoint of another job from which a run starts."""
-        return self.root / "origin"
+    damage = _Entry("checkpoints/damaged.json")
+    """Written when all checkpoints turned out to be damaged: the execution that found it."""
+    origins = _Entry("origin")
+    """The folder with the checkpoint of another job from which a run starts."""
 
     def origin(self, step: int) -> CheckpointLayout:
         return CheckpointLayout(self.origins / f"step-{step:010d}")
@@ -271,39 +212,19 @@ class RunLayout:
         folders = (CheckpointLayout(path) for path in sorted(self.checkpoints.glob("step-" + "[0-9]" * 10)))
         return [checkpoint for checkpoint in folders if checkpoint.manifest.is_file()]
 
-    @property
-    def micro_size(self) -> Path:
-        """The micro-batch size that `batch.micro_size: auto` selected, and its layout."""
-        return self.root / "micro_size.json"
-
-    @property
-    def reference(self) -> Path:
-        """Log-probabilities of a reference model, with which objectives such as DPO compare the trained model."""
-        return self.root / "reference.npz"
-
-    @property
-    def export(self) -> Path:
-        return self.root / "export"
-
-    @property
-    def artifacts(self) -> Path:
-        """Traces and tables. Every file below this folder can be downloaded."""
-        return self.root / "artifacts"
-
-    @property
-    def work(self) -> Path:
-        """The working directory of a program, which is the `code` of the newest attempt that started it."""
-        return self.root / "work"
-
-    @property
-    def profiles(self) -> Path:
-        """Profiler traces, each with a table of the most expensive operations."""
-        return self.artifacts / "profile"
-
-    @property
-    def samples(self) -> Path:
-        """Texts generated at evaluations, by step."""
-        return self.artifacts / "samples"
+    micro_size = _Entry("micro_size.json")
+    """The micro-batch size that `batch.micro_size: auto` selected, and its layout."""
+    reference = _Entry("reference.npz")
+    """Log-probabilities of a reference model, with which objectives such as DPO compare the trained model."""
+    export = _Entry("export")
+    artifacts = _Entry("artifacts")
+    """Traces and tables. Every file below this folder can be downloaded."""
+    work = _Entry("work")
+    """The working directory of a program, which is the `code` of the newest attempt that started it."""
+    profiles = _Entry("artifacts/profile")
+    """Profiler traces, each with a table of the most expensive operations."""
+    samples = _Entry("artifacts/samples")
+    """Texts generated at evaluations, by step."""
 
     def flight_records(self, attempt: str) -> Path:
         """The latest collectives of each rank of an attempt, written when it stalls or communication fails."""

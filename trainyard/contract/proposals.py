@@ -1,12 +1,16 @@
 """Proposed changes of a job's spec as differences, and the changed spec. Pure functions."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, get_args
 
+from pydantic import BaseModel
+
+from trainyard.contract.base import field_description
 from trainyard.contract.spec.changes import changed_document, problems_of_change
-from trainyard.contract.spec.field_meanings import meaning_of
 from trainyard.contract.spec.spec_diff import differing_paths, flatten
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec, fields_reset_by
 from trainyard.contract.wire.jobs import Fix, ProposedChange, SpecChange
@@ -86,3 +90,41 @@ def spec_text(value: Any) -> str:
     if value is None:
         return _ABSENT
     return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
+
+
+_SENTENCE = re.compile(r"(?<=[.;:])\s")
+
+
+@cache
+def meaning_of(path: str) -> str:
+    """Return the first sentence about a field, or else about its section; "" for a path that the spec has not."""
+    models: list[type[BaseModel]] = [TrainingSpec]
+    *sections, name = path.split(".")
+    for section in sections:
+        models = [
+            inner
+            for model, field_name in _fields(models, section)
+            for inner in _models(model.model_fields[field_name].annotation)
+        ]
+    for model, field_name in _fields(models, name):
+        annotation = model.model_fields[field_name].annotation
+        texts = [field_description(model, field_name), *(inner.__doc__ for inner in _models(annotation))]
+        if text := next(filter(None, texts), None):
+            return _SENTENCE.split(" ".join(text.split()), maxsplit=1)[0].rstrip(";:")
+    return ""
+
+
+def _fields(models: list[type[BaseModel]], name: str) -> Iterator[tuple[type[BaseModel], str]]:
+    """Yield the models that have a field of this name, each with the field's name in the model."""
+    for model in models:
+        for field_name, field in model.model_fields.items():
+            if name in (field_name, field.alias):
+                yield model, field_name
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield the models in an annotation: the kinds of a section, without `None`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models(inner)

@@ -15,11 +15,7 @@ _HASHING_THREADS = 4
 
 
 def parse_note(content: bytes, where: str) -> ExportNote:
-    """Parse the content of export.json.
-
-    Raises:
-        LoadError: The content is not from this release.
-    """
+    """Parse the content of export.json. Raises LoadError: the content is not from this release."""
     try:
         note = ExportNote.model_validate_json(content)
     except ValidationError:
@@ -31,11 +27,7 @@ def parse_note(content: bytes, where: str) -> ExportNote:
 
 
 def read_note(folder: Path) -> ExportNote | None:
-    """Return the description of an export; None if the folder has none.
-
-    Raises:
-        LoadError: It cannot be read.
-    """
+    """Return the description of an export; None if the folder has none. Raises LoadError: it cannot be read."""
     try:
         content = (folder / EXPORT_NOTE).read_bytes()
     except FileNotFoundError:

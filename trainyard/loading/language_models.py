@@ -27,11 +27,7 @@ _LOADERS = (TEXT_CLASSES, IMAGES)
 
 
 def architectures(folder: Path) -> tuple[str, ...]:
-    """Return the names of the models that the configuration of a folder states.
-
-    Raises:
-        LoadError: It cannot be read.
-    """
+    """Return the names of the models that the configuration of a folder states. Raises LoadError: it cannot be read."""
     with translated(folder):
         config = json.loads((folder / "config.json").read_bytes())
         names = config.get("architectures") or () if isinstance(config, dict) else ()
@@ -95,11 +91,7 @@ def quiet() -> Iterator[None]:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Return the tokenizer of a folder.
-
-    Raises:
-        LoadError: transformers refuses it.
-    """
+    """Return the tokenizer of a folder. Raises LoadError: transformers refuses it."""
     from transformers import AutoTokenizer
 
     with translated(folder):

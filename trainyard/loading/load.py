@@ -1,5 +1,7 @@
 """`trainyard.load`: the model of a job, a registered name or a folder, with its tokenizer or input transform."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -73,8 +75,6 @@ def load_folder(folder: Path, *, base: Path | None = None, dtype: Any = None, de
     note = read_note(folder)
     if note is not None:
         _verify(folder, note)
-    from trainyard.loading.random_state import own_random_state
-
     with own_random_state():
         loaded = _load_described(folder, note, base, dtype) if note else _load_undescribed(folder, base, dtype)
     return LoadedModel(loaded.model.to(device).eval(), loaded.tokenizer)
@@ -180,7 +180,6 @@ def _base_folder(given: Path | None, named: str, kind: str) -> Path:
 
 
 def _convert(request: ExportRequest) -> None:
-    from trainyard.loading.random_state import own_random_state
     from worker.core.errors import RefusedError
     from worker.export.checkpoint import export_checkpoint
 
@@ -197,3 +196,18 @@ def _require_packages(*names: str) -> None:
             f"loading this model needs {', '.join(missing)}; install what is missing with: "
             "pip install 'trainyard[worker,hf]'"
         )
+
+
+@contextmanager
+def own_random_state() -> Iterator[None]:
+    """Restore the state of all random generators at the end of the block, which may seed them."""
+    import torch
+
+    from worker.core.random_state import capture_random_state, restore_random_state
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    before = capture_random_state(device)
+    try:
+        yield
+    finally:
+        restore_random_state(before, device)

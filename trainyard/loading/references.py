@@ -40,11 +40,7 @@ def fetch_source(
 
 
 def choose_version(model: ModelDetail, reference: str) -> ModelVersionResource:
-    """Return the version of a number, an alias or `latest`.
-
-    Raises:
-        LoadError: The model has no such version.
-    """
+    """Return the version of a number, an alias or `latest`. Raises LoadError: the model has no such version."""
     if reference == NEWEST and model.versions:
         return model.versions[0]
     for version in model.versions:

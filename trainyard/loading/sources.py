@@ -44,11 +44,7 @@ def is_folder(source: str | Path) -> bool:
 
 
 def find_folder(source: str | Path) -> Path:
-    """Return the folder that a source names.
-
-    Raises:
-        LoadError: No such folder exists.
-    """
+    """Return the folder that a source names. Raises LoadError: no such folder exists."""
     folder = Path(source).expanduser()
     if not folder.is_dir():
         raise LoadError(f"there is no folder {str(folder)!r}; name a folder with an export, a job or a model")

@@ -21,12 +21,7 @@ router = APIRouter(prefix="/v1/jobs/{job_id}/artifacts", tags=["artifacts"], rou
 
 @router.get("", operation_id="list_artifacts")
 def list_all(
-    app_state: AppStateDep,
-    _user: UserDep,
-    now: NowDep,
-    job_id: JobId,
-    limit: FileLimit = 100,
-    after: AfterFile = None,
+    app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: JobId, limit: FileLimit = 100, after: AfterFile = None
 ) -> Page[ArtifactResource]:
     """List the files that the job wrote beside its checkpoints and export, by path."""
     files, run, output = _folders(app_state, now, job_id)
@@ -42,12 +37,7 @@ def _artifact(file: FileResource) -> ArtifactResource:
 
 @download_route(router, "/{path:file}", "artifact")
 def download(
-    app_state: AppStateDep,
-    _user: UserDep,
-    now: NowDep,
-    job_id: JobId,
-    path: FilePath,
-    conditions: ConditionsDep,
+    app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: JobId, path: FilePath, conditions: ConditionsDep
 ) -> Response:
     """Download a file, or a range of its bytes."""
     files, run, output = _folders(app_state, now, job_id)

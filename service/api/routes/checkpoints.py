@@ -103,12 +103,7 @@ def download_checkpoint_file(
 
 @download_route(router, "/checkpoints/{checkpoint_id}/archive", "checkpoint", TAR_RESPONSES)
 def archive(
-    app_state: AppStateDep,
-    _user: UserDep,
-    now: NowDep,
-    job_id: JobId,
-    checkpoint_id: CheckpointId,
-    head: HeadDep,
+    app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: JobId, checkpoint_id: CheckpointId, head: HeadDep
 ) -> Response:
     """Download a checkpoint as a tar."""
     files, folder = _folder(app_state, now, job_id, checkpoint_id)
@@ -117,12 +112,7 @@ def archive(
 
 @router.get("/export/files", operation_id="list_export_files")
 def list_export_files(
-    app_state: AppStateDep,
-    _user: UserDep,
-    now: NowDep,
-    job_id: JobId,
-    limit: FileLimit = 100,
-    after: AfterFile = None,
+    app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: JobId, limit: FileLimit = 100, after: AfterFile = None
 ) -> Page[FileResource]:
     """List the files of the export, by path; it is empty until the job has succeeded."""
     files, folder = _export(app_state, now, job_id)

@@ -1,4 +1,4 @@
-"""Routes of the cluster, which only read the reconciler's stored snapshot, and of the maintenance mode."""
+"""Routes of the cluster, which only read the reconciler's stored snapshot, of the maintenance mode, and of orphans."""
 
 from typing import Annotated
 
@@ -6,12 +6,17 @@ from fastapi import APIRouter, Path
 
 from service.api.dependencies import AdminDep, AppState, AppStateDep, NowDep, UserDep
 from service.api.json_body import JsonRoute, SlotRoute
+from service.cluster import orphans
 from service.cluster.repository import ClusterRepository, MaintenanceRepository, NodeFaultRepository
 from service.cluster.schemas import excluded_node_resource
 from service.db.visibility import present_reader, visible_ids
+from service.jobs.schemas import page_of
 from trainyard.contract.wire.cluster import ClusterResource, MaintenanceRequest, MaintenanceResource
+from trainyard.contract.wire.orphans import OrphanRequest, OrphanResource
+from trainyard.contract.wire.pages import Page
 
 router = APIRouter(prefix="/v1/cluster", tags=["cluster"], route_class=SlotRoute)
+orphans_router = APIRouter(prefix="/v1/orphans", tags=["cluster"], route_class=JsonRoute)
 maintenance_router = APIRouter(prefix="/v1/maintenance", tags=["cluster"], route_class=JsonRoute)
 
 NodeName = Annotated[
@@ -65,3 +70,26 @@ def read_maintenance(app_state: AppState) -> MaintenanceResource:
     """Return the maintenance mode."""
     with app_state.database.read() as session:
         return MaintenanceRepository(session, app_state.settings.instance).resource()
+
+
+OrphanId = Annotated[
+    str,
+    Path(
+        pattern=r"^[a-z0-9_-]{1,64}$",
+        description="Id of the orphan: a job's id, or the name of an attempt in the scheduler.",
+    ),
+]
+
+
+@orphans_router.get("", operation_id="list_orphans")
+def list_orphans(app_state: AppStateDep, _admin: AdminDep) -> Page[OrphanResource]:
+    """List entries of the scheduler's queue and run directories that no job names, such as after a restore."""
+    return page_of(orphans.list_orphans(app_state.database), False, lambda row: row, lambda orphan: orphan.id)
+
+
+@orphans_router.post("/{orphan_id}/resolve", status_code=202, operation_id="resolve_orphan")
+def resolve_orphan(app_state: AppStateDep, admin: AdminDep, orphan_id: OrphanId, body: OrphanRequest) -> OrphanResource:
+    """Request that an orphan is cancelled in the scheduler, or adopted as a job of the caller, or of another user."""
+    orphan = orphans.request(app_state.database, orphan_id, body, admin.name, app_state.clock())
+    app_state.notify_reconciler()
+    return orphan

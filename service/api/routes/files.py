@@ -32,12 +32,7 @@ from service.files.service import file_resource
 from service.files.store import Incoming
 from service.jobs.schemas import page_of
 from trainyard.contract.data_files import MAX_SINGLE_UPLOAD_BYTES
-from trainyard.contract.wire.data_files import (
-    DataFileResource,
-    FileFormat,
-    UploadRequest,
-    UploadResource,
-)
+from trainyard.contract.wire.data_files import DataFileResource, FileFormat, UploadRequest, UploadResource
 from trainyard.contract.wire.pages import Page
 
 router = APIRouter(prefix="/v1/files", tags=["files"], route_class=JsonRoute)
@@ -134,11 +129,7 @@ class ProcessorBudget:
         self._remaining = _FIRST_SECONDS
 
     def feed(self, reader: FormReader, chunk: bytes) -> None:
-        """Parse received bytes.
-
-        Raises:
-            InvalidRequestError: The form has taken too much time.
-        """
+        """Parse received bytes. Raises InvalidRequestError: the form has taken too much time."""
         for start in range(0, len(chunk), _FED_BYTES):
             part = chunk[start : start + _FED_BYTES]
             started = time.thread_time()
@@ -167,10 +158,7 @@ def plain_name(name: str) -> str:
 
 @router.get("", operation_id="list_files")
 def list_all(
-    app_state: AppStateDep,
-    _user: UserDep,
-    window: FileWindowDep,
-    created_by: CreatedByQuery = None,
+    app_state: AppStateDep, _user: UserDep, window: FileWindowDep, created_by: CreatedByQuery = None
 ) -> Page[DataFileResource]:
     """List data files, newest first."""
     rows, has_more = app_state.files.list_page(window, created_by)

@@ -1,21 +1,24 @@
-"""Liveness, readiness with each dependency by name, and Prometheus."""
+"""Liveness, readiness with each dependency by name, Prometheus, and the route behind `trainyard doctor`."""
 
 import os
 import shutil
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from service.api.dependencies import AppState, AppStateDep
+from service.api.dependencies import AdminDep, AppState, AppStateDep
+from service.api.json_body import SlotRoute
+from service.api.plugin import installed
 from service.cluster.orphans import OrphanRepository
 from service.cluster.repository import ClusterRepository, NodeFaultRepository
 from service.core.errors import ServiceError
+from service.diagnostics.checks import run_checks
 from service.jobs.repository import JobRepository
 from service.specs.preflight import STALE
 from trainyard.contract.sizes import format_size
-from trainyard.contract.wire.diagnostics import Liveness, Readiness
+from trainyard.contract.wire.diagnostics import DiagnosticsReport, Liveness, Readiness
 
 _FULL_BYTES = 1024 * 1024
 """With less free space, a write of the database or of an upload may fail."""
@@ -28,6 +31,7 @@ _NOT_READY: dict[int | str, dict[str, Any]] = {
 
 router = APIRouter(tags=["health"])
 """Routes without authentication; they return numbers and names of dependencies, nothing about single jobs."""
+doctor_router = APIRouter(prefix="/v1/doctor", tags=["health"], route_class=SlotRoute)
 
 
 @router.get("/livez", operation_id="livez")
@@ -128,3 +132,11 @@ def _disk(app_state: AppState) -> str:
 def _runs_dir(app_state: AppState) -> str:
     runs = app_state.settings.runs
     return "ok" if os.access(runs, os.W_OK | os.X_OK) else f"{runs} is not a writable directory"
+
+
+@doctor_router.get("", operation_id="get_doctor")
+def get_doctor(request: Request, app_state: AppStateDep, _admin: AdminDep) -> DiagnosticsReport:
+    """Check the installation from the machine of the service; may take seconds. Does not call the scheduler, whose
+    state is in `/v1/cluster`."""
+    more = [check for plugin in installed(request.scope) for check in plugin.checks]
+    return DiagnosticsReport(findings=list(run_checks(app_state.settings, more, query_scheduler=False)))

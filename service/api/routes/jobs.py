@@ -32,21 +32,24 @@ from service.auth.principals import Principal
 from service.code.service import check_code, check_code_permission
 from service.core.errors import InvalidSpecError, NotFoundError
 from service.core.thread_slots import run_in_thread_slot
+from service.db.paging import PageRequest
 from service.jobs import operator_resolution
 from service.jobs import service as job_service
 from service.jobs.access import read_access
 from service.jobs.changed_copy import changed_copy
 from service.jobs.editing import edit
+from service.jobs.lineage import read_lineage
 from service.jobs.listing import JobFilter, read_job
 from service.jobs.repository import JobRepository
 from service.jobs.resource_changes import ResourceChange, merge, with_resources
-from service.jobs.schemas import attempt_resource, event_resource, page_of
+from service.jobs.schemas import attempt_resource, data_accounts, event_resource, page_of
 from service.jobs.submission import SubmissionRequest, SubmissionResult, submit
 from service.jobs.table.listing import MAX_COLUMNS, TableRequest, list_table
 from service.specs.data_files import pin_files
 from service.specs.preflight import unavailable_resources
 from trainyard.contract.job_query import MAX_KEY, MAX_QUERY
 from trainyard.contract.spec.training_spec import dump_spec
+from trainyard.contract.wire.data_accounts import DATA_ACCOUNT, MAX_SOURCES_OF_JOB, DataAccounts
 from trainyard.contract.wire.job_access import AccessRequest, AccessResource
 from trainyard.contract.wire.jobs import (
     AttemptResource,
@@ -62,8 +65,10 @@ from trainyard.contract.wire.jobs import (
     RetryRequest,
     ScriptResource,
 )
+from trainyard.contract.wire.lineage import JobLineage
 from trainyard.contract.wire.pages import Page
 from trainyard.contract.wire.views import JobChanges
+from trainyard.contract.wire.worker_events import WORKER_PREFIX
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=JsonRoute)
 lost_router = APIRouter(prefix="/v1/lost-jobs", tags=["jobs"], route_class=JsonRoute)
@@ -103,11 +108,7 @@ async def submit_job(
 
 
 @router.post(
-    "/{job_id}/changes",
-    status_code=201,
-    response_model=JobResource,
-    operation_id="submit_changes",
-    responses=REPLAYED,
+    "/{job_id}/changes", status_code=201, response_model=JobResource, operation_id="submit_changes", responses=REPLAYED
 )
 def submit_changes(
     app_state: AppStateDep,
@@ -432,11 +433,7 @@ def attempts(
 
 @router.get("/{job_id}/script", operation_id="get_script")
 def script(
-    app_state: AppStateDep,
-    _user: UserDep,
-    now: NowDep,
-    job_id: JobId,
-    attempt: AttemptNumberQuery = None,
+    app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: JobId, attempt: AttemptNumberQuery = None
 ) -> ScriptResource:
     """Get the submitted batch script of the newest or the given attempt."""
     with app_state.database.read() as session:
@@ -447,3 +444,20 @@ def script(
     if row is None or not row.script:
         raise NotFoundError("the job has not been submitted yet", code="not_submitted", param="attempt")
     return ScriptResource(job_id=job_id, attempt=row.number, script=row.script)
+
+
+@router.get("/{job_id}/data", operation_id="get_data_accounts")
+def get_data(app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: JobId) -> DataAccounts:
+    """Get the account of each source of a job's data: records, examples, and which tokens are learned. It is empty
+    until the data was read, and for data without accounts, such as images."""
+    newest = PageRequest(limit=MAX_SOURCES_OF_JOB)
+    with app_state.database.read() as session:
+        repository = JobRepository(session, now)
+        rows, _ = repository.list_events(repository.get(job_id), newest, WORKER_PREFIX + DATA_ACCOUNT)
+    return data_accounts(rows[::-1])
+
+
+@router.get("/{job_id}/lineage", operation_id="get_lineage")
+def get_lineage(app_state: AppStateDep, _user: UserDep, now: NowDep, job_id: JobId) -> JobLineage:
+    """Get the lineage of a job: origin, forks, data, base model and registered models."""
+    return read_lineage(app_state.database, job_id, now)

@@ -60,15 +60,7 @@ def get_log(
     if before is not None and tail is None:
         raise InvalidRequestError("give `tail` too: the number of lines before this byte", param="before")
     start, data = read_log(
-        app_state.database,
-        job_id,
-        rank,
-        attempt=attempt,
-        tail=tail,
-        before=before,
-        offset=offset,
-        limit=limit,
-        now=now,
+        app_state.database, job_id, rank, attempt=attempt, tail=tail, before=before, offset=offset, limit=limit, now=now
     )
     headers = {"X-Trainyard-Offset": str(start), "X-Trainyard-Next-Offset": str(start + len(data))}
     return Response(data, media_type="text/plain; charset=utf-8", headers=headers)

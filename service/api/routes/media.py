@@ -11,6 +11,7 @@ from service.api.compared_jobs import ComparedJobs, require_distinct
 from service.api.dependencies import AppStateDep, JobId, NowDep, UserDep, after_query
 from service.api.json_body import SlotRoute
 from service.core.errors import InvalidRequestError, NotFoundError
+from service.core.resources import resource_of
 from service.db.models import Job, Media
 from service.db.paging import PageRequest
 from service.jobs.repository import JobRepository
@@ -34,8 +35,6 @@ router = APIRouter(prefix="/v1/jobs/{job_id}/media", tags=["media"], route_class
 compared_router = APIRouter(prefix="/v1/media", tags=["media"], route_class=SlotRoute)
 
 _ID = r"^[0-9]{1,18}$"
-_FIELDS = ("key", "step", "execution", "position", "type", "caption", "path", "histogram")
-_FIELDS_OF_FILE = ("width", "height", "format", "time")
 
 
 @router.get("", operation_id="list_media")
@@ -110,5 +109,4 @@ def _jobs(session: Session, now: datetime, job_ids: Sequence[str]) -> list[Job]:
 
 
 def _resource(row: Media) -> MediaResource:
-    fields = {name: getattr(row, name) for name in (*_FIELDS, *_FIELDS_OF_FILE)}
-    return MediaResource(id=str(row.pk), **fields)
+    return resource_of(MediaResource, row, id=str(row.pk))

@@ -10,9 +10,8 @@ from service.api.dependencies import AppStateDep, JobId, NowDep, UserDep, after_
 from service.api.json_body import Handler, SlotRoute
 from service.core.errors import NotFoundError
 from service.core.thread_slots import change_thread_slots, iterate_in_thread_slot
-from service.metrics.curves_json import curves_json
 from service.metrics.downsampling.levels import MAX_STEP
-from service.metrics.export import comparison_csv, csv_lines, point_page
+from service.metrics.export import comparison_csv, csv_lines, curves_json, point_page
 from service.metrics.queries import CurveQuery, read_curves
 from trainyard.contract.stored_name import stored_name
 from trainyard.contract.wire.curves import ComparisonResource, CurveAxis, MetricsResource, PointResource

@@ -31,9 +31,7 @@ HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
 JobEventId = Annotated[
     str | None,
     Header(
-        max_length=64,
-        description="The id of the last event received.",
-        json_schema_extra={"pattern": "^[0-9]{0,18}$"},
+        max_length=64, description="The id of the last event received.", json_schema_extra={"pattern": "^[0-9]{0,18}$"}
     ),
 ]
 GlobalEventId = Annotated[

@@ -19,6 +19,7 @@ from service.api.json_body import JsonRoute, SlotRoute
 from service.audit.repository import AuditFilter, AuditRepository
 from service.auth.repository import TokenRepository
 from service.auth.token_service import issue, revoke, revoke_own
+from service.core.resources import resource_of
 from service.db.models import AuditEntry, Token
 from service.jobs.schemas import page_of
 from service.projects.service import Projects
@@ -89,42 +90,16 @@ def list_audit(
     matching = AuditFilter(actor, action, target, outcome, created_after, created_before)
     with app_state.database.read() as session:
         rows, more = AuditRepository(session).page(
-            matching,
-            after=after,
-            limit=window.limit,
-            descending=window.descending,
+            matching, after=after, limit=window.limit, descending=window.descending
         )
     return page_of(rows, more, _audit_resource, lambda entry: f"aud_{entry.pk}")
 
 
 def token_resource(app_state: AppState, token: Token) -> TokenResource:
-    return TokenResource(
-        id=token.id,
-        name=token.name,
-        role=token.role,
-        may_run_code=token.may_run_code or token.role in app_state.settings.code_roles,
-        project=token.project,
-        created_by=token.created_by,
-        created_at=token.created_at,
-        last_used_at=token.last_used_at,
-        expires_at=token.expires_at,
-        revoked_at=token.revoked_at,
-        unix_uid=token.unix_uid,
+    return resource_of(
+        TokenResource, token, may_run_code=token.may_run_code or token.role in app_state.settings.code_roles
     )
 
 
 def _audit_resource(entry: AuditEntry) -> AuditResource:
-    return AuditResource(
-        id=f"aud_{entry.pk}",
-        created_at=entry.created_at,
-        actor=entry.actor,
-        token_id=entry.token_id,
-        role=entry.role,
-        action=entry.action,
-        target=entry.target,
-        address=entry.address,
-        request_id=entry.request_id,
-        outcome=entry.outcome,
-        status=entry.status,
-        detail=entry.detail,
-    )
+    return resource_of(AuditResource, entry, id=f"aud_{entry.pk}")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from operator import eq, ge, gt, le, lt, ne
 from typing import Any, get_args
 
 import sqlalchemy as sa
@@ -31,14 +32,7 @@ from trainyard.contract.wire.jobs import JobStatus
 
 Condition = sa.ColumnElement[bool]
 
-_COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
-    "=": lambda left, right: left == right,
-    "!=": lambda left, right: left != right,
-    "<": lambda left, right: left < right,
-    "<=": lambda left, right: left <= right,
-    ">": lambda left, right: left > right,
-    ">=": lambda left, right: left >= right,
-}
+_COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {"=": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 _TEXT_COLUMNS = frozenset({"id", "name", "project", "status", "reason", "user", "sweep", "error", "notes"})
 _REVERSED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _ATTRIBUTES: Mapping[ColumnName, str] = {

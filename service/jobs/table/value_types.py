@@ -50,11 +50,7 @@ def spec_fields() -> Collection[str]:
 
 
 def check_comparison(node: Comparison | Membership, named: Named) -> None:
-    """Check that a value of the key can meet the comparison.
-
-    Raises:
-        QueryError: none can.
-    """
+    """Check that a value of the key can meet the comparison. Raises QueryError: none can."""
     kind, _ = named
     expected = value_types(named)
     operator = node.operator if isinstance(node, Comparison) else "in"

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session, aliased, defer
+from sqlalchemy.orm import aliased, defer
 
 from service.db.models import DownsampledPoint, Execution, Job, JobKey, MetricKey, Point, Sweep
 from service.db.paging import PageRequest, fetch_page
+from service.db.repository import Repository
 from service.jobs.listing import JobFilter, filtered_query
 
 _ROWS_PER_FETCH = 50
@@ -32,11 +33,8 @@ class RunScan:
     limit: int
 
 
-class MlflowRepository:
+class MlflowRepository(Repository):
     """Runs and experiments within a session."""
-
-    def __init__(self, session: Session):
-        self._session = session
 
     def scan(self, scan: RunScan) -> Generator[Job]:
         """Yield the jobs in order; jobs that the caller does not read are not loaded."""

@@ -48,11 +48,7 @@ class RunSearch:
 
 
 def search_runs(database: Database, search: RunSearch) -> Document:
-    """Return a page of runs.
-
-    Raises:
-        InvalidRequestError: The filter, the order or the page token cannot be used.
-    """
+    """Return a page of runs. Raises InvalidRequestError: the filter, the order or the page token cannot be used."""
     conditions = _parse(search.filter, RUN_ATTRIBUTES, ("param", "tag", "metric"))
     scan = _scan_of(search, conditions)
     runs: list[Run] = []

@@ -47,11 +47,7 @@ class Policy:
 
 
 def decide_role(claims: Mapping[str, Any], policy: Policy) -> Role:
-    """Return the role of a user.
-
-    Raises:
-        SignInRefusedError: the user may not sign in.
-    """
+    """Return the role of a user. Raises SignInRefusedError: the user may not sign in."""
     if policy.email_domains:
         _check_email(claims, policy.email_domains)
     given = claims.get(policy.groups_claim)

@@ -77,11 +77,7 @@ def _client_secret(settings: Settings) -> str:
 
 
 def part_of(app_state: AppState) -> OidcPart:
-    """Return the part of a service.
-
-    Raises:
-        NotFoundError: the service has no provider.
-    """
+    """Return the part of a service. Raises NotFoundError: the service has no provider."""
     part: OidcPart | None = app_state.plugin_parts[NAME]
     if part is None:
         raise NotFoundError(

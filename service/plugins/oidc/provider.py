@@ -77,11 +77,7 @@ class Provider:
     _keys: tuple[datetime, Any] | None = None
 
     async def metadata(self, now: datetime) -> Metadata:
-        """Return the provider's metadata.
-
-        Raises:
-            ProviderError: they cannot be read, or belong to another issuer.
-        """
+        """Return the provider's metadata. Raises ProviderError: they cannot be read, or belong to another issuer."""
         if self._metadata is None or now - self._metadata[0] >= MAX_AGE:
             status, document = await self._request("GET", f"{self.issuer.rstrip('/')}{_WELL_KNOWN}")
             if status != httpx.codes.OK:

@@ -4,23 +4,17 @@ from collections.abc import Sequence
 from datetime import datetime
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
 
 from service.db.engine import Database
 from service.db.models import OidcRequest, OidcToken, OidcUser, Token, UnixUser
+from service.db.repository import Repository
 
 
-class OidcRepository:
+class OidcRepository(Repository):
     """Users, started sign-ins and tokens within a session."""
-
-    def __init__(self, session: Session):
-        self._session = session
 
     def count_requests(self) -> int:
         return self._session.scalar(sa.select(sa.func.count()).select_from(OidcRequest)) or 0
-
-    def add_request(self, row: OidcRequest) -> None:
-        self._session.add(row)
 
     def take_request(self, hash_: str, browser: str, now: datetime) -> OidcRequest | None:
         """Remove the sign-in that this browser started and return it; None if it has none, or another process took
@@ -66,9 +60,6 @@ class OidcRepository:
         """Return the name of a user with a Unix account that equals this name, or differs from it only by case."""
         query = sa.select(UnixUser.name).where(sa.func.lower(UnixUser.name) == name.lower())
         return self._session.scalar(query.limit(1))
-
-    def add_token(self, row: OidcToken) -> None:
-        self._session.add(row)
 
     def token(self, token_id: str) -> OidcToken | None:
         return self._session.get(OidcToken, token_id)

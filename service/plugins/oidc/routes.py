@@ -6,6 +6,7 @@ from fastapi import APIRouter, Path, Query
 
 from service.api.dependencies import AdminDep, AppStateDep, NowDep
 from service.api.json_body import JsonRoute
+from service.core.resources import resource_of
 from service.db.models import OidcUser
 from service.db.paging import PageRequest
 from service.jobs.schemas import page_of
@@ -49,11 +50,4 @@ def set_one(
 
 
 def _resource(user: OidcUser) -> OidcUserResource:
-    return OidcUserResource(
-        name=user.name,
-        issuer=user.issuer,
-        subject=user.subject,
-        created_at=user.created_at,
-        signed_in_at=user.signed_in_at,
-        disabled_at=user.disabled_at,
-    )
+    return resource_of(OidcUserResource, user)

@@ -11,7 +11,7 @@ from service.auth.principals import Principal
 from service.auth.repository import SessionRepository, TokenRepository
 from service.auth.sessions import start_session
 from service.auth.sign_in_codes import create_program_code
-from service.auth.tokens import Role, hash_token, new_user_token, parse_token
+from service.auth.tokens import Role, hash_token, new_token
 from service.core.errors import TooManyRequestsError
 from service.db.engine import Database
 from service.db.models import OidcRequest, OidcToken, OidcUser, Token
@@ -78,7 +78,7 @@ def start(database: Database, browser: str, target: str, session_secret: str | N
         repository.remove_expired_requests(now)
         if repository.count_requests() >= MAX_REQUESTS:
             raise TooManyRequestsError("too many sign-ins are in progress: sign in again later")
-        repository.add_request(row)
+        session.add(row)
     return started
 
 
@@ -147,27 +147,17 @@ def _create_token(
         with database.write() as session:
             OidcRepository(session).revoke_tokens(identity.issuer, identity.subject, now)
         raise
-    parsed = parse_token(new_user_token())
-    assert parsed is not None
     with database.write() as session:
         repository = OidcRepository(session)
         user = _require_user(database, repository, TokenRepository(session), identity, policy, now)
-        _set_actor(user.name, parsed.id, role)
-        token = Token(
-            id=parsed.id,
-            hash=parsed.hash,
-            name=user.name,
-            role=role,
-            may_run_code=False,
-            created_by=user.name,
-            created_at=now,
-            expires_at=now + lifetime,
-            is_sign_in=True,
+        token, _ = new_token(
+            name=user.name, role=role, now=now, created_by=user.name, expires_at=now + lifetime, is_sign_in=True
         )
+        _set_actor(user.name, token.id, role)
         repository.revoke_tokens(identity.issuer, identity.subject, now, role=role, limit=MAX_TOKENS - 1)
-        TokenRepository(session).add(token)
+        session.add(token)
         session.flush()
-        repository.add_token(
+        session.add(
             OidcToken(
                 token_id=token.id,
                 issuer=identity.issuer,

@@ -118,11 +118,7 @@ class BaseModels:
     """The version that is invalid, and why."""
 
     def all(self) -> dict[str, BaseModelEntry]:
-        """Return the entries by name; none without a file.
-
-        Raises:
-            ModelConfigurationError: The file is invalid.
-        """
+        """Return the entries by name; none without a file. Raises ModelConfigurationError: the file is invalid."""
         loaded = self._load()
         return {} if loaded is None else loaded.models
 
@@ -132,11 +128,7 @@ class BaseModels:
         return datetime.fromtimestamp(0, UTC) if loaded is None else loaded.changed_at
 
     def get(self, name: str) -> BaseModelEntry:
-        """Return an entry.
-
-        Raises:
-            InvalidRequestError: There is none with this name.
-        """
+        """Return an entry. Raises InvalidRequestError: there is none with this name."""
         models = self.all()
         if name in models:
             return models[name]
@@ -172,11 +164,7 @@ class ModelsFileError(Exception):
 
 
 def parse_models(path: Path) -> dict[str, BaseModelEntry]:
-    """Return the entries of the file.
-
-    Raises:
-        ModelsFileError: It is invalid.
-    """
+    """Return the entries of the file. Raises ModelsFileError: it is invalid."""
     try:
         with path.open("rb") as file:
             document: Any = load_yaml(file.read(MAX_SPEC_BYTES).decode())

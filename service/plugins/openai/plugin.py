@@ -7,13 +7,7 @@ from service.api.dependencies import AppState
 from service.api.multipart import FORM_OVERHEAD
 from service.api.plugin import Plugin
 from service.core.settings import Settings
-from service.plugins.openai.base_models import (
-    BaseModelEntry,
-    BaseModels,
-    ModelsFileError,
-    models_file,
-    parse_models,
-)
+from service.plugins.openai.base_models import BaseModelEntry, BaseModels, ModelsFileError, models_file, parse_models
 from service.plugins.openai.errors import PREFIX, missing_prefix_hint, openai_error
 from service.plugins.openai.file_routes import router as file_router
 from service.plugins.openai.model_folder import folder_problem

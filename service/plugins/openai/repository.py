@@ -5,10 +5,11 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import aliased
 
 from service.core.errors import NotFoundError
 from service.db.models import Checkpoint, Event, FineTune, Job, JobLabel, MetricKey, Point
+from service.db.repository import Repository
 from service.metrics.values import decode_value
 from service.plugins.openai.errors import invalid_after
 
@@ -31,14 +32,8 @@ class LossPoint(NamedTuple):
     """Accuracy of tokens; None if it was not measured, as for preferences."""
 
 
-class FineTuneRepository:
+class FineTuneRepository(Repository):
     """Fine-tuning jobs within a session, among the jobs that the caller can see."""
-
-    def __init__(self, session: Session):
-        self._session = session
-
-    def add(self, row: FineTune) -> None:
-        self._session.add(row)
 
     def get(self, job_id: str) -> FineTunedJob:
         """Return a job. Raises NotFoundError: it does not exist, or was not created through this API."""

@@ -113,28 +113,23 @@ def _estimated_finish(job: Job, now: datetime) -> int | None:
 
 def file_document(row: DataFile) -> Document:
     """Return OpenAI's `FileObject` of an uploaded file."""
-    return {
-        "object": "file",
-        "id": row.id,
-        "bytes": row.size_bytes,
-        "created_at": seconds(row.created_at),
-        "filename": row.name,
-        "purpose": "fine-tune",
-        "status": "processed",
-        "expires_at": None,
-        "status_details": None,
-    }
+    return _file(row.id, row.size_bytes, row.created_at, row.name, "fine-tune")
 
 
 def results_document(job: Job, size: int) -> Document:
     """Return OpenAI's `FileObject` of a job's results."""
+    created = job.finished_at or job.created_at
+    return _file(results_file_id(job.id), size, created, "step_metrics.csv", "fine-tune-results")
+
+
+def _file(id_: str, size: int, created: datetime, name: str, purpose: str) -> Document:
     return {
         "object": "file",
-        "id": results_file_id(job.id),
+        "id": id_,
         "bytes": size,
-        "created_at": seconds(job.finished_at or job.created_at),
-        "filename": "step_metrics.csv",
-        "purpose": "fine-tune-results",
+        "created_at": seconds(created),
+        "filename": name,
+        "purpose": purpose,
         "status": "processed",
         "expires_at": None,
         "status_details": None,

@@ -115,7 +115,7 @@ class FineTuneService:
                 )
             )
             session.flush()
-            FineTuneRepository(session).add(stored[0])
+            session.add(stored[0])
 
         accepted = self._accept(base, request, spec_document(request, chosen), accept)
         return self.read(submit(accepted, unusual_values(request, chosen), add_rows), now)

@@ -27,10 +27,5 @@ def show_model(registry: RegistryDep, pages: PagesDep, visitor: VisitorDep, mode
     """Return the versions of a registered model, with the job, the data and the base of each."""
     model = registry.read(model_name)
     return pages.render(
-        "models.html",
-        visitor,
-        section=PATH,
-        model=model,
-        has_more=False,
-        data={"model": model.model_dump(mode="json")},
+        "models.html", visitor, section=PATH, model=model, has_more=False, data={"model": model.model_dump(mode="json")}
     )

@@ -4,19 +4,16 @@ from collections.abc import Sequence
 from datetime import datetime
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
 
 from service.core.errors import NotFoundError
 from service.db.engine import Database
 from service.db.models import ModelVersion, RegisteredModel
 from service.db.paging import PageRequest, fetch_page
+from service.db.repository import Repository
 
 
-class RegistryRepository:
+class RegistryRepository(Repository):
     """Registered models within a session."""
-
-    def __init__(self, session: Session):
-        self._session = session
 
     def get(self, name: str) -> RegisteredModel:
         """Raises NotFoundError."""
@@ -85,12 +82,6 @@ class RegistryRepository:
                 f"model {name!r} has no version {number}", code="model_version_not_found", param="version"
             )
         return row
-
-    def add_version(self, version: ModelVersion) -> None:
-        self._session.add(version)
-
-    def delete(self, row: RegisteredModel | ModelVersion) -> None:
-        self._session.delete(row)
 
 
 def _required(row: RegisteredModel | None, name: str) -> RegisteredModel:

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from service.auth.principals import Principal
 from service.checkpoints.ranking import best_criterion, best_step
 from service.core.errors import ConflictError, InvalidRequestError, NotFoundError, PermissionDeniedError
+from service.core.resources import resource_of
 from service.core.untrusted_files import UntrustedFiles
 from service.db.engine import Database
 from service.db.models import Checkpoint, Job, ModelVersion, RegisteredModel
@@ -25,13 +26,7 @@ from trainyard.contract.wire.export import needs_classes
 from trainyard.contract.wire.exported import EXPORT_NOTE
 from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.contract.wire.manifest import Manifest
-from trainyard.contract.wire.models import (
-    NEWEST,
-    ModelDetail,
-    ModelResource,
-    ModelVersionRequest,
-    ModelVersionResource,
-)
+from trainyard.contract.wire.models import NEWEST, ModelDetail, ModelResource, ModelVersionRequest, ModelVersionResource
 
 MAX_MODELS = 1000
 """Maximum number of registered models per user."""
@@ -105,7 +100,7 @@ class ModelRegistry:
             version = registry.find_version(name, job.id, target.checkpoint_id)
             if version is None:
                 version = _next_version(row, registry, job, target, principal, now)
-                registry.add_version(version)
+                session.add(version)
             row.aliases = _with_aliases(row, request.aliases, version.number)
             row.description = row.description if request.description is None else request.description
             row.updated_at = now
@@ -156,7 +151,7 @@ class ModelRegistry:
                 )
                 message = f"version {number} of model {name!r} is {', '.join(aliases)}; {moved}"
                 raise ConflictError(message, code="model_version_in_use")
-            registry.delete(version)
+            session.delete(version)
             row.updated_at = now
 
     def delete(self, principal: Principal, name: str) -> None:
@@ -168,8 +163,7 @@ class ModelRegistry:
         """
         require_change(principal)
         with self.database.write() as session:
-            registry = RegistryRepository(session)
-            registry.delete(_locked(registry, principal, name))
+            session.delete(_locked(RegistryRepository(session), principal, name))
 
     def _find_target(self, principal: Principal, request: ModelVersionRequest, now: datetime) -> _Target:
         with self.database.read() as session:
@@ -299,31 +293,21 @@ def _require_ended(job: Job) -> None:
 
 
 def _model_resource(row: RegisteredModel, numbers: Collection[int]) -> ModelResource:
-    return ModelResource(**_fields(row, numbers), latest_version=max(numbers, default=None))
+    return resource_of(ModelResource, row, aliases=_aliases(row, numbers), latest_version=max(numbers, default=None))
 
 
 def _model_detail(row: RegisteredModel, versions: Sequence[ModelVersion]) -> ModelDetail:
     """Return a model with its versions, newest first."""
     newest = versions[0].number if versions else None
     resources = [_version_resource(row, version) for version in versions]
-    numbers = {version.number for version in versions}
-    return ModelDetail(**_fields(row, numbers), latest_version=newest, versions=resources)
+    aliases = _aliases(row, {version.number for version in versions})
+    return resource_of(ModelDetail, row, aliases=aliases, latest_version=newest, versions=resources)
 
 
 def _version_resource(row: RegisteredModel, version: ModelVersion) -> ModelVersionResource:
     aliases = sorted(alias for alias, number in row.aliases.items() if number == version.number)
-    return ModelVersionResource(
-        model=row.name,
-        version=version.number,
-        aliases=aliases,
-        job_id=version.job_id,
-        checkpoint_id=version.checkpoint_id,
-        step=version.step,
-        digest=version.digest,
-        metrics=version.metrics,
-        created_by=version.created_by,
-        created_at=version.created_at,
-        **version.lineage,
+    return resource_of(
+        ModelVersionResource, version, model=row.name, version=version.number, aliases=aliases, **version.lineage
     )
 
 
@@ -343,13 +327,6 @@ def _lineage_of(job: Job) -> dict[str, Any]:
     }
 
 
-def _fields(row: RegisteredModel, numbers: Collection[int]) -> dict[str, Any]:
-    """Return the fields of a model, with the aliases of these versions: the caller may not see all."""
-    return {
-        "name": row.name,
-        "description": row.description,
-        "created_by": row.created_by,
-        "created_at": row.created_at,
-        "updated_at": row.updated_at,
-        "aliases": {alias: number for alias, number in row.aliases.items() if number in numbers},
-    }
+def _aliases(row: RegisteredModel, numbers: Collection[int]) -> dict[str, int]:
+    """Return the aliases of these versions: the caller may not see all."""
+    return {alias: number for alias, number in row.aliases.items() if number in numbers}

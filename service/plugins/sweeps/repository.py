@@ -4,28 +4,18 @@ from collections.abc import Sequence
 from datetime import datetime
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
 
-from service.core.errors import NotFoundError
 from service.db.models import Attempt, Job, Sweep, SweepTrial
 from service.db.paging import PageRequest, fetch_page
+from service.db.repository import Repository, require_row
 
 
-class SweepRepository:
+class SweepRepository(Repository):
     """Sweeps within a session."""
-
-    def __init__(self, session: Session):
-        self._session = session
-
-    def add(self, sweep: Sweep) -> None:
-        self._session.add(sweep)
 
     def get(self, sweep_id: str) -> Sweep:
         """Raises NotFoundError."""
-        sweep = self._session.get(Sweep, sweep_id)
-        if sweep is None:
-            raise NotFoundError(f"there is no sweep {sweep_id!r}", code="sweep_not_found", param="sweep_id")
-        return sweep
+        return require_row(self._session.get(Sweep, sweep_id), "sweep", sweep_id)
 
     def get_for_update(self, sweep_id: str) -> Sweep:
         """Return the current row and lock it: other writers of the sweep wait until this transaction ends."""

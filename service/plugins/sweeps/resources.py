@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from service.checkpoints.ranking import best_criterion
+from service.core.resources import resource_of
 from service.db.models import Job, Sweep, SweepTrial
 from service.jobs.schemas import progress_resource, shown_metrics
 from service.plugins.sweeps.repository import SweepRepository
@@ -34,7 +35,7 @@ def sweep_resources(repository: SweepRepository, sweeps: Sequence[Sweep]) -> lis
     counts = repository.count_by_status(ids)
     sizes = repository.count_trials(ids)
     return [
-        SweepResource(**_fields(sweep, counts.get(sweep.id, {}), sizes.get(sweep.id, len(sweep.members))))
+        resource_of(SweepResource, sweep, **_fields(sweep, counts.get(sweep.id, {}), sizes.get(sweep.id)))
         for sweep in sweeps
     ]
 
@@ -53,7 +54,9 @@ def sweep_detail(repository: SweepRepository, sweep: Sweep, now: datetime) -> Sw
         members = [_with_results(member, trial, by_id.get(trial.job_id or ""), metric) for member, trial in pairs]
     members = _ranked(members, plan, -1.0 if mode == "max" else 1.0)
     best = next((member.job_id for member in members if member.rank == 1), None)
-    return SweepDetail(
+    return resource_of(
+        SweepDetail,
+        sweep,
         **_fields(sweep, dict(Counter(job.status for job in jobs)), len(listed)),
         members=members,
         metric=metric,
@@ -81,18 +84,13 @@ def _criterion(jobs: Sequence[Job]) -> tuple[str, Literal["min", "max"]]:
     return criterion.metric, criterion.mode
 
 
-def _fields(sweep: Sweep, counts: Mapping[str, int], size: int) -> dict[str, Any]:
+def _fields(sweep: Sweep, counts: Mapping[str, int], size: int | None) -> dict[str, Any]:
+    """Return the fields that are no columns. `size`: the number of trials, if there are any."""
     search = sweep.search and sweep.search["search"]
     changed = dict.fromkeys(search["space"] if search else (path for one in sweep.members for path in one["values"]))
     return {
-        "id": sweep.id,
-        "name": sweep.name,
-        "project": sweep.project,
-        "created_by": sweep.created_by,
-        "created_at": sweep.created_at,
-        "max_parallel": sweep.max_parallel,
         "fields": list(changed),
-        "size": size,
+        "size": len(sweep.members) if size is None else size,
         "counts": counts,
         "algorithm": search["algorithm"] if search else "grid",
         "state": sweep.state or ("finished" if set(counts) <= TERMINAL else "running"),

@@ -204,8 +204,7 @@ def _store(
             job.sweep_id, job.sweep_parallel = sweep.id, sweep.max_parallel
             jobs.append(job)
             sweep.members.append({"job_id": job.id, "values": typed_values(changes, job.spec)})
-        sweeps = SweepRepository(session)
-        sweeps.add(sweep)
+        session.add(sweep)
         repository.add(*jobs)
         for job, (_, accepted) in zip(jobs, members, strict=True):
             if options.force:
@@ -213,7 +212,7 @@ def _store(
             record_warnings(repository, job, accepted.warnings)
         set_audit_target(sweep.id)
         session.flush()
-        response = sweep_detail(sweeps, sweep, now).model_dump(mode="json")
+        response = sweep_detail(SweepRepository(session), sweep, now).model_dump(mode="json")
         if key is not None:
             keys.store_response(principal.id, key, response)
     return SubmissionResult(response, replayed=False)

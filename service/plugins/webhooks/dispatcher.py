@@ -10,7 +10,6 @@ from datetime import datetime
 import structlog
 
 from service.audit.log import SERVICE
-from service.audit.repository import AuditRepository
 from service.core.clock import Clock
 from service.core.errors import LeaseLostError, UnavailableError
 from service.core.failpoints import Failpoint, no_failpoint
@@ -151,7 +150,7 @@ class WebhookDispatcher:
                 webhook.disabled_at = now
                 session.flush()
                 repository.give_up_pending(webhook, _DISABLED)
-                AuditRepository(session).add(_disabled_entry(webhook, now))
+                session.add(_disabled_entry(webhook, now))
                 log.warning("webhook disabled", webhook=webhook.id, failures=webhook.failures)
 
 

@@ -4,21 +4,15 @@ from collections.abc import Sequence
 from datetime import datetime
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
 
 from service.core.errors import NotFoundError
 from service.db.models import Delivery, Webhook
 from service.db.paging import PageRequest, fetch_page
+from service.db.repository import Repository
 
 
-class WebhookRepository:
+class WebhookRepository(Repository):
     """Webhooks and deliveries within a session."""
-
-    def __init__(self, session: Session):
-        self._session = session
-
-    def add(self, webhook: Webhook) -> None:
-        self._session.add(webhook)
 
     def get(self, webhook_id: str, owner: str | None) -> Webhook:
         """Return a webhook of the owner, or of anyone (None).
@@ -30,10 +24,6 @@ class WebhookRepository:
         if webhook is None or (owner is not None and webhook.created_by != owner):
             raise NotFoundError(f"there is no webhook {webhook_id!r}", code="webhook_not_found", param="webhook_id")
         return webhook
-
-    def delete(self, webhook: Webhook) -> None:
-        """Delete a webhook with its deliveries."""
-        self._session.delete(webhook)
 
     def count_owned(self, owner: str) -> int:
         """Count the webhooks of a user."""

@@ -7,18 +7,14 @@ from fastapi import APIRouter, Depends, Path
 from service.api.dependencies import AppStateDep, EditorDep, NowDep, UserDep, window_of
 from service.api.idempotency import UnsupportedKey, reject_key
 from service.api.json_body import JsonRoute
+from service.core.resources import resource_of
 from service.db.models import Delivery, Webhook
 from service.db.paging import PageRequest
 from service.jobs.schemas import page_of
 from service.plugins.webhooks import service as webhook_service
 from service.plugins.webhooks.part import part_of
 from service.plugins.webhooks.repository import WebhookRepository
-from trainyard.contract.wire.access import (
-    DeliveryResource,
-    NewWebhookResource,
-    WebhookRequest,
-    WebhookResource,
-)
+from trainyard.contract.wire.access import DeliveryResource, NewWebhookResource, WebhookRequest, WebhookResource
 from trainyard.contract.wire.pages import Page
 
 PREFIX = "/v1/webhooks"
@@ -89,31 +85,11 @@ def deliveries(
 
 
 def _webhook(webhook: Webhook) -> WebhookResource:
-    return WebhookResource(
-        id=webhook.id,
-        url=webhook.url,
-        statuses=webhook.statuses,
-        jobs=webhook.jobs,
-        format=webhook.format,
-        created_by=webhook.created_by,
-        created_at=webhook.created_at,
-        disabled_at=webhook.disabled_at,
-        failures=webhook.failures,
-    )
+    return resource_of(WebhookResource, webhook)
 
 
 def _delivery(delivery: Delivery) -> DeliveryResource:
     waiting = delivery.next_at is not None
-    return DeliveryResource(
-        id=delivery.id,
-        webhook_id=delivery.webhook_id,
-        type=delivery.type,
-        job_id=delivery.job_id,
-        created_at=delivery.created_at,
-        state="waiting" if waiting else "delivered" if delivery.delivered_at else "given_up",
-        attempts=delivery.attempts,
-        next_at=delivery.next_at,
-        delivered_at=delivery.delivered_at,
-        answer_status=delivery.answer_status,
-        error=delivery.error,
+    return resource_of(
+        DeliveryResource, delivery, state="waiting" if waiting else "delivered" if delivery.delivered_at else "given_up"
     )

@@ -59,12 +59,11 @@ def create(
         failures=0,
     )
     with database.write() as session:
-        repository = WebhookRepository(session)
-        if repository.count_owned(principal.name) >= MAX_WEBHOOKS:
+        if WebhookRepository(session).count_owned(principal.name) >= MAX_WEBHOOKS:
             raise ConflictError(
                 f"{principal.name} has {MAX_WEBHOOKS} webhooks, the limit per user", code="too_many_webhooks"
             )
-        repository.add(webhook)
+        session.add(webhook)
         set_audit_target(webhook.id)
     return webhook
 
@@ -73,8 +72,7 @@ def delete(database: Database, principal: Principal, webhook_id: str) -> None:
     """Delete a webhook with its deliveries, sent or not."""
     require_change(principal)
     with database.write() as session:
-        repository = WebhookRepository(session)
-        repository.delete(repository.get(webhook_id, principal.owner_filter))
+        session.delete(WebhookRepository(session).get(webhook_id, principal.owner_filter))
 
 
 def test(database: Database, principal: Principal, webhook_id: str, now: datetime) -> Delivery:

@@ -120,11 +120,7 @@ class NodeChoice:
 
     @classmethod
     def of(
-        cls,
-        spec: TrainingSpec,
-        excluded: Exclusions,
-        cluster: ClusterResource,
-        members: Mapping[str, Sequence[str]],
+        cls, spec: TrainingSpec, excluded: Exclusions, cluster: ClusterResource, members: Mapping[str, Sequence[str]]
     ) -> "NodeChoice":
         """Return the choice of a job in a cluster. `members`: the nodes of each partition."""
         names = partition_names(spec.resources, cluster)

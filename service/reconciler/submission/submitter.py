@@ -12,7 +12,7 @@ from pathlib import Path
 
 import structlog
 
-from service.core.clock import Clock
+from service.core.clock import Clock, is_due
 from service.core.errors import LeaseLostError, UnavailableError
 from service.core.failpoints import Failpoint, no_failpoint
 from service.core.observability import ServiceMetrics
@@ -34,14 +34,7 @@ from service.reconciler.submission.prepare import Preparation
 from service.reconciler.submission.user_time import UserTimeBudget
 from service.run_files.files import RunFiles
 from service.scheduler.backends import BACKENDS, AbsencePolicy
-from service.scheduler.base import (
-    Accepted,
-    Postponed,
-    Rejected,
-    Scheduler,
-    SchedulerUnavailableError,
-    SubmittedJob,
-)
+from service.scheduler.base import Accepted, Postponed, Rejected, Scheduler, SchedulerUnavailableError, SubmittedJob
 from service.specs.acceptance import AcceptedSpec, SpecAcceptance
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.spec.training_spec import dump_spec
@@ -167,8 +160,7 @@ class Submitter:
             self.metrics.adoption("answer")
             return
         now, policy = self.clock(), self._policy
-        last = self._last_lookup.get(attempt.id)
-        if last is not None and timedelta(0) <= now - last < policy.interval:
+        if not is_due(self._last_lookup.get(attempt.id), now, policy.interval):
             return
         scheduler_ids = self.scheduler.find(attempt.tag, folder.root, unconfirmed, job.unix_uid)
         self._last_lookup[attempt.id] = now
@@ -204,9 +196,7 @@ class Submitter:
         tags = [attempt.tag for _, attempt in withdrawn]
         for job, attempt in withdrawn:
             last = self._last_lookup.get(attempt.id)
-            if self.pool.is_in_flight(attempt.id) or (
-                last is not None and timedelta(0) <= now - last < policy.interval
-            ):
+            if self.pool.is_in_flight(attempt.id) or not is_due(last, now, policy.interval):
                 continue
             self._last_lookup[attempt.id] = now
             folder = self._folder(job, attempt)

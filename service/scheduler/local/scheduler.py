@@ -309,11 +309,7 @@ def _run_submitter(entry: Entry, file: Path, lock: int) -> bytes:
 
 
 def _pid_in(result: bytes) -> int:
-    """The pid in a submitter's result.
-
-    Raises:
-        ValueError: it has none.
-    """
+    """The pid in a submitter's result. Raises ValueError: it has none."""
     document = json.loads(result)
     pid = document.get("pid") if isinstance(document, dict) else None
     if not isinstance(pid, int) or pid <= 1:

@@ -44,9 +44,7 @@ def main(entry_file: Path | None) -> None:
         folder = Path(entry["folder"])
         executor = submitit.LocalExecutor(folder / "submitit")
         executor.update_parameters(
-            timeout_min=_UNLIMITED_MINUTES,
-            gpus_per_node=len(entry["gpus"]),
-            stderr_to_stdout=True,
+            timeout_min=_UNLIMITED_MINUTES, gpus_per_node=len(entry["gpus"]), stderr_to_stdout=True
         )
         # update_parameters() accepts only numbers, but the value is joined to a list that may have UUIDs.
         executor.parameters["visible_gpus"] = entry["gpus"]

@@ -9,14 +9,7 @@ from typing import Any
 from service.as_owner.accounts import AccountError, UnknownAccountError
 from service.as_owner.calls import NotBegunError, OwnerCallError, OwnerCalls
 from service.core.untrusted_files import files_of_attempt
-from service.scheduler.base import (
-    SUBMITTER_MARGIN_SECONDS,
-    Accepted,
-    Ambiguous,
-    Postponed,
-    Rejected,
-    SubmitOutcome,
-)
+from service.scheduler.base import SUBMITTER_MARGIN_SECONDS, Accepted, Ambiguous, Postponed, Rejected, SubmitOutcome
 from service.scheduler.slurm.sbatch_output import parse_sbatch_output
 from service.scheduler.slurm.submit import ANSWER_FILE
 from trainyard.contract.layout import AttemptLayout

@@ -11,12 +11,7 @@ from service.scheduler.slurm.states import interpret_state
 
 _NOT_COMPETING = frozenset({"JobHeldUser", "JobHeldAdmin", "Dependency", "DependencyNeverSatisfied", "BeginTime"})
 """Reasons of pending jobs that block no other job."""
-_ROUNDING = (
-    (timedelta(hours=1), 5),
-    (timedelta(hours=6), 15),
-    (timedelta(days=1), 60),
-    (timedelta.max, 360),
-)
+_ROUNDING = ((timedelta(hours=1), 5), (timedelta(hours=6), 15), (timedelta(days=1), 60), (timedelta.max, 360))
 """The unit in minutes to which a start estimate is rounded, by the longest time ahead."""
 
 

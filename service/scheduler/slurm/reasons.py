@@ -37,10 +37,7 @@ _REASONS: dict[str, tuple[str, str]] = {
     ),
     "PartitionDown": ("the partition is down", _MOVE),
     "PartitionInactive": ("the partition does not start jobs", _MOVE),
-    "BadConstraints": (
-        "no node can satisfy the constraints",
-        "Change resources (constraint, gpu_type, memory).",
-    ),
+    "BadConstraints": ("no node can satisfy the constraints", "Change resources (constraint, gpu_type, memory)."),
     "ReqNodeNotAvail": (
         "a required node is down or reserved",
         f"`sinfo -R` and `scontrol show reservation` show why. {_MOVE}",
@@ -51,10 +48,7 @@ _REASONS: dict[str, tuple[str, str]] = {
         f"`sinfo -R` lists them. {_MOVE}",
     ),
     "TimeLimit": ("its time limit is used up", ""),
-    "AccountNotAllowed": (
-        "the account may not use this partition",
-        "Change resources.account or resources.partition.",
-    ),
+    "AccountNotAllowed": ("the account may not use this partition", "Change resources.account or resources.partition."),
     "AccountingPolicy": ("a limit of the account is reached", _LATER_OR_LESS),
     "QOSNotAllowed": ("the QOS may not be used here", "Change resources.qos or resources.partition."),
     "InvalidAccount": ("the account is not valid", "Change resources.account."),

@@ -4,8 +4,14 @@ from typing import Any
 
 import pytest
 
-from trainyard.contract.proposals import apply_changes, differences, document_differences, spec_text, start_of_fork
-from trainyard.contract.spec.field_meanings import meaning_of
+from trainyard.contract.proposals import (
+    apply_changes,
+    differences,
+    document_differences,
+    meaning_of,
+    spec_text,
+    start_of_fork,
+)
 from trainyard.contract.spec.reference import reference
 from trainyard.contract.spec.spec_diff import flatten
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec, parse_spec

@@ -1,6 +1,6 @@
 """The tree of `trainyard show --lineage`."""
 
-from trainyard.cli.lineage import lineage_lines
+from trainyard.cli.jobs import lineage_lines
 from trainyard.contract.wire.lineage import JobLineage, RelatedDependency, RelatedJob
 
 

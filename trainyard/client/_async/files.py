@@ -8,15 +8,7 @@ from urllib.parse import quote
 import httpx
 
 from trainyard.client._async.transport import AsyncTransport
-from trainyard.client.download import (
-    MANIFEST,
-    Download,
-    Progress,
-    atomic_file,
-    digests_of,
-    no_export,
-    no_progress,
-)
+from trainyard.client.download import MANIFEST, Download, Progress, atomic_file, digests_of, no_export, no_progress
 from trainyard.client.errors import NotFoundError, connection_failed, error_of, require_own
 from trainyard.client.references import require_checkpoint
 from trainyard.client.request import Request, file_path, job_path, model, no_result, paged, segment, unpaged, whole_body

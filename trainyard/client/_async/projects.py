@@ -8,12 +8,7 @@ from urllib.parse import quote
 from trainyard.client._async.transport import AsyncTransport
 from trainyard.client.errors import NotFoundError
 from trainyard.client.request import JSON, Request, model, no_result, paged, segment, without_none
-from trainyard.contract.wire.projects import (
-    MemberResource,
-    ProjectDetail,
-    ProjectResource,
-    ProjectUsage,
-)
+from trainyard.contract.wire.projects import MemberResource, ProjectDetail, ProjectResource, ProjectUsage
 
 
 def _path(project: str, *more: str) -> str:

@@ -8,17 +8,7 @@ from urllib.parse import quote
 from pydantic_core import to_jsonable_python
 
 from trainyard.client._async.transport import AsyncTransport
-from trainyard.client.request import (
-    JSON,
-    Request,
-    force_param,
-    model,
-    no_result,
-    paged,
-    segment,
-    unpaged,
-    without_none,
-)
+from trainyard.client.request import JSON, Request, force_param, model, no_result, paged, segment, unpaged, without_none
 from trainyard.client.request import idempotency_key as new_key
 from trainyard.client.spec_body import Spec, json_body, plain_spec, spec_body
 from trainyard.client.waiting import PLAN_DATA_TIMEOUT_SECONDS

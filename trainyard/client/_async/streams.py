@@ -70,11 +70,7 @@ class AsyncStreamCalls(AsyncTransport):
         return self._follow(StreamCursor(request, last_event_id, patience), on_retry)
 
     def stream_all(
-        self,
-        *,
-        last_event_id: str | None = None,
-        patience: float = 3600.0,
-        on_retry: RetryCallback | None = None,
+        self, *, last_event_id: str | None = None, patience: float = 3600.0, on_retry: RetryCallback | None = None
     ) -> AsyncIterator[StreamEvent]:
         """Iterate without end over the live events of all jobs, without logs, from now on or after `last_event_id`."""
         request = Request("GET", "/v1/stream", no_result, headers=EVENT_STREAM)

@@ -151,9 +151,7 @@ def _completion(read: Fields) -> Completion | Chat:
 
 def _instruction(read: Fields) -> Instruction:
     return Instruction(
-        _string(read, "instruction"),
-        "" if read("input") is None else _string(read, "input"),
-        _string(read, "output"),
+        _string(read, "instruction"), "" if read("input") is None else _string(read, "input"), _string(read, "output")
     )
 
 

@@ -6,14 +6,7 @@ from typing import Any
 
 from trainyard.contract.formats.messages import parse_tools
 from trainyard.contract.formats.prompts import NO_BEGINNING, answered, split_texts
-from trainyard.contract.formats.records import (
-    HALF_PAIR,
-    BadRecordError,
-    is_encodable,
-    misfit,
-    parsing,
-    strings_in,
-)
+from trainyard.contract.formats.records import HALF_PAIR, BadRecordError, is_encodable, misfit, parsing, strings_in
 
 Fields = Mapping[str, Any]
 Text = str | Sequence[Mapping[str, Any]]

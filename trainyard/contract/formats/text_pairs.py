@@ -22,11 +22,7 @@ class TextPair:
 
 
 def parse_pair(record: Any, columns: Mapping[str, str]) -> TextPair:
-    """Return the texts of a record.
-
-    Raises:
-        BadRecordError: The record does not have the format.
-    """
+    """Return the texts of a record. Raises BadRecordError: the record does not have the format."""
     if not isinstance(record, Mapping):
         raise misfit("text_pair", TEXT_PAIRS["text_pair"])
     anchor, positive, negative = (record.get(columns.get(name, name)) for name in ("anchor", "positive", "negative"))

@@ -45,11 +45,7 @@ class Mount(NamedTuple):
 
 
 def parse_mount(text: str) -> Mount:
-    """Parse `source:target` or `source:target:ro`.
-
-    Raises:
-        ValueError: The text does not have this form.
-    """
+    """Parse `source:target` or `source:target:ro`. Raises ValueError: the text does not have this form."""
     source, colon, rest = text.partition(":")
     target, separator, flag = rest.partition(":")
     if not colon or (separator and flag not in ("ro", "rw")):

@@ -221,10 +221,7 @@ def _decay(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         yield field, f"is {ratio:g}, but the warm-up leaves {rest:g} of the run; use that or less"
     elif spec.steps is not None and (count := round(ratio * spec.steps)) < 2:
         least = f"use {2 / spec.steps:.3g} or more" if spec.steps > 2 else "use `linear`"
-        yield (
-            field,
-            f"is {ratio:g}, {count} of {spec.steps} steps, but the rate decays from the second one on; {least}",
-        )
+        yield field, f"is {ratio:g}, {count} of {spec.steps} steps, but the rate decays from the second one on; {least}"
 
 
 def _evaluation_data(spec: TrainingSpec) -> tuple[bool, str]:

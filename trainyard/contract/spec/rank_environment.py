@@ -7,12 +7,7 @@ from pydantic import Field, StringConstraints, model_validator
 from trainyard.contract.base import MAX_SPEC_SECRETS, ShortText, Strict, VariableName
 from trainyard.contract.problems import Problem, SpecError
 from trainyard.contract.spec.containers import Container
-from trainyard.contract.validation_messages import (
-    CONDA_PATTERN,
-    MODULE_PATTERN,
-    NODE_PATH_PATTERN,
-    SHELL_LINE_PATTERN,
-)
+from trainyard.contract.validation_messages import CONDA_PATTERN, MODULE_PATTERN, NODE_PATH_PATTERN, SHELL_LINE_PATTERN
 
 MAX_MODULES = 32
 MAX_SETUP_LINES = 64

@@ -299,11 +299,7 @@ def fields_reset_by(changes: Mapping[str, Any]) -> dict[str, None]:
 
 
 def parse_spec(document: Mapping[str, Any]) -> TrainingSpec:
-    """Parse a spec from plain data.
-
-    Raises:
-        SpecError: with a problem for each invalid field.
-    """
+    """Parse a spec from plain data. Raises SpecError: with a problem for each invalid field."""
     try:
         return TrainingSpec.model_validate(document)
     except ValidationError as error:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from glob import has_magic
 from pathlib import PurePosixPath
 
+from trainyard.contract.kinds.tasks import TASKS, quoted, tasks_with
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.containers import container_paths, container_problems
 from trainyard.contract.spec.decoders import BuiltinDecoder, LlamaModel
@@ -12,10 +13,9 @@ from trainyard.contract.spec.forks import parse_origin
 from trainyard.contract.spec.image_data import ImageFiles, image_paths
 from trainyard.contract.spec.objective_rules import unsupported_objectives
 from trainyard.contract.spec.sbatch_options import disallowed_options
-from trainyard.contract.spec.sections import ConvnetModel, HfModel
+from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, HfModel
 from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.stored_dtypes import dtype_problems
-from trainyard.contract.spec.task_rules import unsupported_images, unsupported_text_tasks
 from trainyard.contract.spec.text_data import TextData, paths_of
 from trainyard.contract.spec.text_sources import CHAT_FORMATS
 from trainyard.contract.spec.training_spec import TrainingSpec
@@ -29,6 +29,8 @@ Rule = tuple[bool, str, str]
 """Whether the rule rejects the spec, the path of the field, and the message."""
 
 _NEEDS_GPUS = "needs GPUs, and this service's workers have none"
+_FORMATS = {kind.name: kind.text_format for kind in TASKS.values() if kind.text_format}
+"""The format of the examples of each task, which no other task reads."""
 _GPU_TYPE = re.compile(r"[A-Za-z0-9_.-]+")
 
 
@@ -42,8 +44,8 @@ def unsupported_fields(spec: TrainingSpec, site: Site) -> list[Problem]:
     if site.scheduler == "slurm":
         problems += disallowed_options(spec.resources.options, site.sbatch_options, site.fixed_options)
     problems += [*_mismatched_pairs(spec), *_decoder_sizes(spec), *_disallowed_paths(spec, site)]
-    problems += [*dtype_problems(spec, site), *unsupported_objectives(spec), *unsupported_text_tasks(spec)]
-    problems += unsupported_images(spec)
+    problems += [*dtype_problems(spec, site), *unsupported_objectives(spec), *_unsupported_text_tasks(spec)]
+    problems += _unsupported_images(spec)
     if spec.environment.container is not None:
         problems += container_problems(spec.environment.container, site.container_runtime, site.container_images)
     return [Problem(param=param, message=message) for param, message in problems]
@@ -223,7 +225,7 @@ def _sharding_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
 
 def _mismatched_pairs(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     """Yield the problems of a model or data set that does not fit the task, or of a pair that does not match; those of
-    images are in `task_rules`."""
+    images are in `_unsupported_images`."""
     task = spec.task_kind
     if not task.builtin_models or task.reads_images:
         return
@@ -237,10 +239,7 @@ def _mismatched_pairs(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
             source = getattr(section, "source", "")
             yield f"{field}.source", f"`{source}` is for task `causal_lm`; use `builtin` and name {names}"
     if isinstance(spec.model, HfModel) and getattr(spec.data, "name", None) == "stdlib":
-        yield (
-            "data.name",
-            "`stdlib` is for the builtin models; use source `jsonl` with a model of source `hf`",
-        )
+        yield "data.name", "`stdlib` is for the builtin models; use source `jsonl` with a model of source `hf`"
     if isinstance(spec.data, TextData) and not isinstance(spec.model, HfModel):
         for section, source in spec.data.described_sources.items():
             if source.format in CHAT_FORMATS:
@@ -264,10 +263,7 @@ def _decoder_sizes(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
             "even number",
         )
     if isinstance(model, LlamaModel) and model.heads % model.grouped_heads:
-        yield (
-            "model.key_value_heads",
-            f"is {model.key_value_heads}, which does not divide `model.heads` {model.heads}",
-        )
+        yield "model.key_value_heads", f"is {model.key_value_heads}, which does not divide `model.heads` {model.heads}"
     length = spec.data.max_length if isinstance(spec.data, TextData) else None
     if length is not None and length > model.context:
         yield "data.max_length", f"is {length}, more than the {model.context} tokens of `model.context`"
@@ -316,3 +312,66 @@ def _hidden_jobs_problem(path: PurePosixPath, site: Site) -> str | None:
     if below and below[0].startswith("job_") and below[0] not in site.readable_jobs:
         return f"is in the folder of {below[0]!r}, which is no job that you can read"
     return None
+
+
+def _unsupported_text_tasks(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
+    """Yield the problems of a task that reads texts and does not write them, or of their formats for another task."""
+    yield from _other_formats(spec)
+    task, expected, data = spec.task, spec.task_kind.text_format, spec.data
+    if expected is None:
+        return
+    if not isinstance(spec.model, HfModel):
+        yield "model.source", f"`builtin` does not fit task `{task}`; use `hf`"
+    if spec.trainable is not None:
+        yield "trainable", f"is not for task `{task}`; remove it to train the whole model, or set `lora_rank`"
+    if not isinstance(data, TextData):
+        yield (
+            "data.source",
+            f"`builtin` has no {spec.task_kind.examples}, which task `{task}` needs; use source `jsonl`",
+        )
+        return
+    for section, source in data.described_sources.items():
+        if source.format not in ("auto", *_FORMATS.values()):
+            yield f"{section}.format", f"is `{source.format}`, and task `{task}` needs `{expected}`"
+
+
+def _other_formats(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
+    """Yield the formats that are for another task."""
+    for section, source in spec.data.described_sources.items() if isinstance(spec.data, TextData) else ():
+        users = [task for task, format in _FORMATS.items() if format == source.format]
+        if users and spec.task not in users:
+            yield f"{section}.format", f"`{source.format}` is for task {quoted(users)}; use another format"
+
+
+def _unsupported_images(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
+    """Yield the problems of a classification of images, or of images for a task that reads none."""
+    task = spec.task
+    if not spec.task_kind.reads_images:
+        if isinstance(spec.data, ImageFiles):
+            users = quoted(tasks_with(lambda kind: kind.reads_images))
+            yield "data.source", f"`images` is for task {users}, and `task` is `{spec.task}`; use another source"
+        return
+    model, data = spec.model, spec.data
+    if isinstance(model, HfModel):
+        if not isinstance(data, ImageFiles):
+            used = f"`{data.source}`" if data is not None else "no data"
+            yield "data.source", f"{used} does not fit a model of source `hf` of task `{task}`; use source `images`"
+        if spec.trainable is not None:
+            advice = "remove it to train the whole model, or set `lora_rank`"
+            yield "trainable", f"is not for models of source `hf` of task `{task}`; {advice}"
+        return
+    if not isinstance(model, ConvnetModel):
+        name = getattr(model, "name", "")
+        yield "model.name", f"`{name}` does not fit task `{task}`; use `convnet`, or a model of source `hf`"
+    if isinstance(data, ImageFiles):
+        if isinstance(model, ConvnetModel):
+            yield "model.name", "`convnet` is for the data set `digits`; use a model of source `hf`"
+    elif not isinstance(data, BuiltinData):
+        source = getattr(data, "source", "")
+        yield (
+            "data.source",
+            f"`{source}` does not fit task `{task}`; use `images` with a model of source `hf`, or `builtin` and name "
+            "`digits`",
+        )
+    elif data.name != "digits":
+        yield "data.name", f"`{data.name}` does not fit task `{task}`; use `digits`"

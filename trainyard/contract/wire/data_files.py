@@ -5,15 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 from pydantic.config import JsonDict
 
-from trainyard.contract.base import (
-    EXAMPLE_DIGEST,
-    DisplayName,
-    PositiveInt,
-    Resource,
-    Strict,
-    Timestamp,
-    example,
-)
+from trainyard.contract.base import EXAMPLE_DIGEST, DisplayName, PositiveInt, Resource, Strict, Timestamp, example
 from trainyard.contract.validation_messages import DIGEST_PATTERN
 
 FileFormat = Literal[

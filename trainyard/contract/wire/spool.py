@@ -60,11 +60,7 @@ class SpoolRecord:
     """The offset of the byte after it."""
 
     def body(self) -> SpoolBody:
-        """Parse the body.
-
-        Raises:
-            ValueError: it is not a report of its kind, or has too many values.
-        """
+        """Parse the body. Raises ValueError: it is not a report of its kind, or has too many values."""
         if self.body_text.count(b",") > _MAX_COMMAS:
             raise ValueError(f"the record has more than {_MAX_COMMAS:,} values")
         return _BODIES[self.kind].model_validate_json(self.body_text)

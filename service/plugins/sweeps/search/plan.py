@@ -71,11 +71,7 @@ class SearchPlan(BaseModel):
 
 
 def plan_search(search: Search, spec: TrainingSpec, max_parallel: int) -> SearchPlan:
-    """Return the plan of a search over a spec.
-
-    Raises:
-        SpecError: the algorithm cannot search over the spec.
-    """
+    """Return the plan of a search over a spec. Raises SpecError: the algorithm cannot search over the spec."""
     criterion = best_criterion(dump_spec(spec)["checkpoint"]["keep_best"])
     metric = search.metric or criterion.metric
     mode = search.mode or (criterion.mode if metric == criterion.metric else "min")

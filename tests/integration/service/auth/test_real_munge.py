@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from service.auth.munge import CredentialError, UnmungeProgram
 from service.core.errors import UnavailableError
-from service.diagnostics.munge_checks import munge as munge_check
+from service.diagnostics.checks import munge as munge_check
 from tests.support.munge import running_munged
 from tests.support.packages import install
 from tests.support.wait import wait_until

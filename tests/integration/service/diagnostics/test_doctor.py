@@ -16,8 +16,7 @@ import pytest
 
 from service.core.settings import Settings
 from service.db.migrate import upgrade
-from service.diagnostics.checks import run_checks
-from service.diagnostics.container_checks import containers
+from service.diagnostics.checks import containers, run_checks
 from service.diagnostics.slurm_checks import controller_finding
 from tests.support.live_world import served
 from tests.support.world import World

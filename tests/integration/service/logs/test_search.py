@@ -7,9 +7,8 @@ import sqlalchemy as sa
 
 from service.db.models import LogChunk, LogStream
 from service.logs import search as module
-from service.logs.blocks import MAX_BLOCK
 from service.logs.patterns import compile_pattern
-from service.logs.search import LogSearch, search_log
+from service.logs.search import MAX_BLOCK, LogSearch, search_log
 from tests.support.cpu_limit import at_most
 from tests.support.world import FakeWorker, World
 

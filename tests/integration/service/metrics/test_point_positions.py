@@ -137,7 +137,7 @@ class Stored:
 
     def summaries(self) -> dict[str, tuple[float, float, float, int, int]]:
         with self.world.database.read() as session:
-            known = summaries_of(SummaryRepository(session).values(self.job_pk, METRIC_KINDS))
+            known = summaries_of(SummaryRepository(session).values.values_of(self.job_pk, METRIC_KINDS))
         named = {name.removeprefix(self.prefix): one for name, one in known.items() if name.startswith(self.prefix)}
         return {n: (o.last, o.low, o.high, o.low_step, o.high_step) for n, o in named.items()}  # type: ignore[misc]
 

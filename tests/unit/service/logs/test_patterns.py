@@ -3,9 +3,8 @@
 import pytest
 
 from service.core.errors import InvalidRequestError
-from service.logs.blocks import MAX_BLOCK, Block
 from service.logs.patterns import LinePattern, compile_pattern, level_of
-from service.logs.search import MAX_LINE, matching_lines
+from service.logs.search import MAX_BLOCK, MAX_LINE, Block, matching_lines
 from tests.support.cpu_limit import at_most
 
 

@@ -4,7 +4,7 @@ import json
 import math
 from datetime import UTC, datetime
 
-from service.metrics.curves_json import curves_json
+from service.metrics.export import curves_json
 from trainyard.contract.wire.curves import ComparisonResource, MetricsResource, Series
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from service.plugins.oidc.checks import provider
+from service.plugins.oidc.plugin import provider
 from tests.support.oidc_portal import SERVICE
 from tests.support.oidc_provider import provider_settings
 from tests.support.oidc_signer import Signer

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.logs import blocks as module
-from service.logs.blocks import blocks, blocks_from_end
+from service.logs import search as module
+from service.logs.search import blocks, blocks_from_end
 
 _SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=8)
 _LINES = st.lists(st.binary(max_size=12).map(lambda line: line.replace(b"\n", b"")), max_size=12)
