@@ -123,6 +123,7 @@ def test_a_failed_job_begins_with_its_cause_on_each_tab(visit: Visit, pages: tup
     page = visit.go(pages[1]["bad"])
     cause = f"TrainingError: {FAILURE['message']}"
     expect(page.locator("#panel h2").first).to_have_text(cause)
+    expect(page.get_by_role("button", name=cause)).to_be_hidden()  # the panel states it
     page.get_by_role("tab", name="Charts").click()
     expect(page.locator("#panel h2").first).to_be_hidden()
     page.get_by_role("button", name=cause).click()

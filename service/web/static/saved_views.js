@@ -1,6 +1,8 @@
 // Saved views of the table: a menu that opens them, and a dialog that saves what is shown.
 
 import { call, callAll } from "./api.js";
+import { jobKeys } from "./query_box.js";
+import { examples } from "./query_completion.js";
 import { byId, make, maybeById, mayChange, onOpen, submitDialog, toast, toastError, visitor, within } from "./page.js";
 
 /** @type {("where" | "sort" | "group")[]} */
@@ -38,11 +40,10 @@ export class SavedViews {
       make(
         "li",
         {},
-        make(
-          "button",
-          { type: "button", class: "quiet open", onclick: () => this.show(view) },
+        this.opener(
           view.name,
-          make("small", { text: view.created_by === visitor.name ? (view.shared ? "shared" : "") : view.created_by }),
+          view.created_by === visitor.name ? (view.shared ? "shared" : "") : view.created_by,
+          view,
         ),
         mayChange(view.created_by)
           ? make("button", {
@@ -55,17 +56,30 @@ export class SavedViews {
           : null,
       ),
     );
-    byId("view-list").replaceChildren(
-      ...(rows.length ? rows : [make("li", { class: "hint", text: "No saved views yet." })]),
+    const offered = examples(await jobKeys()).map(({ text, note }) =>
+      make("li", {}, this.opener(note, "example", { where: text })),
     );
+    byId("view-list").replaceChildren(...rows, ...offered);
   }
 
-  /** @param {Api.ViewResource} view */
+  /**
+   * A button that opens a view.
+   *
+   * @param {string} name
+   * @param {string} note
+   * @param {Partial<Api.ViewResource>} view
+   */
+  opener(name, note, view) {
+    const onclick = () => this.show(view);
+    return make("button", { type: "button", class: "quiet open", onclick }, name, make("small", { text: note }));
+  }
+
+  /** @param {Partial<Api.ViewResource>} view */
   show(view) {
     this.menu.open = false;
     const parameters = new URLSearchParams(view.page);
-    for (const name of OF_THE_ORDER) if (view[name]) parameters.set(name, view[name]);
-    for (const column of view.columns) parameters.append("columns", column);
+    for (const name of OF_THE_ORDER) if (view[name]) parameters.set(name, view[name] ?? "");
+    for (const column of view.columns ?? []) parameters.append("columns", column);
     this.open(parameters);
   }
 
