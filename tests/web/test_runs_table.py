@@ -199,7 +199,8 @@ def test_charts_of_the_selection_have_the_tools_of_all_charts(runs: Visit) -> No
     page.get_by_role("checkbox", name="Select run-0").check()
     panel = page.get_by_role("region", name="Charts of the selected jobs")
     panel.get_by_label("Smooth").fill("0.5")
-    panel.get_by_text("Clip outliers").click()
+    panel.locator("#chart-options > summary").click()
+    panel.get_by_label("Clip outliers").check()
     panel.get_by_role("button", name="Combine metrics").click()
     for key in ("train/loss", "eval/loss"):
         page.locator(f"#combination-list input[value='{key}']").check()

@@ -3,7 +3,7 @@
 import { call, callAll } from "./api.js";
 import { jobKeys } from "./query_box.js";
 import { examples } from "./query_completion.js";
-import { byId, make, maybeById, mayChange, onOpen, submitDialog, toast, toastError, visitor, within } from "./page.js";
+import { byId, make, maybeById, mayChange, onOpen, submitDialog, toast, toastError, visitor } from "./page.js";
 
 /** @type {("where" | "sort" | "group")[]} */
 const OF_THE_ORDER = ["where", "sort", "group"];
@@ -21,15 +21,6 @@ export class SavedViews {
     const { menu } = this;
     onOpen(menu, () => {
       this.list().catch(toastError);
-    });
-    document.addEventListener("pointerdown", (event) => {
-      if (menu.open && !menu.contains(/** @type {Node} */ (event.target))) menu.open = false;
-    });
-    menu.addEventListener("keydown", (event) => {
-      if (event.key === "Escape") {
-        menu.open = false;
-        within(menu, "summary").focus();
-      }
     });
     maybeById("save-view")?.addEventListener("click", () => this.save().catch(toastError));
   }
