@@ -142,6 +142,14 @@ def test_summary_and_actions_stay_in_sight(visit: Visit, pages: tuple[Visit, dic
     expect(page.get_by_role("heading", name="Spec resolved")).to_be_in_viewport()
 
 
+def test_on_a_phone_the_current_tab_and_page_are_in_sight(visit: Visit, pages: tuple[Visit, dict[str, str]]) -> None:
+    visit.page.set_viewport_size({"width": 390, "height": 844})
+    page = visit.go(f"{pages[1]['good']}?tab=history")
+    expect(page.get_by_role("tab", name="History")).to_be_in_viewport(ratio=0.95)
+    page = visit.go("/help")
+    expect(page.get_by_role("link", name="Help", exact=True)).to_be_in_viewport(ratio=0.95)
+
+
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("tab", ["overview", "charts", "media", "log", "spec", "history"])
 def test_nothing_moves_while_a_tab_loads(

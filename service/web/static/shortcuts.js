@@ -148,3 +148,4 @@ byId("show-shortcuts").addEventListener("click", () => {
   showList();
 });
 showTableLink();
+document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
