@@ -272,5 +272,5 @@ def test_search_matches_substrings_without_wildcards(world: World) -> None:
 def test_search_matches_a_part_of_the_owner(world: World, where: str) -> None:
     world.submit()
     answer = world.new_user("user", "benjamin").post("/v1/jobs", json=SPEC)
-    found = world.client.get("/v1/jobs", params={"search": "BENJ", "where": where}).json()["data"]
-    assert [job["id"] for job in found] == [answer.json()["id"]]
+    matches = world.client.get("/v1/jobs", params={"search": "BENJ", "where": where}).json()["data"]
+    assert [job["id"] for job in matches] == [answer.json()["id"]]
