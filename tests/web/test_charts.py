@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Download, Page, Route, expect
 
 from service.web.assets import Assets
+from tests.support.accessibility import assert_accessible
 from tests.support.browser import Visit
 
 pytestmark = [pytest.mark.web]
@@ -122,6 +123,7 @@ def test_curves_are_drawn_at_the_positions_of_the_axes(job_page: Page, *, log: b
 
 def test_positions_on_a_logarithmic_axis_are_in_the_address(job_page: Page) -> None:
     job_page.locator("#chart-options > summary").click()
+    assert_accessible(job_page, "#chart-options")
     job_page.get_by_label("Log x").check()
     expect(job_page).to_have_url(re.compile("log_x=1"))
     job_page.reload()
