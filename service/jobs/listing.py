@@ -139,8 +139,9 @@ def filtered_query(session: Session, job_filter: JobFilter) -> tuple[sa.Select[A
         query = query.join(row, sa.and_(row.job_id == Job.id, row.key == name, row.value == value))
     key = pairs[0][0].job_id if pairs else Job.id
     if job_filter.search is not None:
-        in_name = Job.name.icontains(job_filter.search, autoescape=True)
-        query = query.where(sa.or_(in_name, Job.id == job_filter.search))
+        columns = (Job.name, Job.created_by)
+        parts = (column.icontains(job_filter.search, autoescape=True) for column in columns)
+        query = query.where(sa.or_(*parts, Job.id == job_filter.search))
     # The id holds the millisecond of creation; within that, `created_at` decides.
     if job_filter.created_after is not None:
         first = first_job_id(job_filter.created_after)

@@ -71,6 +71,7 @@ def follow_job(page: Page, service: LiveService, url: str) -> str:
     worker.report(10, worker.total_steps)
     worker.succeed()
     expect(page.locator("#status")).to_have_text("succeeded")
+    page.locator("#more > summary").click()
     with page.expect_download() as download:
         page.get_by_role("link", name="Download model").click()
     assert download.value.failure() is None
@@ -96,6 +97,7 @@ def test_dashboard_stays_below_its_path(browser: Browser, urls: tuple[LiveServic
         expect(page.locator("#connection")).to_have_text("Live")
         page.locator(f'#rows a[href$="/jobs/{job_id}"]').click()
         page.wait_for_url(f"{url}/jobs/{job_id}")
+        page.locator("#account > summary").click()
         page.get_by_role("button", name="Sign out").click()
         page.wait_for_url(f"{url}/sign-in")
         visit.go("/jobs/x?a=b")

@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Download, Page, Route, expect
 
 from service.web.assets import Assets
+from tests.support.accessibility import assert_accessible
 from tests.support.browser import Visit
 
 pytestmark = [pytest.mark.web]
@@ -107,7 +108,9 @@ def test_a_chart_without_points_shows_the_reason(visit: Visit, saved_job: str) -
 
 @pytest.mark.parametrize("log", [False, True])
 def test_curves_are_drawn_at_the_positions_of_the_axes(job_page: Page, *, log: bool) -> None:
-    job_page.locator("#log-scale").set_checked(log, force=True)
+    job_page.locator("#chart-options > summary").click()
+    job_page.get_by_label("Log scale").first.set_checked(log)
+    job_page.keyboard.press("Escape")
     job_page.wait_for_function(f"log => {LOSS}.view.log === log", arg=log)
     pairs = job_page.evaluate(
         f"""() => {LOSS}.xRange.map((value) => [{LOSS}.transform("x")(value), {LOSS}.plot.valToPos(value, "x", true)])
@@ -119,7 +122,9 @@ def test_curves_are_drawn_at_the_positions_of_the_axes(job_page: Page, *, log: b
 
 
 def test_positions_on_a_logarithmic_axis_are_in_the_address(job_page: Page) -> None:
-    job_page.get_by_text("Log x").click()
+    job_page.locator("#chart-options > summary").click()
+    assert_accessible(job_page, "#chart-options")
+    job_page.get_by_label("Log x").check()
     expect(job_page).to_have_url(re.compile("log_x=1"))
     job_page.reload()
     expect(job_page.locator("#log-x")).to_be_checked()
@@ -151,7 +156,8 @@ def test_view_is_restored_from_the_address(visit: Visit, job_page: Page) -> None
     figure.hover()
     figure.get_by_role("button", name="Pin").click()
     figure.get_by_role("button", name="Log scale").click()
-    job_page.locator("#clip").set_checked(True, force=True)
+    job_page.locator("#chart-options > summary").click()
+    job_page.locator("#clip").check()
     job_page.get_by_role("button", name="Combine metrics").click()
     for key in ("train/loss", "train/lr"):
         job_page.locator(f"#combination-list input[value='{key}']").check()

@@ -154,7 +154,8 @@ def test_runs_are_hidden_and_the_address_has_them(visit: Visit, sweep: SweepDeta
 def test_scale_smoothing_and_axis_are_stored_in_the_address(visit: Visit, sweep: SweepDetail) -> None:
     page = visit.go(f"/compare?job={ids(sweep)[0]}&job={ids(sweep)[1]}&key=train/loss")
     drawn_curves(page, 2)
-    page.get_by_text("Log scale").click()
+    page.locator("#chart-options > summary").click()
+    page.get_by_label("Log scale").first.check()
     page.locator("#axis").select_option("seconds")
     page.get_by_label("Smooth").fill("0.9")
     drawn_curves(page, 4)

@@ -144,7 +144,8 @@ def test_zoomed_curve_is_updated_live(visit: Visit, running_job: Any) -> None:
 def test_log_scale_and_smoothing_change_the_curves(visit: Visit, running_job: Any) -> None:
     page = visit.go(f"/jobs/{running_job.id}?tab=charts")
     wait_for_points(page, 30)
-    page.get_by_text("Log scale").click()
+    page.locator("#chart-options > summary").click()
+    page.get_by_label("Log scale").first.check()
     page.wait_for_function("() => document.querySelector('#chart-loss .frame').chart.view.log")
     page.get_by_label("Smooth").fill("0.9")
     page.wait_for_function("() => document.querySelector('#chart-loss .frame').chart.curves.length === 2")
@@ -351,6 +352,7 @@ def test_ranks_are_compared_and_checkpoints_downloaded(visit: Visit, saved_job: 
     with page.expect_download() as download:
         link.click()
     assert download.value.suggested_filename.endswith(".tar")
+    page.locator("#more > summary").click()
     expect(page.get_by_role("link", name="Download model")).to_be_visible(timeout=30_000)
     page.get_by_role("tab", name="Charts").click()
     page.get_by_role("button", name="Next charts of Overview").click()

@@ -184,7 +184,7 @@ def test_no_section_moves_while_the_page_of_a_job_loads(
     [
         ("/jobs/{job}?tab=history", "#lineage", "this job"),
         ("/jobs/{job}?tab=spec", "#script", "worker.launcher"),
-        ("/jobs", "#views", "No saved"),
+        ("/jobs", "#views", "Failed in the last day"),
     ],
 )
 def test_a_section_opened_before_the_scripts_run_is_filled(

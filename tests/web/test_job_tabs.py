@@ -123,6 +123,7 @@ def test_a_failed_job_begins_with_its_cause_on_each_tab(visit: Visit, pages: tup
     page = visit.go(pages[1]["bad"])
     cause = f"TrainingError: {FAILURE['message']}"
     expect(page.locator("#panel h2").first).to_have_text(cause)
+    expect(page.get_by_role("button", name=cause)).to_be_hidden()  # the panel states it
     page.get_by_role("tab", name="Charts").click()
     expect(page.locator("#panel h2").first).to_be_hidden()
     page.get_by_role("button", name=cause).click()
@@ -139,6 +140,14 @@ def test_summary_and_actions_stay_in_sight(visit: Visit, pages: tuple[Visit, dic
         expect(one).to_be_in_viewport()
     page.get_by_role("tab", name="Spec & code").click()
     expect(page.get_by_role("heading", name="Spec resolved")).to_be_in_viewport()
+
+
+def test_on_a_phone_the_current_tab_and_page_are_in_sight(visit: Visit, pages: tuple[Visit, dict[str, str]]) -> None:
+    visit.page.set_viewport_size({"width": 390, "height": 844})
+    page = visit.go(f"{pages[1]['good']}?tab=history")
+    expect(page.get_by_role("tab", name="History")).to_be_in_viewport(ratio=0.95)
+    page = visit.go("/help")
+    expect(page.get_by_role("link", name="Help", exact=True)).to_be_in_viewport(ratio=0.95)
 
 
 @pytest.mark.parametrize("width", [1280, 390])

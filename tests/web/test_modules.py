@@ -164,6 +164,8 @@ def test_row_shows_the_status_message_until_there_is_progress(script_tab: Page) 
     assert script_tab.evaluate(fill, [*address, waiting]) == ["behind another", True, "", ""]
     training = {**job, "progress": {"step": 1, "total_steps": 4}, "metrics": {"train/loss": "NaN"}}
     assert script_tab.evaluate(fill, [*address, training]) == ["", False, "1 / 4", "NaN"]
+    ended = {**training, "status": "succeeded"}
+    assert script_tab.evaluate(fill, [*address, ended]) == ["", True, "1 / 4", "NaN"]
     failed = {**training, "status": "failed", "status_message": "rank 0: KeyError: 'a'", "cause": "KeyError: 'a'"}
     assert script_tab.evaluate(fill, [*address, failed]) == ["KeyError: 'a'", True, "1 / 4", "NaN"]
 
@@ -352,6 +354,11 @@ def test_completions_follow_the_position_in_the_query(module: Callable[[str], Ca
     def texts(query: str) -> list[str]:
         return [option["text"] for option in complete("completions", query, len(query), keys)["options"]]
 
+    assert texts("")[:2] == ["status = failed and age < 1d", "status "]
+    keys.append({"key": "train loss", "kind": "metric", "description": None})
+    assert texts("diverg") == ["(`train loss` is nan or `train loss` is inf) and age < 7d"]
+    keys.pop()
+    assert texts("seed = 1 and diverg") == []
     assert texts("lr") == ["optimizer.lr "]
     assert texts("val") == ["`loss (val)` "]
     assert texts("zzz") == []

@@ -57,6 +57,7 @@ def test_charts_are_drawn_pinned_and_combined(visit: Visit, jobs: tuple[Visit, l
         figure.hover()
         figure.get_by_role("button", name="Pin").click()
     page.get_by_label("Find a chart").fill("")
+    page.locator("#chart-options > summary").click()
     page.get_by_role("button", name="Combine metrics").click()
     for name in ("a,b", "50%2C", "μ/"):
         page.locator("#combination-list label").filter(has_text=re.compile(f"^{re.escape(name)}$")).locator(

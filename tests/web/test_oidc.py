@@ -79,6 +79,7 @@ def test_role_follows_the_groups(tab: Visit, portal: Portal) -> None:
 def test_sign_out_ends_the_session_at_the_provider(tab: Visit, portal: Portal) -> None:
     page = tab.go("/jobs")
     sign_in(page, "ada")
+    page.locator("#account > summary").click()
     page.get_by_role("button", name="Sign out").click()
     page.wait_for_url(re.compile(re.escape(portal.provider.issuer)))
     page.get_by_role("button", name="Yes, sign me out").click()

@@ -5,6 +5,7 @@ from playwright.sync_api import expect
 
 from tests.support.accessibility import assert_accessible
 from tests.support.browser import Visit
+from tests.web.specs import SPEC
 from trainyard.client import Client
 
 pytestmark = [pytest.mark.web]
@@ -41,6 +42,14 @@ def test_a_project_is_created_and_gets_members_and_a_quota(visit: Visit, client:
     page.get_by_role("dialog").get_by_role("button", name="Remove").click()
     expect(row).to_have_count(0)
     assert [one.name for one in client.project("ZOO & ANIMALS").members] == ["admin"]
+
+
+def test_projects_lead_to_the_jobs_of_labels_too(visit: Visit, client: Client) -> None:
+    job = client.submit({**SPEC, "name": "labelled", "project": "never-created"})
+    page = visit.go("/projects")
+    page.get_by_role("link", name="Jobs by project").click()
+    expect(page.get_by_text("never-created · 1 job")).to_be_visible()
+    client.cancel(job.id)
 
 
 def test_a_project_links_to_its_jobs_and_views(visit: Visit, client: Client) -> None:

@@ -86,6 +86,20 @@ def test_a_word_is_a_search_for_names_and_owners(runs: Visit) -> None:
     expect(page.locator("tr.job")).to_have_count(6)
 
 
+def test_runs_that_diverged_are_two_clicks_away(runs: Visit) -> None:
+    page = table(runs)
+    box = page.get_by_role("combobox", name="Filter by a query")
+    box.press_sequentially("diverged")
+    page.get_by_role("option", name="Diverged in the last 7 days").click()
+    expect(page.locator("tr.job")).to_have_count(0)
+    expect(box).to_have_value(re.compile(r"^\(eval/loss is nan or eval/loss is inf.*\) and age < 7d$"))
+    page = table(runs)
+    page.get_by_text("Views", exact=True).click()
+    page.get_by_role("button", name="Diverged in the last 7 days").click()
+    expect(page.locator("tr.job")).to_have_count(0)
+    expect(box).to_have_value(re.compile(r"^\(eval/loss is nan or eval/loss is inf.*\) and age < 7d$"))
+
+
 def test_an_error_names_its_position_and_a_suggestion(runs: Visit) -> None:
     page = table(runs, where="seed = 1 and optimiser.lr < 1")
     alert = page.get_by_role("alert").filter(has_text="column 14")
@@ -185,7 +199,8 @@ def test_charts_of_the_selection_have_the_tools_of_all_charts(runs: Visit) -> No
     page.get_by_role("checkbox", name="Select run-0").check()
     panel = page.get_by_role("region", name="Charts of the selected jobs")
     panel.get_by_label("Smooth").fill("0.5")
-    panel.get_by_text("Clip outliers").click()
+    panel.locator("#chart-options > summary").click()
+    panel.get_by_label("Clip outliers").check()
     panel.get_by_role("button", name="Combine metrics").click()
     for key in ("train/loss", "eval/loss"):
         page.locator(f"#combination-list input[value='{key}']").check()

@@ -6,6 +6,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
+from tests.support.accessibility import assert_accessible
 from tests.support.browser import Visit, open_signed_in_tab
 from tests.support.live_world import served
 from tests.support.world import World
@@ -79,9 +80,27 @@ def test_slash_focuses_the_filter_where_keys_are_text(page: Page) -> None:
     expect(page.get_by_label("Filter by a query")).to_have_value("gc?jn/")
     expect(page.get_by_role("dialog")).to_be_hidden()
     page.get_by_label("Filter by a query").fill("")
+    page.locator("#account > summary").click()
     page.get_by_label("Theme").focus()
     page.keyboard.type("n")
     page.wait_for_url("**/jobs")
+
+
+def test_rare_controls_are_in_a_menu_for_the_keyboard(page: Page) -> None:
+    summary = page.locator("#account > summary")
+    expect(page.get_by_role("button", name="Sign out")).to_be_hidden()
+    summary.focus()
+    page.keyboard.press("Enter")
+    assert_accessible(page, "#account")
+    summary.focus()
+    page.keyboard.press("Tab")
+    expect(page.get_by_label("Theme")).to_be_focused()
+    for name in ("Keyboard shortcuts", "Sign out"):
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("button", name=name)).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(summary).to_be_focused()
+    expect(page.get_by_role("button", name="Sign out")).to_be_hidden()
 
 
 def test_dialog_lists_the_keys_and_turns_them_off(page: Page) -> None:
@@ -96,8 +115,11 @@ def test_dialog_lists_the_keys_and_turns_them_off(page: Page) -> None:
     page.keyboard.type("gc?n")
     expect(dialog).to_be_hidden()
     assert page.url.endswith("/jobs")
+    page.locator("#account > summary").click()
     page.get_by_role("button", name="Keyboard shortcuts").click()
     dialog.get_by_label("Use keyboard shortcuts").set_checked(True, force=True)
     page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    expect(page.locator("#account > summary")).to_be_focused()
     page.keyboard.press("?")
     expect(dialog).to_be_visible()

@@ -39,6 +39,7 @@ def test_cookie_is_http_only_and_same_site_strict(visit: Visit) -> None:
 
 def test_pages_need_a_new_sign_in_after_signing_out(signed_out: Visit, token: str) -> None:
     page = signed_out.sign_in(token)
+    page.locator("#account > summary").click()
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_label("Token")).to_be_visible()
     signed_out.go("/jobs")
@@ -108,6 +109,7 @@ def test_used_code_is_reported(signed_out: Visit, client: Client) -> None:
     page = signed_out.go(f"/sign-in#code={code}&next=//evil.example")
     page.get_by_role("button", name="Sign in as admin").click()
     page.wait_for_url(signed_out.url + "/jobs")
+    page.locator("#account > summary").click()
     page.get_by_role("button", name="Sign out").click()
     page.wait_for_url(signed_out.url + "/sign-in")
     page.evaluate("code => { location.hash = `code=${code}`; }", code)  # an open page of the sign-in takes a code, too

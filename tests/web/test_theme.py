@@ -56,6 +56,7 @@ def test_charts_and_other_tabs_change_with_the_theme(signed_out: Visit, token: s
     assert page.evaluate(f"{DRAWN}.colour") == "#2559c4"
     other = page.context.new_page()
     other.goto(signed_out.url + "/jobs")
+    other.locator("#account > summary").click()
     other.get_by_label("Theme").select_option("Dark")
     page.wait_for_function(f"() => {DRAWN}.colour === '#7ba7f7'")
     expect(page.locator("body")).to_have_css("background-color", DARK)

@@ -58,7 +58,7 @@ StatusOption = Annotated[
 NameOption = Annotated[str | None, typer.Option(help="Only jobs with this name.")]
 ByOption = Annotated[str | None, typer.Option(metavar="USER", help="Only jobs of this user.")]
 SearchOption = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="Only jobs whose name contains this, or with this id.")
+    str | None, typer.Option(metavar="TEXT", help="Only jobs whose name or owner contains this, or with this id.")
 ]
 ProjectOption = Annotated[str | None, typer.Option(help="Only jobs of this project.")]
 LabelsOption = Annotated[

@@ -210,7 +210,7 @@ def list_jobs(
     status: Annotated[list[JobStatus] | None, Query(description=_STATUS, examples=[["running"]])] = None,
     name: Annotated[str | None, Query(max_length=120, description="Exact name.")] = None,
     search: Annotated[
-        str | None, Query(max_length=120, description="A part of the name, ignoring case, or the id.")
+        str | None, Query(max_length=120, description="A part of the name or of the owner, ignoring case, or the id.")
     ] = None,
     created_by: CreatedByQuery = None,
     project: Annotated[str | None, Query(max_length=120, description="Only jobs of this project.")] = None,

@@ -175,7 +175,8 @@ def _filter_nodes(job_filter: JobFilter) -> Iterator[Node]:
         if value is not None:
             yield Comparison(Key(name), "=", value)
     if job_filter.search is not None:
-        yield Or((Comparison(Key("name"), "~", job_filter.search), Comparison(Key("id"), "=", job_filter.search)))
+        parts = tuple(Comparison(Key(key), "~", job_filter.search) for key in ("name", "user"))
+        yield Or((*parts, Comparison(Key("id"), "=", job_filter.search)))
     for kind, pairs in (("spec.metadata", job_filter.metadata), ("parameters", job_filter.parameters)):
         for name, value in pairs.items():
             yield Comparison(Key(f"{kind}.{name}"), "=", value)

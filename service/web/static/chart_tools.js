@@ -1,5 +1,6 @@
 // The tools above the charts of a page: axis, scales, smoothing, search, and charts of several metrics.
 
+import { closeMenu } from "./menus.js";
 import { byId, make, openDialog } from "./page.js";
 
 const LABELS = {
@@ -68,6 +69,7 @@ export function connectCombination(view, change, keys) {
     for (const label of list.querySelectorAll("label")) label.hidden = !label.textContent.toLowerCase().includes(part);
   });
   button.addEventListener("click", async () => {
+    closeMenu(byId("chart-options", HTMLDetailsElement)); // Escape is for the dialog
     search.value = "";
     list.replaceChildren(
       ...keys().map((key) => make("label", {}, make("input", { type: "checkbox", value: key }), key)),

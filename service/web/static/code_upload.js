@@ -100,6 +100,7 @@ function show(text) {
   const preset = maybeById("code-preset");
   if (preset) preset.hidden = !(file in data.code);
   maybeById("code-folder")?.parentElement?.classList.toggle("primary", isReplaced(text));
+  maybeById("submit")?.classList.toggle("primary", !isUncorrected(text)); // one step at a time
   if (isReplaced(text))
     setText(byId("code-status"), "The job failed with this code. Upload the folder with the corrected code.");
   else

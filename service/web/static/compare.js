@@ -182,10 +182,7 @@ function showTable() {
       ),
     );
   if (runs.length > 1)
-    setText(
-      within(byId("runs-title"), "small"),
-      data.fields.length ? "and the fields in which their specs differ" : "their specs are the same",
-    );
+    setText(within(byId("runs-title"), "small"), data.fields.length ? "" : "their specs are the same");
   showTableValues();
   afterPaint()
     .then(() => inParts(runs, addRow))

@@ -113,15 +113,23 @@ export const stepText = ({ step, total_steps }, separator = " / ") =>
   total_steps ? `${count(step)}${separator}${count(total_steps)}` : count(step);
 
 /**
+ * Seconds in one unit.
+ *
+ * @param {number} seconds
+ */
+export function approximate(seconds) {
+  const [unit, length] = UNITS.find(([, one]) => seconds >= one) ?? UNITS[3];
+  return `${Math.floor(seconds / length)} ${unit}`;
+}
+
+/**
  * The time since an ISO time, in one unit.
  *
  * @param {string} iso
  */
 export function age(iso) {
   const seconds = Math.max(0, (Date.now() - Date.parse(iso)) / 1000);
-  if (seconds < 60) return "just now";
-  const [unit, length] = UNITS.find(([, one]) => seconds >= one) ?? UNITS[2];
-  return `${Math.floor(seconds / length)} ${unit}`;
+  return seconds < 60 ? "just now" : approximate(seconds);
 }
 
 const SHORT = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });

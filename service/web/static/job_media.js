@@ -71,6 +71,7 @@ export class JobMedia {
   /** Read which keys there are, and the items of those that have more. */
   async load() {
     this.keys = (await call(`${this.root}/media/keys`)).data;
+    this.keys.sort((one, other) => Number(other.type === "image") - Number(one.type === "image"));
     byId("media").hidden = !this.keys.length;
     byId("media-search").hidden = this.keys.length <= PANELS;
     this.add();

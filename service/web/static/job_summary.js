@@ -2,7 +2,17 @@
 
 import { showAbout } from "./job_about.js";
 import { STEPLESS } from "./chart_list.js";
-import { bytes, count, duration, failureText, NOTHING, number, stepText, strategyLabel } from "./format.js";
+import {
+  approximate,
+  bytes,
+  count,
+  duration,
+  failureText,
+  NOTHING,
+  number,
+  stepText,
+  strategyLabel,
+} from "./format.js";
 import { etaOf, fractionDone, lossOf, runtimeOf, TRAIN_LOSS } from "./job_rows.js";
 import { tone } from "./job_status.js";
 import { fixViews, showFailure } from "./job_failure.js";
@@ -176,7 +186,7 @@ function showFacts(listId, facts) {
  */
 export const headlineOf = (job) => [
   ["step", "Step", job.progress ? stepText(job.progress) : NOTHING],
-  ["eta", "ETA", duration(etaOf(job.progress))],
+  ["eta", "ETA", etaOf(job.progress) === null ? NOTHING : approximate(etaOf(job.progress) ?? 0)],
   ["loss", TRAIN_LOSS, number(lossOf(job))],
 ];
 

@@ -104,6 +104,7 @@ export class JobTabs {
       const isCurrent = button.dataset.tab === this.current;
       button.setAttribute("aria-selected", String(isCurrent));
       button.tabIndex = isCurrent ? 0 : -1;
+      if (isCurrent) button.scrollIntoView({ block: "nearest", inline: "nearest" });
     }
     const isOpen = this.hasDrawer && this.current !== "log";
     document.body.classList.toggle("with-drawer", isOpen);

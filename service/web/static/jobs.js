@@ -269,6 +269,7 @@ function showAddress() {
 }
 
 function showGrouping() {
+  byId("jobs").dataset.group = view.group;
   byId("grouped").hidden = !view.group;
   setText(
     within(byId("grouped"), "b"),

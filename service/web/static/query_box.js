@@ -103,7 +103,7 @@ export class QueryBox {
   }
 
   /**
-   * Apply the query that an error proposed.
+   * Apply a query that is proposed.
    *
    * @param {string} text
    */
@@ -165,7 +165,8 @@ export class QueryBox {
   /** @param {number} n */
   choose(n) {
     const { value } = this.input;
-    const { text } = this.options[n];
+    const { text, whole } = this.options[n];
+    if (whole) return this.correct(text);
     const rest = value.slice(this.input.selectionStart ?? value.length);
     this.input.value = value.slice(0, this.start) + (rest.startsWith(" ") ? text.trimEnd() : text) + rest;
     const end = this.start + text.length;

@@ -10,6 +10,7 @@ const AGGREGATES = ["min(", "max(", "last(", "best(", "best_step(", "min_step(",
 const COMPARED =
   /(\w+\((?:`(?:[^`]|``)+`|[^)]*)\)|`(?:[^`]|``)+`|[A-Za-z_][\w./@%:-]*)(?:\s*[=!<>~]+|\s+(?:not\s+)?in\s*\([^)]*)\s*$/i;
 const MAX_SHOWN = 12;
+const MAX_LOSSES = 4; // in one query
 
 /**
  * The completions at a position: `{ start, options }`, where each option replaces the text from `start` on. `keys` are those
@@ -41,12 +42,35 @@ function optionsAfter(head, part, keys) {
   const compared = COMPARED.exec(head);
   if (compared) return valuesOf(compared[1], keys).filter((one) => one.text.toLowerCase().includes(part));
   if (/\sis\s+not$/i.test(head)) return words(STATES, part);
-  if (head === "" || /(?:^|[\s(])(?:and|or|not|exists)$/i.test(head) || head.endsWith("("))
-    return keyOptions(part, keys, head);
+  if (head === "" || /(?:^|[\s(])(?:and|or|not|exists)$/i.test(head) || head.endsWith("(")) {
+    const whole = head === "" ? examples(keys) : [];
+    const begun = whole.filter(({ note }) =>
+      note
+        .toLowerCase()
+        .split(" ")
+        .some((one) => one.startsWith(part)),
+    );
+    return [...begun, ...keyOptions(part, keys, head)];
+  }
   if (/[^=!<>~,(\s]\s+is$/i.test(head)) return words([...STATES, "not"], part);
   if (/\sis\s+(?:not\s+)?(?:nan|inf|empty)$/i.test(head)) return words(["and", "or"], part);
   if (/[=!<>~]\s*\S+$|\)$|["'`]$/.test(head) || /\bexists\s+\S+$/i.test(head)) return words(["and", "or"], part);
   return part ? words(["is"], part) : OPERATORS.map((text) => ({ text: `${text} `.replace("( ", "("), note: "" }));
+}
+
+/**
+ * Whole queries, which an empty filter offers, and one with a word of their notes.
+ *
+ * @param {JobKey[]} keys
+ * @returns {Completion[]}
+ */
+export function examples(keys) {
+  const losses = keys.filter(({ key, kind }) => kind === "metric" && /loss$/i.test(key)).slice(0, MAX_LOSSES);
+  const diverged = losses.map(({ key }) => `${nameInQuery(key)} is nan or ${nameInQuery(key)} is inf`).join(" or ");
+  return [
+    ...(diverged ? [{ text: `(${diverged}) and age < 7d`, note: "Diverged in the last 7 days", whole: true }] : []),
+    { text: "status = failed and age < 1d", note: "Failed in the last day", whole: true },
+  ];
 }
 
 /**

@@ -1,7 +1,9 @@
 // Saved views of the table: a menu that opens them, and a dialog that saves what is shown.
 
 import { call, callAll } from "./api.js";
-import { byId, make, maybeById, mayChange, onOpen, submitDialog, toast, toastError, visitor, within } from "./page.js";
+import { jobKeys } from "./query_box.js";
+import { examples } from "./query_completion.js";
+import { byId, make, maybeById, mayChange, onOpen, submitDialog, toast, toastError, visitor } from "./page.js";
 
 /** @type {("where" | "sort" | "group")[]} */
 const OF_THE_ORDER = ["where", "sort", "group"];
@@ -20,15 +22,6 @@ export class SavedViews {
     onOpen(menu, () => {
       this.list().catch(toastError);
     });
-    document.addEventListener("pointerdown", (event) => {
-      if (menu.open && !menu.contains(/** @type {Node} */ (event.target))) menu.open = false;
-    });
-    menu.addEventListener("keydown", (event) => {
-      if (event.key === "Escape") {
-        menu.open = false;
-        within(menu, "summary").focus();
-      }
-    });
     maybeById("save-view")?.addEventListener("click", () => this.save().catch(toastError));
   }
 
@@ -38,11 +31,10 @@ export class SavedViews {
       make(
         "li",
         {},
-        make(
-          "button",
-          { type: "button", class: "quiet open", onclick: () => this.show(view) },
+        this.opener(
           view.name,
-          make("small", { text: view.created_by === visitor.name ? (view.shared ? "shared" : "") : view.created_by }),
+          view.created_by === visitor.name ? (view.shared ? "shared" : "") : view.created_by,
+          view,
         ),
         mayChange(view.created_by)
           ? make("button", {
@@ -55,17 +47,30 @@ export class SavedViews {
           : null,
       ),
     );
-    byId("view-list").replaceChildren(
-      ...(rows.length ? rows : [make("li", { class: "hint", text: "No saved views yet." })]),
+    const offered = examples(await jobKeys()).map(({ text, note }) =>
+      make("li", {}, this.opener(note, "example", { where: text })),
     );
+    byId("view-list").replaceChildren(...rows, ...offered);
   }
 
-  /** @param {Api.ViewResource} view */
+  /**
+   * A button that opens a view.
+   *
+   * @param {string} name
+   * @param {string} note
+   * @param {Partial<Api.ViewResource>} view
+   */
+  opener(name, note, view) {
+    const onclick = () => this.show(view);
+    return make("button", { type: "button", class: "quiet open", onclick }, name, make("small", { text: note }));
+  }
+
+  /** @param {Partial<Api.ViewResource>} view */
   show(view) {
     this.menu.open = false;
     const parameters = new URLSearchParams(view.page);
-    for (const name of OF_THE_ORDER) if (view[name]) parameters.set(name, view[name]);
-    for (const column of view.columns) parameters.append("columns", column);
+    for (const name of OF_THE_ORDER) if (view[name]) parameters.set(name, view[name] ?? "");
+    for (const column of view.columns ?? []) parameters.append("columns", column);
     this.open(parameters);
   }
 

@@ -3,6 +3,7 @@
 import { urlOf } from "./address.js";
 import { store, stored } from "./browser_storage.js";
 import { showTableLink, tableAddress } from "./last_table.js";
+import { closeMenu } from "./menus.js";
 import { around, byId, make, maybeById, openDialog, shortcuts, within } from "./page.js";
 
 const KEY = "trainyard.shortcuts"; // in the browser's storage: "off", or nothing
@@ -142,5 +143,9 @@ function showList() {
 document.addEventListener("keydown", (event) => {
   if (!isTaken(event) && areOn() && act(event.key)) event.preventDefault();
 });
-byId("show-shortcuts").addEventListener("click", showList);
+byId("show-shortcuts").addEventListener("click", () => {
+  closeMenu(byId("account", HTMLDetailsElement)); // Escape is for the dialog
+  showList();
+});
 showTableLink();
+document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });

@@ -27,12 +27,13 @@ export const shortened = (text, length = SHORT) =>
  * The fields in which specs differ, with the words of the reference below each.
  *
  * @param {SpecDifference[]} changes
+ * @param {string} [note] follows the first.
  */
-export const changeList = (changes) =>
+export const changeList = (changes, note = "") =>
   make(
     "dl",
     { class: "spec-changes" },
-    ...changes.map(({ field, before, after, meaning }) =>
+    ...changes.map(({ field, before, after, meaning }, n) =>
       make(
         "div",
         {},
@@ -44,6 +45,7 @@ export const changeList = (changes) =>
           make("span", { "aria-hidden": "true", text: "→" }),
           make("ins", {}, make("span", { class: "visually-hidden", text: "to " }), shortened(exactValue(after))),
         ),
+        note && n === 0 ? make("dd", { text: note }) : null,
         meaning ? make("dd", { class: "hint", text: meaning }) : null,
       ),
     ),
@@ -100,8 +102,7 @@ export function fixView(job, fix, { primary = false, reload }) {
   return make(
     "div",
     { class: "fix" },
-    changeList(fix.changes),
-    fix.note ? make("p", { class: "hint", text: fix.note }) : null,
+    changeList(fix.changes, fix.note),
     maybeById("fork") ? buttons(job, fix, primary, problem, reload) : null,
     problem,
   );

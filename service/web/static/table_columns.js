@@ -2,9 +2,9 @@
 
 import { urlOf } from "./address.js";
 import { sparklinePath } from "./curve_preview.js";
-import { age, dateTime, duration, number, stepText, strategyLabel } from "./format.js";
+import { age, approximate, dateTime, duration, number, stepText, strategyLabel } from "./format.js";
 import { etaOf, fractionDone, LOSS, runtimeOf, TRAIN_LOSS } from "./job_rows.js";
-import { tone } from "./job_status.js";
+import { TERMINAL, tone } from "./job_status.js";
 import { data, make, makeSvg, pageOf, setText, within } from "./page.js";
 
 const MAX_TAGS = 3; // beside a name
@@ -103,10 +103,11 @@ const BUILT_IN = {
       message.title = message.textContent;
       message.hidden = !message.textContent;
       cell.classList.toggle("failed", problem !== null);
-      bar.hidden = problem !== null || !progress?.total_steps;
+      bar.hidden = problem !== null || TERMINAL.has(job.status) || !progress?.total_steps;
       within(bar, "span").style.width = `${(fractionDone(job) * 100).toFixed(1)}%`;
       setText(steps, progress ? stepText(progress) : "");
-      setText(eta, etaOf(progress) === null ? "" : `${duration(etaOf(progress))} left`);
+      const left = etaOf(progress);
+      setText(eta, left === null ? "" : `${approximate(left)} left`);
     },
   },
   loss: {

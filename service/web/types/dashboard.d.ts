@@ -318,7 +318,8 @@ interface Entry {
 type Direction = "previousElementSibling" | "nextElementSibling";
 type Edge = "top" | "bottom";
 type JobKey = Pick<Api.JobKeyResource, "key" | "kind"> & { description?: string | null };
-type Completion = { text: string; note: string };
+/** `whole`: it is a whole query. */
+type Completion = { text: string; note: string; whole?: boolean };
 /** Handlers of the events of a stream, by type. */
 type Handlers = Record<string, (data: any, id?: string) => void>;
 

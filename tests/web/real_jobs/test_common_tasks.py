@@ -56,11 +56,13 @@ def test_a_failed_job_states_its_error_and_is_forked_with_the_fix(visit: Visit, 
     expect(page.locator("#code-status")).to_have_text(
         "The job failed with this code. Upload the folder with the corrected code."
     )
+    expect(page.get_by_role("button", name="Submit", exact=True)).not_to_have_class(re.compile("primary"))
     page.get_by_role("button", name="Submit", exact=True).click()
     dialog = page.get_by_role("dialog", name="Submit without a correction?")
     dialog.get_by_role("button", name="Back").click()
     area = page.locator("#spec")
     area.fill(area.input_value().replace("0,05", "0.05"))
+    expect(page.get_by_role("button", name="Submit", exact=True)).to_have_class("primary")
     page.get_by_role("button", name="Submit", exact=True).click()
     page.wait_for_url(re.compile("/jobs/job_"))
     job = page.url.rsplit("/", 1)[1]

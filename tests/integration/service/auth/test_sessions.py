@@ -265,3 +265,12 @@ def test_search_matches_substrings_without_wildcards(world: World) -> None:
     assert search("a_a") == [one]
     assert search("%") == []
     assert search(other) == [other]
+
+
+@pytest.mark.databases("sqlite", "postgres")
+@pytest.mark.parametrize("where", ["", "gpus > 0"])
+def test_search_matches_a_part_of_the_owner(world: World, where: str) -> None:
+    world.submit()
+    answer = world.new_user("user", "benjamin").post("/v1/jobs", json=SPEC)
+    matches = world.client.get("/v1/jobs", params={"search": "BENJ", "where": where}).json()["data"]
+    assert [job["id"] for job in matches] == [answer.json()["id"]]
