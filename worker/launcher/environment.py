@@ -3,10 +3,8 @@
 import contextlib
 import logging
 import os
-from collections.abc import Callable
 from dataclasses import replace
 
-from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import ExitReason, FinishRecord
 from worker.core.disk_space import DISK_ERRORS
@@ -24,7 +22,7 @@ from worker.environment.prepare import (
 from worker.environment.prepared import write_prepared
 from worker.environment.select import select_environment
 from worker.launcher.exit_record import not_started, rejected
-from worker.launcher.nodes import Node
+from worker.launcher.nodes import AttemptContext
 
 log = logging.getLogger(__name__)
 
@@ -41,25 +39,21 @@ def _check_seconds(launch: LaunchDocument) -> float:
     return CHECK_SECONDS if launch.spec.environment.container is None else CONTAINER_CHECK_SECONDS
 
 
-def prepare_environment(
-    layout: AttemptLayout, launch: LaunchDocument, node: Node, execution: int, interrupted: Callable[[], bool]
-) -> FinishRecord | None:
+def prepare_environment(context: AttemptContext, execution: int) -> FinishRecord | None:
     """Prepare this node for its ranks, and check that they can start. Without an environment, do nothing.
-
-    Args:
-        interrupted: Whether the job is requested to stop.
 
     Returns:
         The exit record if the ranks cannot start; it is already written.
     """
-    if node.is_first and launch.spec.task_kind.runs_program:
+    layout, launch = context.layout, context.launch
+    if context.node.is_first and launch.spec.task_kind.runs_program:
         # The hook records the exception that ends the program. Without it, the exception is read from the log.
         with contextlib.suppress(OSError):
             provide_hook(layout.packages)
     if not names_environment(launch):
         return None
     try:
-        _prepare(layout, launch, node, interrupted)
+        _prepare(context)
     except EnvironmentRejectedError as error:
         log.error("%s", error)
         return rejected(layout, execution, str(error), type_="EnvironmentRejected")
@@ -74,7 +68,8 @@ def prepare_environment(
     return None
 
 
-def _prepare(layout: AttemptLayout, launch: LaunchDocument, node: Node, interrupted: Callable[[], bool]) -> None:
+def _prepare(context: AttemptContext) -> None:
+    layout, launch, node, interrupted = context.layout, context.launch, context.node, context.interrupted
     in_container = launch.spec.environment.container is not None
     if node.is_first and launch.spec.task_kind.runs_program:
         provide_helper(layout.packages)

@@ -9,11 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import MAX_LOG_CHUNK
 from worker.core.log_setup import file_handler
-from worker.launcher.nodes import Node
+from worker.launcher.nodes import AttemptContext
 from worker.reporting.service_client import (
     TOO_LARGE,
     Backoff,
@@ -198,25 +196,25 @@ def _punch_hole(path: Path, end: int) -> None:
         os.close(handle)
 
 
-def log_streams(layout: AttemptLayout, launch: LaunchDocument, node: Node) -> list[LogStream]:
+def log_streams(context: AttemptContext) -> list[LogStream]:
     """Return the logs that are shipped from the start on. With several nodes, each rendezvous decides on the ranks."""
+    layout, launch, node = context.layout, context.launch, context.node
     ranks = range(launch.processes_per_node if node.count == 1 else 0)
     first = [LogStream("launch", layout.launch_log)] if node.is_first else []
     return [*first, *(LogStream(str(rank), layout.rank_log(rank)) for rank in ranks)]
 
 
-def ship_launch_log(
-    layout: AttemptLayout, launch: LaunchDocument, connect: Callable[[], ServiceClient], seconds: float
-) -> None:
+def ship_launch_log(context: AttemptContext, seconds: float) -> None:
     """Send the log of an attempt whose ranks do not start."""
-    shipper = LogShipper([LogStream("launch", layout.launch_log)], connect, limit=launch.log_bytes)
+    streams = [LogStream("launch", context.layout.launch_log)]
+    shipper = LogShipper(streams, context.connect, limit=context.launch.log_bytes)
     shipper.start()
     shipper.close(seconds)
 
 
-def log_start(layout: AttemptLayout, launch: LaunchDocument, node: Node) -> None:
+def log_start(context: AttemptContext) -> None:
     """Write the launcher's log to the node's file from here on."""
-    path = layout.node_log(node.index)
+    path = context.layout.node_log(context.node.index)
     path.parent.mkdir(parents=True, exist_ok=True)
     logging.getLogger("worker").addHandler(file_handler(path))
-    log.info("attempt %d of job %s", launch.attempt, launch.job_id)
+    log.info("attempt %d of job %s", context.launch.attempt, context.launch.job_id)

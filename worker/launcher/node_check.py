@@ -11,17 +11,16 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import FinishRecord
 from worker.launcher import exit_record, gpu_probe, torchrun
 from worker.launcher.claim import ClaimResult, missing_secrets
 from worker.launcher.code import await_work, prepare_code
 from worker.launcher.environment import prepare_environment
-from worker.launcher.nodes import Node
+from worker.launcher.nodes import AttemptContext
 
 SECONDS = 1.0
 """Seconds to wait for the driver. A later answer is no failure: the driver may have to be loaded first."""
@@ -58,23 +57,19 @@ def _gpu_problem(needed: int, environ: Mapping[str, str], library: str) -> str |
     return f"its driver has {answer} GPUs, and {needed} are needed"
 
 
-def reject_claimed(
-    layout: AttemptLayout, launch: LaunchDocument, node: Node, claimed: ClaimResult, interrupted: Callable[[], bool]
-) -> FinishRecord | None:
+def reject_claimed(context: AttemptContext, claimed: ClaimResult) -> FinishRecord | None:
     """On node 0, return the exit record if the claimed attempt cannot run; it is already written."""
+    layout, launch = context.layout, context.launch
     if reason := missing_secrets(launch, claimed):
         log.error("%s", reason)
         write = exit_record.rejected if claimed.known_to_service else exit_record.not_started
         return write(layout, claimed.execution, reason, type_="SecretsError")
-    return prepare_code(layout, launch, claimed.execution) or reject_node(
-        layout, launch, node, claimed.execution, interrupted
-    )
+    return prepare_code(layout, launch, claimed.execution) or reject_node(context, claimed.execution)
 
 
-def reject_node(
-    layout: AttemptLayout, launch: LaunchDocument, node: Node, execution: int, interrupted: Callable[[], bool]
-) -> FinishRecord | None:
+def reject_node(context: AttemptContext, execution: int) -> FinishRecord | None:
     """On every node, return the exit record if this node cannot run the spec; it is already written."""
+    layout, launch = context.layout, context.launch
     if reason := torchrun.unsupported(launch):
         log.error("%s", reason)
         return exit_record.rejected(layout, execution, reason)
@@ -87,4 +82,4 @@ def reject_node(
         message = f"did not start: {socket.gethostname()} does not see {layout.work} as node 0 does"
         log.error("%s", message)
         return exit_record.not_started(layout, execution, message, type_="StaleFolder")
-    return prepare_environment(layout, launch, node, execution, interrupted)
+    return prepare_environment(context, execution)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.launch import LaunchDocument
 from worker.launcher.signed_folder import SignedFolder
+from worker.reporting.service_client import ServiceClient
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,19 @@ class Node:
     @property
     def is_first(self) -> bool:
         return self.index == 0
+
+
+@dataclass(frozen=True)
+class AttemptContext:
+    """The attempt that this launcher runs."""
+
+    layout: AttemptLayout
+    launch: LaunchDocument
+    node: Node
+    connect: Callable[[], ServiceClient]
+    """Returns a new connection to the service."""
+    interrupted: Callable[[], bool]
+    """Returns whether the job is requested to stop."""
 
 
 def this_node(launch: LaunchDocument, environ: Mapping[str, str]) -> Node:

@@ -3,20 +3,18 @@
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainyard.contract.layout import AttemptLayout, RunLayout
-from trainyard.contract.wire.launch import LaunchDocument
+from trainyard.contract.layout import RunLayout
 from trainyard.contract.wire.reports import EventLevel, Failure, Point
 from worker.launcher.exit_record import last_execution
-from worker.launcher.nodes import Node
+from worker.launcher.nodes import AttemptContext
 from worker.launcher.rank_meeting import EVENT, RankMeeting
 from worker.launcher.spool_follower import SpoolFollower
 from worker.launcher.unused import GPUS_EVENT, Unused, describe_gpus
-from worker.reporting.service_client import ServiceClient
 from worker.trackers.artifacts import ArtifactFolder
 from worker.trackers.event_claims import EventClaims
 from worker.trackers.event_folders import log_folders
@@ -39,21 +37,14 @@ _LAST_EVENTS_SECONDS = 10.0
 class ProgramReports:
     """Receives the reports of this node's program and sends them. The listener's port is bound at construction."""
 
-    def __init__(
-        self,
-        layout: AttemptLayout,
-        launch: LaunchDocument,
-        node: Node,
-        first: int,
-        connect: Callable[[], ServiceClient],
-        variables: Mapping[str, str],
-    ) -> None:
+    def __init__(self, context: AttemptContext, first: int, variables: Mapping[str, str]) -> None:
         """
         Args:
-            node: This node. Node 0 also sends the reports that `trainyard.script` appends to the execution's spool.
+            context: The attempt. Node 0 also sends the reports that `trainyard.script` appends to the spool.
             first: The first execution of this launcher.
             variables: The variables that the ranks get in addition to the launcher's environment.
         """
+        layout, node = context.layout, context.node
         self._layout = layout
         self._first = first
         self._execution = 0
@@ -73,12 +64,12 @@ class ProgramReports:
         )
         self._remainder = RunFileRemainder.find(layout) if node.is_first else None
         self._listener = TrackerListener(self._handle, self._state_refusal)
-        self._unused = Unused(layout, launch.spec, self._warn)
+        self._unused = Unused(layout, context.launch.spec, self._warn)
         self._describe_gpus = partial(describe_gpus, node=node.index, nodes=node.count)
-        self._meeting = RankMeeting.of(launch, node, partial(self._unused.report, EVENT))
-        self._spools = [SpoolFollower(layout, connect, node.index)]
+        self._meeting = RankMeeting.of(context.launch, node, partial(self._unused.report, EVENT))
+        self._spools = [SpoolFollower(layout, context.connect, node.index)]
         if node.is_first:
-            self._spools.append(SpoolFollower(layout, connect, None))
+            self._spools.append(SpoolFollower(layout, context.connect, None))
 
     @property
     def variables(self) -> dict[str, str]:

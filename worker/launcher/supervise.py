@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from worker.launcher.heartbeat import HeartbeatThread
 from worker.launcher.idle import IdleWatch, read_counters
 from worker.launcher.logs import LogShipper, LogStream, log_start, log_streams, ship_launch_log
 from worker.launcher.node_check import reject_claimed, reject_node
-from worker.launcher.nodes import Node, await_decision, publish, this_node
+from worker.launcher.nodes import AttemptContext, await_decision, publish, this_node
 from worker.launcher.program_reports import ProgramReports
 from worker.launcher.program_stop import END_SECONDS, ProgramStop
 from worker.launcher.repeated_failures import stalled_as_before
@@ -81,85 +81,67 @@ def run(attempt_folder: str, waiting: WaitingTorchrun | None = None) -> None:
     logging.getLogger("worker").setLevel(logging.INFO)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     node = this_node(launch, os.environ)
-    claimed = _claim(layout, launch, connect) if node.is_first else None
-    execution = (
-        _decide(layout, launch, connect, node, signals, claimed)
-        if node.is_first
-        else _follow(layout, launch, connect, node, signals)
-    )
+    context = AttemptContext(layout, launch, node, connect, lambda: signals.any)
+    claimed = _claim(context) if node.is_first else None
+    execution = _decide(context, claimed) if node.is_first else _follow(context)
     if execution is None:
         return
     presence.mark_alive(layout, node)
     try:
-        variables = rank_variables(launch.spec, claimed.secrets if claimed else _repeat_claim(layout, launch, connect))
-        scripted = launch.spec.task_kind.runs_program
-        reports = ProgramReports(layout, launch, node, execution, connect, variables) if scripted else None
+        variables = rank_variables(launch.spec, claimed.secrets if claimed else _repeat_claim(context))
+        reports = ProgramReports(context, execution, variables) if launch.spec.task_kind.runs_program else None
         variables |= reports.variables if reports else {}
-        process = torchrun.start(layout, launch, node, execution, variables, waiting)
+        process = torchrun.start(context, execution, variables, waiting)
     except (OSError, ServiceError) as error:
         log.exception("torchrun could not be started")
         message, kind = f"torchrun cannot start: {error}", type(error).__name__
         _post_finish(connect, exit_record.not_started(layout, execution, message, type_=kind))
         return
     late_claim = claimed.claim if claimed and not claimed.known_to_service else None
-    Supervisor(layout, launch, node, execution, process, connect, signals, limit, late_claim, reports).run()
+    Supervisor(context, execution, process, signals, limit, late_claim, reports).run()
 
 
-def _decide(
-    layout: AttemptLayout,
-    launch: LaunchDocument,
-    connect: "partial[ServiceClient]",
-    node: Node,
-    signals: SignalCounter,
-    claimed: ClaimResult | None,
-) -> int | None:
+def _decide(context: AttemptContext, claimed: ClaimResult | None) -> int | None:
     """On node 0, publish and return the execution that runs: none if the attempt is not claimed, or cannot start."""
-    rejection = None
+    rejection, settle_seconds = None, context.launch.settle_seconds
     if claimed:
-        log_start(layout, launch, node)
-        if launch.settle_seconds:
-            log.info("the preceding attempt left no exit record; starting in %d s", launch.settle_seconds)
-            time.sleep(launch.settle_seconds)
-        rejection = reject_claimed(layout, launch, node, claimed, lambda: signals.any)
+        log_start(context)
+        if settle_seconds:
+            log.info("the preceding attempt left no exit record; starting in %d s", settle_seconds)
+            time.sleep(settle_seconds)
+        rejection = reject_claimed(context, claimed)
         if rejection:
-            ship_launch_log(layout, launch, connect, _LAST_LOGS_SECONDS)
-            _post_finish(connect, rejection)
-    return publish(layout, node, claimed.execution if claimed and not rejection else None)
+            ship_launch_log(context, _LAST_LOGS_SECONDS)
+            _post_finish(context.connect, rejection)
+    return publish(context.layout, context.node, claimed.execution if claimed and not rejection else None)
 
 
-def _follow(
-    layout: AttemptLayout,
-    launch: LaunchDocument,
-    connect: "partial[ServiceClient]",
-    node: Node,
-    signals: SignalCounter,
-) -> int | None:
+def _follow(context: AttemptContext) -> int | None:
     """On the other nodes, wait for node 0's decision and prepare this node.
 
     Raises:
         SystemExit: This node cannot run the spec.
     """
-    execution = await_decision(layout, node, preparation_seconds(launch) + launch.settle_seconds)
+    wait = preparation_seconds(context.launch) + context.launch.settle_seconds
+    execution = await_decision(context.layout, context.node, wait)
     if execution is None:
         return None
-    log_start(layout, launch, node)
-    if rejection := reject_node(layout, launch, node, execution, lambda: signals.any):
-        _post_finish(connect, rejection)
+    log_start(context)
+    if rejection := reject_node(context, execution):
+        _post_finish(context.connect, rejection)
         # The other nodes already wait for this node: a failing task makes Slurm end them (--kill-on-bad-exit).
         sys.exit(1)
     return execution
 
 
-def _claim(layout: AttemptLayout, launch: LaunchDocument, connect: "partial[ServiceClient]") -> ClaimResult | None:
-    with contextlib.closing(connect()) as client:
-        return claim_attempt(layout, launch, client)
+def _claim(context: AttemptContext) -> ClaimResult | None:
+    with contextlib.closing(context.connect()) as client:
+        return claim_attempt(context.layout, context.launch, client)
 
 
-def _repeat_claim(
-    layout: AttemptLayout, launch: LaunchDocument, connect: "partial[ServiceClient]"
-) -> Mapping[str, str]:
-    with contextlib.closing(connect()) as client:
-        return repeat_claim(layout, launch, client)
+def _repeat_claim(context: AttemptContext) -> Mapping[str, str]:
+    with contextlib.closing(context.connect()) as client:
+        return repeat_claim(context.layout, context.launch, client)
 
 
 class Supervisor:
@@ -167,17 +149,15 @@ class Supervisor:
 
     def __init__(
         self,
-        layout: AttemptLayout,
-        launch: LaunchDocument,
-        node: Node,
+        context: AttemptContext,
         first_execution: int,
         process: subprocess.Popen[bytes],
-        connect: "partial[ServiceClient]",
         signals: SignalCounter,
         limit: TimeLimit,
         late_claim: Claim | None,
         reports: ProgramReports | None,
     ) -> None:
+        layout, launch, node, connect = context.layout, context.launch, context.node, context.connect
         self._layout = layout
         self._node = node
         self._first_execution = first_execution
@@ -209,7 +189,7 @@ class Supervisor:
             node=node.index,
         )
         self._reports = reports
-        self._log_shipper = LogShipper(log_streams(layout, launch, node), connect, limit=launch.log_bytes)
+        self._log_shipper = LogShipper(log_streams(context), connect, limit=launch.log_bytes)
 
     def run(self) -> None:
         """Return when torchrun has ended and the service, if it can be reached, has the exit record."""
@@ -426,7 +406,7 @@ class Supervisor:
             write_atomic(self._layout.profile_request, trace.model_dump_json())
 
 
-def _post_finish(connect: "partial[ServiceClient]", record: FinishRecord) -> None:
+def _post_finish(connect: Callable[[], ServiceClient], record: FinishRecord) -> None:
     client = connect()
     try:
         client.post_until(time.monotonic() + _FINISH_SECONDS, "finish", record.model_dump_json())

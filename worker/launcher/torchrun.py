@@ -15,7 +15,7 @@ from worker.core import processes
 from worker.core.processes import WRAPPED_VARIABLE, usable_processors
 from worker.environment.prepare import names_environment
 from worker.environment.rank_command import RANK_ENVIRONMENT_VARIABLE
-from worker.launcher.nodes import Node
+from worker.launcher.nodes import AttemptContext
 from worker.launcher.start import PROGRAM, WaitingTorchrun, before_exec, import_variables
 
 SHUTDOWN_SECONDS = 60
@@ -31,12 +31,7 @@ _RECORDED_COLLECTIVES = 2000
 
 
 def start(
-    layout: AttemptLayout,
-    launch: LaunchDocument,
-    node: Node,
-    execution: int,
-    variables: Mapping[str, str],
-    waiting: WaitingTorchrun | None = None,
+    context: AttemptContext, execution: int, variables: Mapping[str, str], waiting: WaitingTorchrun | None = None
 ) -> subprocess.Popen[bytes]:
     """Start torchrun. Must be called before any thread exists, since Python code runs between fork and exec.
 
@@ -44,6 +39,7 @@ def start(
         variables: Variables of the ranks alone; torchrun reads them as JSON from its standard input, a file in memory.
         waiting: A process that has imported torchrun.
     """
+    layout, launch, node = context.layout, context.launch, context.node
     defaults = gpu_environment(launch, layout.root, os.environ)
     if defaults:
         # torch's flight recorder does not create the folder of its files.
@@ -51,7 +47,7 @@ def start(
     own = environment(launch, execution, {**defaults, **os.environ})
     if names_environment(launch):
         own[RANK_ENVIRONMENT_VARIABLE] = str(layout.rank_environment(node.index))
-    arguments, stdin = command(layout, launch, node, execution), json.dumps(variables).encode()
+    arguments, stdin = command(context, execution), json.dumps(variables).encode()
     log = layout.node_log(node.index)
     if waiting is not None and waiting.begin(arguments, own, launch.umask, log, stdin):
         return waiting.process
@@ -69,8 +65,9 @@ def start(
         )
 
 
-def command(layout: AttemptLayout, launch: LaunchDocument, node: Node, execution: int) -> list[str]:
+def command(context: AttemptContext, execution: int) -> list[str]:
     """Return the arguments of `elastic`: the same on every node but for its index and address."""
+    layout, launch, node = context.layout, context.launch, context.node
     return [
         *(str(layout.root), str(node.index), node.scheduler_id),
         *("--nnodes", str(node.count)),

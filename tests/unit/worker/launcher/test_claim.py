@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from tests.unit.worker.launcher.test_nodes import SPEC, document, node
+from tests.unit.worker.launcher.test_nodes import SPEC, context, document, node
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.reports import Claim, FinishRecord
@@ -98,9 +98,8 @@ def test_a_blocked_disk_is_no_stall_and_does_not_extend_the_limit(layout: Attemp
     limit = TimeLimit(600.0, 60.0, now=lambda: clock[0])
     connect = partial(ServiceClient, "http://127.0.0.1:1", "a1", "secret")
     process = cast("subprocess.Popen[bytes]", None)
-    supervisor = launch.Supervisor(
-        layout, document(nodes=1), node(count=1), 3, process, connect, launch.SignalCounter(), limit, None, None
-    )
+    attempt = context(layout, node(count=1), document(nodes=1))
+    supervisor = launch.Supervisor(attempt, 3, process, launch.SignalCounter(), limit, None, None)
     watchdog = Watchdog(layout, 1, 300.0, lambda: 3, now=lambda: clock[0])
     supervisor._stalls = StallMonitor(
         layout, node(count=1), [watchdog], lambda: 3, dict[int, int], NodeSpool(layout, 0, connect)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.worker.launcher.test_nodes import document
+from tests.unit.worker.launcher.test_nodes import context, document
 from trainyard.contract.layout import AttemptLayout
 from worker.launcher.node_check import node_problem, reject_node
 from worker.launcher.nodes import Node
@@ -68,7 +68,7 @@ def test_attempt_ends_on_nodes_of_slurm_alone(on_slurm: bool, tmp_path: Path, mo
     if on_slurm:
         monkeypatch.setenv("SLURMD_NODENAME", "n7")
     launch = document(nodes=1, ranks_per_node=1)
-    record = reject_node(AttemptLayout(tmp_path), launch, Node(0, 1, "127.0.0.1", "7"), 1, lambda: False)
+    record = reject_node(context(AttemptLayout(tmp_path), Node(0, 1, "127.0.0.1", "7"), launch), 1)
     if not on_slurm:
         assert record is None
         return

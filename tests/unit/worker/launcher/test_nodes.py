@@ -1,5 +1,6 @@
 import os
 import socket
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ from trainyard.contract.spec.sections import Restart, WarningSignal
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.launch import LaunchDocument
 from worker.launcher import nodes, torchrun
-from worker.launcher.nodes import Node, await_decision, publish, this_node
+from worker.launcher.nodes import AttemptContext, Node, await_decision, publish, this_node
+from worker.reporting.service_client import ServiceClient
 
 SPEC = {
     "task": "regression",
@@ -35,6 +37,12 @@ def document(**changes):
         "spec": parse_spec(SPEC),
     }
     return LaunchDocument(**(plain | changes))
+
+
+def context(layout, node, launch=None):
+    """Return what the launcher of a node knows; the service cannot be reached."""
+    connect = partial(ServiceClient, "http://127.0.0.1:1", "a1", "secret")
+    return AttemptContext(layout, launch or document(), node, connect, lambda: False)
 
 
 def node(index=0, count=2, job="7"):
@@ -97,7 +105,7 @@ class TestPublish:
 class TestCommand:
     def test_every_node_uses_our_rendezvous(self):
         layout = AttemptLayout(Path("/run/a"))
-        first, second = (torchrun.command(layout, document(), node(index), 3) for index in (0, 1))
+        first, second = (torchrun.command(context(layout, node(index)), 3) for index in (0, 1))
         assert [first[0], "1", *first[2:]] == second
         line = " ".join(first)
         assert "/run/a 0 7 --nnodes 2 --nproc-per-node 2" in line
