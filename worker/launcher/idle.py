@@ -27,6 +27,8 @@ READ_SECONDS = 10.0
 MAX_SHARE = 0.01
 """The part of a processor that the processes of a rank use at most while they stand still: threads of libraries that
 wake up to look at something."""
+TICK_SECONDS = 0.01
+"""The kernel counts the processor time of a process in ticks of this length, by user and system."""
 MAX_BYTES_PER_SECOND = 4096
 """Bytes that the processes of a node read and write while they stand still."""
 MAX_GPU_PERCENT = 1.0
@@ -79,11 +81,13 @@ def works(before: Counters, after: Counters, seconds: float) -> bool:
     time in which torchrun has not started the ranks.
     """
     used = after.processor_seconds - before.processor_seconds
+    # Between two readings that are near to each other, a single tick would be work.
+    idle = max(1, after.ranks) * max(MAX_SHARE * seconds, 2 * TICK_SECONDS)
     moved = after.transferred - before.transferred
     return (
         after.ranks == 0
         or after.is_remote
-        or not 0 <= used <= MAX_SHARE * max(1, after.ranks) * seconds
+        or not 0 <= used <= idle
         or not 0 <= moved <= MAX_BYTES_PER_SECOND * seconds
         or (after.output, after.points) != (before.output, before.points)
         or after.gpu_percent > MAX_GPU_PERCENT

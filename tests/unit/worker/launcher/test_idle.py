@@ -93,6 +93,14 @@ def test_idle_threads_of_libraries_are_no_work() -> None:
     assert not works(STILL, replace(STILL, processor_seconds=50.15, transferred=10**6 + 30_000), 10.0)
 
 
+def test_two_ticks_of_a_rank_in_a_short_time_are_no_work() -> None:
+    alone = replace(STILL, ranks=1)
+    assert not works(alone, replace(alone, processor_seconds=50.019), 0.75)
+    assert works(alone, replace(alone, processor_seconds=50.03), 0.75)
+    assert not works(alone, replace(alone, processor_seconds=50.09), 10.0)
+    assert works(alone, replace(alone, processor_seconds=50.11), 10.0)
+
+
 def test_work_on_another_node_counts_until_that_node_stands_still(tmp_path: Path) -> None:
     nodes = Nodes(tmp_path, 3)
     assert nodes.pass_minutes(60, works_on=2) == []
