@@ -64,5 +64,9 @@ def test_a_rank_starts_with_few_collections_and_without_rich() -> None:
     assert json.loads(done.stdout) == [True, False, True]
 
 
+def test_torchrun_imports_no_http_client() -> None:
+    assert forbidden_modules([("worker.launcher.elastic", {"httpx"})]) == {}
+
+
 def test_the_launcher_imports_little_before_it_starts_torchrun() -> None:
     assert forbidden_modules(FIRST) == {}

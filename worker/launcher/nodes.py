@@ -7,11 +7,15 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.launch import LaunchDocument
 from worker.launcher.signed_folder import SignedFolder
-from worker.reporting.service_client import ServiceClient
+
+if TYPE_CHECKING:
+    # torchrun's process needs no HTTP client, whose import takes time.
+    from worker.reporting.service_client import ServiceClient
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +50,7 @@ class AttemptContext:
     layout: AttemptLayout
     launch: LaunchDocument
     node: Node
-    connect: Callable[[], ServiceClient]
+    connect: "Callable[[], ServiceClient]"
     """Returns a new connection to the service."""
     interrupted: Callable[[], bool]
     """Returns whether the job is requested to stop."""
