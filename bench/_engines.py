@@ -125,31 +125,22 @@ def trainyard(workload: Workload, on_step: StepCallback) -> None:
 
 def bare_loop(workload: Workload, on_step: StepCallback) -> None:
     """Train in a short loop of plain torch."""
-    model = workload.model()
-    if workload.distributed:
-        model = DistributedDataParallel(model, gradient_as_bucket_view=True)
-    optimizer = make_optimizer(model)
-    for step, batch in zip(range(1, workload.steps + 1), workload.batches(), strict=False):
-        on_step()
-        optimizer.zero_grad(set_to_none=True)
-        loss = model(*batch)["loss"]
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-        optimizer.step()
-        if step % LOG_EVERY == 0:
-            loss.item()
+    _plain_loop(workload, on_step, workload.batches())
 
 
 def quick_loop(workload: Workload, on_step: StepCallback) -> None:
     """Train in the same loop with batches that are selected from tensors, which takes less time than a `DataLoader`."""
+    order = torch.randint(len(workload.rows), (workload.steps, workload.local_batch_size))
+    _plain_loop(workload, on_step, (tuple(tensor[rows] for tensor in workload.rows.tensors) for rows in order))
+
+
+def _plain_loop(workload: Workload, on_step: StepCallback, batches: Iterator[tuple[torch.Tensor, ...]]) -> None:
     model = workload.model()
     if workload.distributed:
         model = DistributedDataParallel(model, gradient_as_bucket_view=True)
     optimizer = make_optimizer(model)
-    order = torch.randint(len(workload.rows), (workload.steps, workload.local_batch_size))
-    for step in range(1, workload.steps + 1):
+    for step, batch in zip(range(1, workload.steps + 1), batches, strict=False):
         on_step()
-        batch = [tensor[order[step - 1]] for tensor in workload.rows.tensors]
         optimizer.zero_grad(set_to_none=True)
         loss = model(*batch)["loss"]
         loss.backward()

@@ -103,7 +103,7 @@ def run_cases(options: argparse.Namespace, results: ResultFile) -> int:
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     sources = sources_digest()
-    done = {(record.phase, record.case) for record in results.records() if record.sources == sources}
+    done = {(record.phase, record.case) for record in results.records(sources)}
     engine = GpuEngine("cpu" if options.dry else "cuda")
     for phase in options.phase or PHASES:
         for case in importlib.import_module(f"bench.gpu.{phase}").cases(dry=options.dry):
@@ -121,7 +121,7 @@ def run_cases(options: argparse.Namespace, results: ResultFile) -> int:
                 tempfile.TemporaryDirectory(prefix="trainyard-gpu-", dir=folder, ignore_cleanup_errors=True) as name,
                 weights,
             ):
-                record = run_case(phase, case, Tools(engine, Path(name), options.dry, results.records()))
+                record = run_case(phase, case, Tools(engine, Path(name), options.dry, results.records(sources)))
             faulthandler.cancel_dump_traceback_later()
             results.append(replace(record, sources=sources))
             print(f"{phase}: {case.name}: {record.verdict} in {record.seconds:.1f} s {record.note}", flush=True)

@@ -53,9 +53,10 @@ class ResultFile:
         machine: dict[str, Any] = self._lines()[0]["machine"]
         return machine
 
-    def records(self) -> list[Record]:
-        """Return the last record of each case."""
-        records = (Record(**line) for line in self._lines()[1:])
+    def records(self, sources: str | None = None) -> list[Record]:
+        """Return the last record of each case; with `sources` of these programs alone."""
+        records = [Record(**line) for line in self._lines()[1:]]
+        records = [record for record in records if sources in (None, record.sources)]
         return list({(record.phase, record.case): record for record in records}.values())
 
     def __len__(self) -> int:

@@ -48,6 +48,7 @@ class WaitingTorchrun:
     command: IO[bytes]
     """A file in memory, the standard input of the process."""
     begin_pipe: int
+    """A byte lets it begin; its end without a byte ends the process."""
     begun: bool = False
 
     def begin(self, arguments: list[str], environment: Mapping[str, str], umask: int, log: Path, stdin: bytes) -> bool:
@@ -77,7 +78,6 @@ class WaitingTorchrun:
         if self.command.closed:
             return
         self.command.close()
-        # Without a byte this ends it.
         os.close(self.begin_pipe)
         if not self.begun:
             self.process.kill()
@@ -86,13 +86,11 @@ class WaitingTorchrun:
 
 def start_waiting(attempt_folder: str) -> WaitingTorchrun | None:
     """Start the process; None if its variables must be known before its modules are imported, or it cannot start."""
+    if not _can_wait(Path(attempt_folder, "launch.json")):
+        return None
+    reading, writing = os.pipe()
+    command = os.fdopen(os.memfd_create("command"), "w+b")
     try:
-        spec = json.loads(Path(attempt_folder, "launch.json").read_bytes())["spec"]
-        if spec["restart"].get("fork_ranks"):
-            # The ranks are forks of this process, whose libraries read variables such as the number of threads.
-            return None
-        reading, writing = os.pipe()
-        command = os.fdopen(os.memfd_create("command"), "w+b")
         process = subprocess.Popen(
             [sys.executable, *PROGRAM, WAIT, str(reading), attempt_folder],
             env={**os.environ, **import_variables(os.environ)},
@@ -101,20 +99,28 @@ def start_waiting(attempt_folder: str) -> WaitingTorchrun | None:
             start_new_session=True,
             preexec_fn=before_exec(),
         )
-    except (OSError, ValueError, KeyError, TypeError):
-        # The launcher reports what is wrong.
+    except OSError:
+        # Torchrun is started later, and the launcher reports what is wrong.
+        os.close(writing)
+        command.close()
         return None
-    os.close(reading)
+    finally:
+        os.close(reading)
     return WaitingTorchrun(process, command, writing)
 
 
-def become_torchrun() -> list[str]:
-    """In the process that waits: return the arguments once the launcher has sent them, with the variables, the umask
-    and the output that it names.
+def _can_wait(document: Path) -> bool:
+    """Return whether the launch document can be read, and the ranks are no forks: those have the libraries of this
+    process, which read variables such as the number of threads."""
+    try:
+        return not json.loads(document.read_bytes())["spec"]["restart"].get("fork_ranks")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
 
-    Raises:
-        SystemExit: it does not need this process.
-    """
+
+def become_torchrun() -> list[str]:
+    """In the process that waits: return the arguments once the launcher has sent them, and take the variables, the
+    umask and the output that it names. If the launcher does not need this process, end it."""
     pipe = int(sys.argv[2])
     if not os.read(pipe, 1):
         os._exit(0)

@@ -7,9 +7,9 @@ import pytest
 
 from bench.gpu import memory
 from bench.gpu.cases import Tools
-from bench.gpu.records import ResultFile
+from bench.gpu.records import Record, ResultFile
 from bench.gpu.shapes import SHAPES
-from bench.gpu.speed import RECIPES, Recipe, document_of
+from bench.gpu.speed import RECIPES, Recipe, _measure, document_of
 from bench.gpu.training import GpuEngine
 from service.plugins.planner.builtin_models import structure_of
 from service.plugins.planner.fit import Estimate, FitEstimator
@@ -42,6 +42,18 @@ def test_each_recipe_for_speed_fits_on_the_measured_gpu(recipe: Recipe, tmp_path
     memory = float(RESULTS.machine()["memory"].split()[0])
     tools = Tools(cast(GpuEngine, None), tmp_path, dry=False)
     assert peak_gib(document_of(recipe, tools)) < 0.9 * memory
+
+
+@pytest.mark.parametrize(
+    ("earlier", "speed", "verdict"), [(None, 1000.0, None), (100.0, 80.0, True), (100.0, 70.0, False)]
+)
+def test_a_comparison_without_its_other_side_has_no_verdict(
+    earlier: float | None, speed: float, verdict: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.gpu.speed._train", lambda recipe, tools: {"tokens/s": speed})
+    records = [] if earlier is None else [Record("speed", "8B, LoRA", "passed", {"tokens/s": earlier})]
+    tools = Tools(cast(GpuEngine, None), tmp_path, dry=False, records=records)
+    assert _measure(RECIPES[-1], tools).passed is verdict
 
 
 @pytest.mark.parametrize("variant", MEASURED)

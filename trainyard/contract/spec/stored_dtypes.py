@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from trainyard.contract.kinds.precisions import PRECISIONS
 from trainyard.contract.kinds.strategies import AUTO_ON_SEVERAL_RANKS, STRATEGIES, Strategy
 from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import TrainingSpec
@@ -64,7 +65,8 @@ def dtype_problems(spec: TrainingSpec, site: Site) -> Iterator[tuple[str, str]]:
 def _half_parameters(spec: TrainingSpec, site: Site) -> Iterator[tuple[str, str]]:
     automatic = spec.precision == "auto" and site.accelerator == "cuda"
     if not spec.precision_kind.supports_half_parameters and not automatic:
-        yield "param_dtype", f"`bf16` is for precision `bf16` or `fp8`, and `precision` is `{spec.precision}`"
+        supported = " or ".join(f"`{kind.name}`" for kind in PRECISIONS.values() if kind.supports_half_parameters)
+        yield "param_dtype", f"`bf16` is for precision {supported}, and `precision` is `{spec.precision}`"
     strategy = spec.strategy_kind
     if not strategy.supports_half_parameters:
         yield "param_dtype", f"`bf16` cannot be combined with strategy `{strategy.name}`; use `ddp`, or `fp32`"

@@ -12,7 +12,7 @@ PROGRAM = """
 import os, sys
 from worker.launcher.start import become_torchrun
 arguments = become_torchrun()
-with open(arguments[0], "w") as file:
+with open(arguments[0], "w", errors="surrogateescape") as file:
     print(os.umask(0), os.environ.get("ONE"), "HOME" in os.environ, sys.stdin.buffer.read(), arguments[1:], file=file)
 print("to the log")
 """
@@ -65,13 +65,29 @@ def test_without_the_launcher_it_ends(folder):
     assert waiting.process.wait(20) == 0
 
 
+def test_a_process_that_cannot_start_leaves_no_open_files(folder, monkeypatch):
+    monkeypatch.setattr(start.sys, "executable", str(folder / "missing"))
+    before = len(os.listdir("/proc/self/fd"))
+    assert start.start_waiting(str(folder)) is None
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_variables_that_are_no_text_arrive_as_they_are(folder):
+    waiting = start.start_waiting(str(folder))
+    value = os.fsdecode(b"\xff \n x")
+    variables = {"ONE": value, "PYTHONPATH": os.pathsep.join(sys.path)}
+    assert waiting.begin([str(folder / "result")], variables, 0o027, folder / "log", b"")
+    assert waiting.process.wait(20) == 0
+    assert b"\xff \n x" in (folder / "result").read_bytes()
+
+
 def test_ranks_that_are_forks_get_their_variables_before_the_imports(folder):
     write(folder, fork_ranks=True)
     assert start.start_waiting(str(folder)) is None
 
 
 def test_an_unreadable_document_is_left_to_the_launcher(folder):
-    for text in ("", "[]", '{"spec": {}}'):
+    for text in ("", "[]", "\xff", '{"spec": {}}', '{"spec": {"restart": null}}', '{"spec": [{"restart": 1}]}'):
         (folder / "launch.json").write_text(text)
         assert start.start_waiting(str(folder)) is None
     (folder / "launch.json").unlink()
