@@ -61,7 +61,7 @@ def _times(tools: Tools, every: int | None) -> list[float]:
         run = Run(folder, service.url, document, template=None, site=tools.engine.site)
         attempt = run.start()
         try:
-            steps = wait_for(lambda: _all(attempt.spool_file(1)), "the last step", 140)
+            steps = wait_for(lambda: _all_steps(attempt.spool_file(1)), "the last step", 140)
         finally:
             assert run.process is not None
             run.process.kill()
@@ -70,6 +70,7 @@ def _times(tools: Tools, every: int | None) -> list[float]:
     return [after - before for (_, before), (_, after) in pairwise(steps[WARM_STEPS:])]
 
 
-def _all(spool: Path) -> list[tuple[int, float]]:
+def _all_steps(spool: Path) -> list[tuple[int, float]]:
+    """Return all steps with their times; none until the last step is finished."""
     steps = finished_steps(spool)
     return steps if len(steps) == STEPS else []

@@ -38,7 +38,7 @@ class Recipe:
     changes: dict[str, Any] = field(default_factory=dict)
     goal: dict[str, float] = field(default_factory=dict)
     """The least value, by name."""
-    over: tuple[str, str, float] | None = None
+    ratio_goal: tuple[str, str, float] | None = None
     """A name, an earlier case, and the least ratio of the tokens per second to its."""
     packed: bool = False
     """Fine-tuning on packed rows of texts."""
@@ -62,13 +62,13 @@ RECIPES = (
         accumulation=2,
         seconds=75,
     ),
-    Recipe("1B, fp8", _1B, {"precision": "fp8"}, over=("to bf16", "1B, compiled", 1.08), seconds=35),
+    Recipe("1B, fp8", _1B, {"precision": "fp8"}, ratio_goal=("to bf16", "1B, compiled", 1.08), seconds=35),
     Recipe("8B, LoRA", _8B, {"lora_rank": 16, "lora": {"base_dtype": "bf16"}}, packed=True),
     Recipe(
         "8B, QLoRA",
         _8B,
         {"lora_rank": 16, "lora": {"base_dtype": "nf4"}},
-        over=("to LoRA", "8B, LoRA", 1 / 1.3),
+        ratio_goal=("to LoRA", "8B, LoRA", 1 / 1.3),
         packed=True,
     ),
 )
@@ -95,8 +95,8 @@ def cases(*, dry: bool) -> list[Case]:
 
 def _measure(recipe: Recipe, tools: Tools) -> Outcome:
     values, goals = _train(recipe, tools), dict(recipe.goal)
-    if recipe.over:
-        name, other, goals[name] = recipe.over
+    if recipe.ratio_goal:
+        name, other, goals[name] = recipe.ratio_goal
         before = tools.value("speed", other, "tokens/s")
         values |= {name: values["tokens/s"] / before} if before else {}
     note = ", ".join(f"{name} at least {least:.4g}" for name, least in goals.items())
