@@ -84,6 +84,7 @@ def job_resource(
         advice=[] if in_list else _advice(job),
         failure_summary=None if in_list else _summary(job, failure),
         metadata=job.labels,
+        values=None,
         parameters=reported.parameters,
         tags=reported.tags,
         notes=reported.notes,
@@ -164,7 +165,8 @@ def event_resource(job_id: str, event: Event) -> EventResource:
 
 
 def checkpoint_resource(job_id: str, checkpoint: Checkpoint, run: RunLayout) -> CheckpointResource:
-    return resource_of(CheckpointResource, checkpoint, job_id=job_id, path=str(run.checkpoint(checkpoint.step).root))
+    path = str(run.checkpoint(checkpoint.step).root)
+    return resource_of(CheckpointResource, checkpoint, job_id=job_id, path=path, latest=False, best=False)
 
 
 def page_of(rows: Sequence[T], has_more: bool, convert: Callable[[T], R], identify: Callable[[T], str]) -> Page[R]:
