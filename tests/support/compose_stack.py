@@ -139,8 +139,12 @@ class Stack:
 
     def _up(self, replicas: int) -> None:
         self.compose("up", "--detach", "--no-build", "--scale", f"api={replicas}", timeout=300)
-        wait_until(self.ready, 120, "the service to be ready")
-        wait_until(lambda: self.nodes() == ["idle", "idle"], 180, "both nodes to be idle")
+        try:
+            wait_until(self.ready, 150, "the service to be ready")
+            wait_until(lambda: self.nodes() == ["idle", "idle"], 180, "both nodes to be idle")
+        except AssertionError as error:
+            error.add_note(self.compose("ps", "--all") + self.compose("logs", "--no-color", "--tail", "30"))
+            raise
 
     def down(self) -> None:
         self.compose("down", "--volumes", "--timeout", "2", timeout=180)
