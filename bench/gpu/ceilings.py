@@ -46,7 +46,7 @@ def _products(shape: Shape, kind: str, tools: Tools) -> Outcome:
     width, inner = (64, 128) if tools.dry else (shape.width, shape.feed_forward)
     tokens = TINY_LENGTH if tools.dry else TOKENS
     narrow = width * shape.key_value_heads // shape.heads
-    layers = {"q": (width, width), "q,k,v": (width, width + 2 * narrow), "up": (width, inner)}
+    layers = {"q": (width, width), "k": (width, narrow), "q,k,v": (width, width + 2 * narrow), "up": (width, inner)}
     layers |= {"gate,up": (width, 2 * inner), "down": (inner, width)}
     values: dict[str, Any] = {}
     for name, (before, after) in layers.items():

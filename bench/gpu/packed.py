@@ -12,7 +12,7 @@ import torch
 from bench.gpu.cases import Case, Outcome, Tools
 from trainyard.contract.spec.decoders import LlamaModel
 from worker.data.builtin import load_stdlib
-from worker.engine import packed_attention
+from worker.engine import attention
 from worker.export.model import save_model
 from worker.tasks import packing, varlen_kernel
 from worker.tasks.llama import Llama
@@ -64,7 +64,7 @@ def _compare(name: str) -> Any:
         if name == "hf":
             model = {"source": "hf", "path": str(write_model(tools, tools.folder / "model", model))}
         document = _document(model, data)
-        with patch.object(packed_attention, _CHOICE, lambda *_: "compared with the kernel"):
+        with patch.object(attention, _CHOICE, lambda *_: "compared with the kernel"):
             masked = tools.engine.train(document)
         with _kernel_of(tools):
             separate = tools.engine.train(document)
@@ -82,7 +82,7 @@ def _kernel_of(tools: Tools) -> Iterator[None]:
     """Use the kernel; in a dry run a loop over the examples takes its place."""
     with ExitStack() as stack:
         if tools.dry:
-            stack.enter_context(patch.object(packed_attention, _CHOICE, lambda spec, fit, device: fit.obstacle))
+            stack.enter_context(patch.object(attention, _CHOICE, lambda spec, fit, device: fit.obstacle))
             stack.enter_context(patch.object(varlen_kernel, "attend_by_kernel", packing.attend_by_loop))
         yield
 

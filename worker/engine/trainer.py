@@ -15,6 +15,7 @@ from worker.core.distributed import Ranks
 from worker.core.errors import RefusedError
 from worker.core.random_state import seed_generators
 from worker.data.sampler import GlobalBatches, Indices
+from worker.engine.attention import choose_packed_attention, report_attention
 from worker.engine.callbacks.base import Callback
 from worker.engine.callbacks.early_stopping import EarlyStopping
 from worker.engine.callbacks.garbage_collector import GarbageCollector
@@ -33,7 +34,6 @@ from worker.engine.memory_schedule import MemorySchedule
 from worker.engine.micro_batch_size import MicroBatchFinder
 from worker.engine.neftune import add_embedding_noise
 from worker.engine.optim import LearningRates, build_optimizers
-from worker.engine.packed_attention import choose_packed_attention
 from worker.engine.precision import Precision
 from worker.engine.reference import ReferenceFile, fill_reference
 from worker.engine.run_inputs import RunInputs
@@ -96,6 +96,7 @@ class Trainer:
         model, deferred = build_initial_model(spec, task, ranks, reporter)
         add_embedding_noise(model, spec.loss.neftune_alpha)
         choose_packed_attention(spec, task, model, ranks.device, reporter)
+        report_attention(spec, task, model, ranks.device, reporter)
         flops = model_flops(task, model, spec.model)
         self._model = parallelise(spec, model, ranks, deferred)
         optimizers = build_optimizers(task, spec, self._model.module, sharded=spec.strategy_kind.is_sharded)

@@ -7,7 +7,7 @@ from trainyard.contract.spec.decoders import GptModel
 from worker.tasks.cross_entropy import PLAIN, Terms
 from worker.tasks.language_loss import Head, at_positions, head_loss
 from worker.tasks.linear_loss import LinearHead
-from worker.tasks.packing import Boundaries, KernelFit, attend, separate
+from worker.tasks.packing import AttentionShape, Boundaries, KernelFit, attend, separate
 
 
 class Attention(nn.Module):
@@ -61,6 +61,9 @@ class Gpt(nn.Module):
     def __init__(self, spec: GptModel) -> None:
         super().__init__()
         self.kernel_fit = KernelFit(spec.width // spec.heads, "it has dropout" if spec.dropout else "")
+        self.attention_shape = AttentionShape(
+            spec.heads, spec.heads, self.kernel_fit.head_width, spec.context, spec.dropout
+        )
         self.embedding = nn.Embedding(spec.vocab, spec.width)
         self.positions = nn.Embedding(spec.context, spec.width)
         self.blocks = nn.ModuleList(Block(spec.width, spec.heads, spec.dropout) for _ in range(spec.layers))

@@ -10,7 +10,7 @@ from torch.nn import functional
 from trainyard.contract.spec.decoders import LlamaModel
 from worker.tasks.cross_entropy import PLAIN, Terms
 from worker.tasks.language_loss import at_positions, head_loss
-from worker.tasks.packing import Boundaries, KernelFit, attend, separate
+from worker.tasks.packing import AttentionShape, Boundaries, KernelFit, attend, separate
 
 
 class Attention(nn.Module):
@@ -119,6 +119,7 @@ class Llama(nn.Module):
     def __init__(self, spec: LlamaModel) -> None:
         super().__init__()
         self.kernel_fit = KernelFit(spec.width // spec.heads)
+        self.attention_shape = AttentionShape(spec.heads, spec.grouped_heads, self.kernel_fit.head_width, spec.context)
         self.model = Decoder(spec)
         self.lm_head = nn.Linear(spec.width, spec.vocab, bias=False)
         for name, parameter in self.named_parameters():

@@ -24,6 +24,18 @@ class KernelFit(NamedTuple):
     """Why it cannot; empty if nothing in the model prevents it."""
 
 
+class AttentionShape(NamedTuple):
+    """The shapes of a model's attention, from which torch chooses a kernel."""
+
+    heads: int
+    shared_heads: int
+    """Heads of keys and values."""
+    head_width: int
+    length: int
+    """Tokens of a row."""
+    dropout: float = 0.0
+
+
 def packed_mask(positions: torch.Tensor) -> torch.Tensor:
     """Return the causal mask within each example: bool, (batch, 1, length, length).
 

@@ -147,7 +147,7 @@ def rows_with_gradient(spec: TrainingSpec) -> int:
 
 
 def masked_tokens(spec: TrainingSpec, model: Transformer, length: int) -> int:
-    """Return the tokens of a row whose attention has a mask, by the rules of `worker/engine/packed_attention.py`.
+    """Return the tokens of a row whose attention has a mask, by the rules of `worker/engine/attention.py`.
 
     With fp16 the chip may be too old for the kernel, and some chips take heads of at most 192."""
     if not isinstance(spec.data, TextData) or not spec.data.packing or spec.objective != "sft":

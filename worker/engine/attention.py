@@ -1,22 +1,64 @@
-"""Chooses how attention keeps the examples of packed rows apart: by a flash kernel for sequences of several lengths, or
-by a dense mask."""
+"""Reports the kernel of attention, and chooses how it keeps the examples of packed rows apart: by a flash kernel for
+sequences of several lengths, or by a dense mask."""
 
 import logging
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend
 
 from trainyard.contract.spec.training_spec import TrainingSpec
+from worker.engine.precision import COMPUTE_DTYPE
 from worker.reporting.reporter import Reporter
 from worker.tasks.base import Task
-from worker.tasks.packing import KernelFit
+from worker.tasks.packing import AttentionShape, KernelFit
 
 log = logging.getLogger(__name__)
 
 _WIDE_HEADS = ((8, 0), (9, 0), (10, 0), (10, 3))
 """Chips whose memory suffices for the backward of heads wider than 192."""
 _MAX_HEAD_WIDTH = 256
+_KERNELS = {
+    SDPBackend.FLASH_ATTENTION.value: "flash",
+    SDPBackend.CUDNN_ATTENTION.value: "cudnn",
+    SDPBackend.EFFICIENT_ATTENTION.value: "efficient",
+    SDPBackend.MATH.value: "none",
+}
+
+
+def report_attention(
+    spec: TrainingSpec, task: Task, model: nn.Module, device: torch.device, reporter: Reporter
+) -> None:
+    """Send the event `attention` with the kernel that torch chooses for rows of a builtin model on a GPU.
+
+    Torch chooses by shapes, dtype and device alone, so all steps and attempts of a run have the same kernel.
+    """
+    shape: AttentionShape | None = getattr(model, "attention_shape", None)
+    if shape is None or task.examples.packed or device.type != "cuda":
+        return
+    kernel = chosen_kernel(shape, COMPUTE_DTYPE.get(spec.precision, torch.float32), device)
+    message = f"attention uses torch's kernel {kernel}"
+    if kernel == "none":
+        message = "attention uses no kernel of torch: it stores the scores of all pairs of tokens"
+    log.info(message)
+    reporter.event("attention", message, level="warning" if kernel == "none" else "info", data={"kernel": kernel})
+
+
+def chosen_kernel(shape: AttentionShape, dtype: torch.dtype, device: torch.device) -> str:
+    """Return the kernel that torch chooses for causal attention with gradients: a value of `_KERNELS`, or `unknown`."""
+    grouped = shape.heads != shape.shared_heads
+    try:
+        q, k, v = (
+            torch.empty(1, heads, shape.length, shape.head_width, dtype=dtype, device=device, requires_grad=True)
+            for heads in (shape.heads, shape.shared_heads, shape.shared_heads)
+        )
+        choice = torch._fused_sdp_choice(q, k, v, dropout_p=shape.dropout, is_causal=True, enable_gqa=grouped)
+    except (AttributeError, RuntimeError) as error:
+        # The function is private, and a run must not end because its kernel is unknown.
+        log.warning("the kernel of attention is unknown: %s", error)
+        return "unknown"
+    return _KERNELS.get(choice, "unknown")
 
 
 def choose_packed_attention(
