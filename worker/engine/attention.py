@@ -27,20 +27,26 @@ _KERNELS = {
 }
 
 
-def report_attention(
+def choose_attention(
     spec: TrainingSpec, task: Task, model: nn.Module, device: torch.device, reporter: Reporter
 ) -> None:
+    """Make a model with packed rows use the kernel for them if it can, and report which kernel a model uses."""
+    (_choose_for_packed_rows if task.examples.packed else _report_kernel)(spec, model, device, reporter)
+
+
+def _report_kernel(spec: TrainingSpec, model: nn.Module, device: torch.device, reporter: Reporter) -> None:
     """Send the event `attention` with the kernel that torch chooses for rows of a builtin model on a GPU.
 
     Torch chooses by shapes, dtype and device alone, so all steps and attempts of a run have the same kernel.
     """
     shape: AttentionShape | None = getattr(model, "attention_shape", None)
-    if shape is None or task.examples.packed or device.type != "cuda":
+    if shape is None or device.type != "cuda":
         return
     kernel = chosen_kernel(shape, COMPUTE_DTYPE.get(spec.precision, torch.float32), device)
-    message = f"attention uses torch's kernel {kernel}"
-    if kernel == "none":
-        message = "attention uses no kernel of torch: it stores the scores of all pairs of tokens"
+    message = {
+        "none": "attention uses no kernel of torch: it stores the scores of all pairs of tokens",
+        "unknown": "the kernel of attention is unknown",
+    }.get(kernel, f"attention uses torch's kernel {kernel}")
     log.info(message)
     reporter.event("attention", message, level="warning" if kernel == "none" else "info", data={"kernel": kernel})
 
@@ -61,13 +67,11 @@ def chosen_kernel(shape: AttentionShape, dtype: torch.dtype, device: torch.devic
     return _KERNELS.get(choice, "unknown")
 
 
-def choose_packed_attention(
-    spec: TrainingSpec, task: Task, model: nn.Module, device: torch.device, reporter: Reporter
-) -> None:
-    """Make the model of a task with packed rows use the kernel if it can. The log, and on a GPU the event
-    `packed_attention`, name the choice and the obstacle to the kernel."""
+def _choose_for_packed_rows(spec: TrainingSpec, model: nn.Module, device: torch.device, reporter: Reporter) -> None:
+    """Make a model use the kernel if it can. The log, and on a GPU the event `packed_attention`, name the choice and
+    what prevents the kernel."""
     fit: KernelFit | None = getattr(model, "kernel_fit", None)
-    if not task.examples.packed or fit is None:
+    if fit is None:
         return
     reason = kernel_obstacle(spec, fit, device)
     if not reason:

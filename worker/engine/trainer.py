@@ -15,7 +15,7 @@ from worker.core.distributed import Ranks
 from worker.core.errors import RefusedError
 from worker.core.random_state import seed_generators
 from worker.data.sampler import GlobalBatches, Indices
-from worker.engine.attention import choose_packed_attention, report_attention
+from worker.engine.attention import choose_attention
 from worker.engine.callbacks.base import Callback
 from worker.engine.callbacks.early_stopping import EarlyStopping
 from worker.engine.callbacks.garbage_collector import GarbageCollector
@@ -95,8 +95,7 @@ class Trainer:
         _check_steps(spec, self.total_steps)
         model, deferred = build_initial_model(spec, task, ranks, reporter)
         add_embedding_noise(model, spec.loss.neftune_alpha)
-        choose_packed_attention(spec, task, model, ranks.device, reporter)
-        report_attention(spec, task, model, ranks.device, reporter)
+        choose_attention(spec, task, model, ranks.device, reporter)
         flops = model_flops(task, model, spec.model)
         self._model = parallelise(spec, model, ranks, deferred)
         optimizers = build_optimizers(task, spec, self._model.module, sharded=spec.strategy_kind.is_sharded)

@@ -7,7 +7,7 @@ from trainyard.contract.spec.decoders import GptModel
 from trainyard.contract.spec.training_spec import parse_spec
 from worker.data.examples import Examples
 from worker.engine import attention
-from worker.engine.attention import choose_packed_attention, chosen_kernel, report_attention
+from worker.engine.attention import choose_attention, chosen_kernel
 from worker.reporting.reporter import NullReporter
 from worker.tasks.base import Task
 from worker.tasks.gpt import Gpt
@@ -34,14 +34,14 @@ def run_of(precision="bf16", packed=True, **sizes):
 def choose(device, precision="bf16", packed=True, **sizes):
     spec, task, model = run_of(precision, packed, **sizes)
     recorder = Recorder()
-    choose_packed_attention(spec, task, model, device, recorder)
+    choose_attention(spec, task, model, device, recorder)
     return model.takes_boundaries, recorder.events
 
 
-def report(device, packed=False, model=None):
-    spec, task, gpt = run_of(packed=packed)
+def report(device, model=None):
+    spec, task, gpt = run_of(packed=False)
     recorder = Recorder()
-    report_attention(spec, task, model or gpt, device, recorder)
+    choose_attention(spec, task, model or gpt, device, recorder)
     return recorder.events
 
 
@@ -80,14 +80,16 @@ def test_cpu_keeps_the_mask_and_reports_nothing():
     assert choose(torch.device("cpu")) == (False, [])
 
 
-def test_rows_of_one_example_need_neither(chip):
-    assert choose(GPU, packed=False) == (False, [])
+def test_rows_of_one_example_need_neither(chip, monkeypatch):
+    monkeypatch.setattr(attention, "chosen_kernel", lambda *_: "flash")
+    assert choose(GPU, packed=False) == (False, [("attention", "attention uses torch's kernel flash", "info")])
 
 
 @pytest.mark.parametrize(
     ("kernel", "message", "level"),
     [
         ("cudnn", "attention uses torch's kernel cudnn", "info"),
+        ("unknown", "the kernel of attention is unknown", "info"),
         ("none", "attention uses no kernel of torch: it stores the scores of all pairs of tokens", "warning"),
     ],
 )
@@ -98,8 +100,8 @@ def test_kernel_is_an_event_and_a_missing_one_a_warning(monkeypatch, kernel, mes
     assert requests == [(AttentionShape(2, 2, 32, 8), torch.bfloat16, GPU)]
 
 
-def test_no_kernel_is_reported_for_packed_rows_other_models_and_the_cpu():
-    assert report(GPU, packed=True) == report(GPU, model=torch.nn.Linear(2, 2)) == report(torch.device("cpu")) == []
+def test_no_kernel_is_reported_for_other_models_and_the_cpu():
+    assert report(GPU, model=torch.nn.Linear(2, 2)) == report(torch.device("cpu")) == []
 
 
 def test_kernel_is_the_choice_of_torch():
