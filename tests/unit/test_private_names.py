@@ -46,6 +46,7 @@ ATTRIBUTES = {
     "_dump_nccl_trace": "worker/core/flight_recorder.py",
     "_forward_hooks": "worker/engine/lora_linear.py worker/tasks/linear_loss.py",
     "_forward_pre_hooks": "worker/engine/lora_linear.py worker/tasks/linear_loss.py",
+    "_fused_sdp_choice": "worker/engine/attention.py",
     "_is_in_bad_fork": "worker/rank/fork_server.py",
     "_monitor_workers": "worker/launcher/elastic.py",
     "_pickler": "worker/core/signed_objects.py",

@@ -20,8 +20,6 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 2.0
 """Seconds between two checks for the launcher's files."""
-ALL_RANKS = "0"
-"""The group of all ranks."""
 _LATEST = 64
 """Collectives of each group that are written for a suspicion."""
 
@@ -87,8 +85,9 @@ def write_latest(path: Path, request: int) -> None:
         OSError: The file cannot be written.
     """
     try:
-        # A pickle of this process itself.
-        groups = parse_record(pickle.loads(_dump(with_stacks=False)))  # noqa: S301
+        # Pickles of this process itself.
+        records = [pickle.loads(dump) for dump in _dumps(with_stacks=False)]  # noqa: S301
+        groups = {name: latest for record in records for name, latest in parse_record(record).items()}
     except Exception as error:
         # The form is torch's own, and a rank that writes no file counts as one whose interpreter is locked.
         log.warning("the latest collectives cannot be read: %r", error)
@@ -97,7 +96,7 @@ def write_latest(path: Path, request: int) -> None:
 
 
 def parse_record(record: Any) -> dict[str, list[Collective]]:
-    """Return the latest collectives by their group from what torch has recorded.
+    """Return the latest collectives by their group from what torch has recorded of one backend, or of several.
 
     Raises:
         Exception: The record has another form.
@@ -106,8 +105,9 @@ def parse_record(record: Any) -> dict[str, list[Collective]]:
     config = record.get("pg_config", {})
     for entry in record.get("entries", ()):
         if not entry["is_p2p"]:
-            name = entry["process_group"][0]
-            groups.setdefault(_group(name, config.get(name, {}).get("ranks", "")), []).append(_collective(entry))
+            name, backend = entry["process_group"][0], entry["profiling_name"].partition(":")[0]
+            group = _group(backend, name, config.get(name, {}).get("ranks", ""))
+            groups.setdefault(group, []).append(_collective(entry))
     return {name: collectives[-_LATEST:] for name, collectives in groups.items()}
 
 
@@ -123,27 +123,43 @@ def read_latest(layout: AttemptLayout, request: int) -> dict[int, dict[str, list
 
 
 def write_record(path: Path) -> None:
-    """Write the collectives that this process remembers, as `torchfrtrace` reads them."""
+    """Write the collectives that this process remembers, as `torchfrtrace` reads them.
+
+    If NCCL and another backend have recorded some, a second file has `gloo_` before its name.
+    """
+    dumps = _dumps(with_stacks=True)
+    used = [dump for dump in dumps if _has_entries(dump)] or dumps[:1]
     try:
-        write_atomic(path, _dump(with_stacks=True))
+        for prefix, dump in zip(("", "gloo_"), used, strict=False):
+            write_atomic(path.with_name(prefix + path.name), dump)
     except OSError as error:
         log.warning("the flight record cannot be written: %s", error)
 
 
-def _dump(*, with_stacks: bool) -> bytes:
+def _dumps(*, with_stacks: bool) -> list[bytes]:
+    """Return what torch has recorded: of NCCL's collectives if it is built with NCCL, then of other backends."""
     from torch._C import _distributed_c10d
 
     source: Any = _distributed_c10d
-    # torch records NCCL's collectives separately, and has the function only if it is built with NCCL.
-    dump = getattr(source, "_dump_nccl_trace", source._dump_fr_trace)
-    recorded: bytes = dump(True, with_stacks)
-    return recorded
+    dumps = (getattr(source, "_dump_nccl_trace", None), source._dump_fr_trace)
+    return [dump(True, with_stacks) for dump in dumps if dump]
 
 
-def _group(name: str, ranks: str) -> str:
-    """Return the name of a group, with its ranks where torch records them: groups that are made by one split of another
-    group have one name, and no rank in common."""
-    return f"{name} {ranks}" if name != ALL_RANKS and ranks.strip("[]") else name
+def _has_entries(dump: bytes) -> bool:
+    record = pickle.loads(dump)  # noqa: S301
+    return isinstance(record, dict) and bool(record.get("entries"))
+
+
+def is_of_all_ranks(group: str) -> bool:
+    """Return whether a name of `RankCollectives.groups` is the group of all ranks, with any backend."""
+    return group.partition(":")[2] == "0"
+
+
+def _group(backend: str, name: str, ranks: str) -> str:
+    """Return the name of a group with its backend, which counts its own collectives, and with its ranks where torch
+    records them: groups that are made by one split of another group have one name, and no rank in common."""
+    group = f"{backend}:{name}"
+    return group if is_of_all_ranks(group) or not ranks.strip("[]") else f"{group} {ranks}"
 
 
 def _collective(entry: dict[str, Any]) -> Collective:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trainyard.contract.sizes import format_size
-from worker.core.flight_recorder import ALL_RANKS, Collective
+from worker.core.flight_recorder import Collective, is_of_all_ranks
 
 _SAME_BYTES = ("all_reduce", "allreduce", "broadcast", "_all_gather_base", "_reduce_scatter_base")
 """The beginnings of the names of collectives whose inputs have the same size on all ranks. NCCL gathers and scatters
@@ -36,7 +36,7 @@ def find_difference(ranks: Mapping[int, Mapping[str, Sequence[Collective]]]) -> 
     differences = []
     for group in sorted({name for groups in ranks.values() for name in groups}):
         members = {
-            rank: groups.get(group, ()) for rank, groups in ranks.items() if group == ALL_RANKS or groups.get(group)
+            rank: groups.get(group, ()) for rank, groups in ranks.items() if is_of_all_ranks(group) or groups.get(group)
         }
         if difference := _difference_of_group(members):
             differences.append(difference)

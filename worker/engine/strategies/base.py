@@ -54,10 +54,13 @@ class ParallelModel:
         if all(gradient.dtype == torch.float32 for gradient in gradients):
             norm: torch.Tensor = nn.utils.get_total_norm(gradients)
             return norm
-        # torch would compute the norm of bf16 gradients in bf16.
-        norms = torch._foreach_norm(gradients, 2, torch.float32)
-        total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
+        total: torch.Tensor = torch.linalg.vector_norm(self._norms(gradients))
         return total
+
+    def _norms(self, gradients: list[torch.Tensor]) -> torch.Tensor:
+        """Return the 2-norm of each gradient: fp32, (gradients,). torch would compute the norm of bf16 gradients in
+        bf16."""
+        return torch.stack(torch._foreach_norm(gradients, 2, torch.float32))
 
     def release(self) -> None:
         """Free the memory that a forward without a backward leaves behind, such as gathered parameters."""

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
@@ -53,6 +54,17 @@ class FsdpModel(ParallelModel):
     def norm(self, gradients: list[torch.Tensor]) -> torch.Tensor:
         partial = super().norm(gradients)
         return partial.full_tensor() if isinstance(partial, DTensor) else partial
+
+    def _norms(self, gradients: list[torch.Tensor]) -> torch.Tensor:
+        # Of the shards themselves: torch 2.15 refuses the dtype of a norm of DTensors.
+        local = [gradient.to_local() if isinstance(gradient, DTensor) else gradient for gradient in gradients]
+        squares = super()._norms(local) ** 2
+        first = gradients[0]
+        if isinstance(first, DTensor):
+            for dimension, placement in enumerate(first.placements):
+                if placement.is_shard():
+                    dist.all_reduce(squares, group=first.device_mesh.get_group(dimension))
+        return squares.sqrt()
 
     def release(self) -> None:
         for unit in _units(self.module):

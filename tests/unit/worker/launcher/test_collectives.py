@@ -22,30 +22,30 @@ Ranks = Mapping[int, Mapping[str, Sequence[Collective]]]
     ("ranks", "missing", "text"),
     [
         (
-            {0: {"0": WAITS}, 1: {"0": DONE}, 2: {"0": WAITS}},
+            {0: {"gloo:0": WAITS}, 1: {"gloo:0": DONE}, 2: {"gloo:0": WAITS}},
             (1,),
             "Rank 1 has not entered all_reduce 6 ([100], 400 B); 2 ranks wait in it",
         ),
         (
-            {0: {"0": WAITS}, 1: {}, 2: {}},
+            {0: {"gloo:0": WAITS}, 1: {}, 2: {}},
             (1, 2),
             "Ranks 1, 2 have not entered all_reduce 6 ([100], 400 B); 1 rank waits in it",
         ),
         (
             # Rank 0 has enqueued more of NCCL's collectives than the one that waits.
-            {0: {"0": [*WAITS, entered(7), entered(8)]}, 1: {"0": DONE}},
+            {0: {"gloo:0": [*WAITS, entered(7), entered(8)]}, 1: {"gloo:0": DONE}},
             (1,),
             "Rank 1 has not entered all_reduce 6 ([100], 400 B); 1 rank waits in it",
         ),
         (
             # A group that rank 2 does not belong to.
-            {0: {"0": DONE, "3": WAITS}, 1: {"0": DONE, "3": DONE}, 2: {"0": DONE}},
+            {0: {"gloo:0": DONE, "gloo:3": WAITS}, 1: {"gloo:0": DONE, "gloo:3": DONE}, 2: {"gloo:0": DONE}},
             (1,),
             "Rank 1 has not entered all_reduce 6 ([100], 400 B); 1 rank waits in it",
         ),
         (
             # Both have entered the first one, which runs beside the next step.
-            {0: {"0": [entered(1, "all_gather"), entered(2)]}, 1: {"0": [entered(1, "all_gather")]}},
+            {0: {"gloo:0": [entered(1, "all_gather"), entered(2)]}, 1: {"gloo:0": [entered(1, "all_gather")]}},
             (1,),
             "Rank 1 has not entered all_reduce 2 ([100], 400 B); 1 rank waits in it",
         ),
@@ -71,7 +71,7 @@ def test_rank_that_has_not_entered_a_collective(ranks: Ranks, missing: tuple[int
     ],
 )
 def test_rank_in_another_collective(of_rank_2: Collective, text: str) -> None:
-    difference = find_difference({0: {"0": WAITS}, 1: {"0": WAITS}, 2: {"0": [*DONE, of_rank_2]}})
+    difference = find_difference({0: {"gloo:0": WAITS}, 1: {"gloo:0": WAITS}, 2: {"gloo:0": [*DONE, of_rank_2]}})
     assert difference is not None
     assert (difference.ranks, difference.is_order) == ((2,), True)
     assert difference.text == text
@@ -87,13 +87,13 @@ def test_rank_in_another_collective(of_rank_2: Collective, text: str) -> None:
 )
 def test_shapes_that_a_collective_accepts_are_no_difference(of_rank_2: Collective, others: Collective) -> None:
     waits = [*DONE, others]
-    assert find_difference({0: {"0": waits}, 1: {"0": waits}, 2: {"0": [*DONE, of_rank_2]}}) is None
+    assert find_difference({0: {"gloo:0": waits}, 1: {"gloo:0": waits}, 2: {"gloo:0": [*DONE, of_rank_2]}}) is None
 
 
 def test_order_explains_more_than_a_missing_rank() -> None:
     ranks = {
-        0: {"0": WAITS, "1": [entered(1, "broadcast")]},
-        1: {"0": DONE, "1": [entered(1, "all_gather")]},
+        0: {"gloo:0": WAITS, "gloo:1": [entered(1, "broadcast")]},
+        1: {"gloo:0": DONE, "gloo:1": [entered(1, "all_gather")]},
     }
     difference = find_difference(ranks)
     assert difference is not None
@@ -105,10 +105,10 @@ def test_order_explains_more_than_a_missing_rank() -> None:
     [
         {},
         {0: {}, 1: {}},
-        {0: {"0": DONE}, 1: {"0": DONE}},
-        {0: {"0": WAITS}, 1: {"0": WAITS}},
-        {0: {"0": [entered(1, "gather", (3,))]}, 1: {"0": [entered(1, "gather", (4,))]}},
-        {0: {"1": WAITS}},
+        {0: {"gloo:0": DONE}, 1: {"gloo:0": DONE}},
+        {0: {"gloo:0": WAITS}, 1: {"gloo:0": WAITS}},
+        {0: {"gloo:0": [entered(1, "gather", (3,))]}, 1: {"gloo:0": [entered(1, "gather", (4,))]}},
+        {0: {"gloo:1": WAITS}},
     ],
 )
 def test_no_difference(ranks: Ranks) -> None:

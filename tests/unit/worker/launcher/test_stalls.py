@@ -143,7 +143,7 @@ def enter(run: Run, request: int, *names: str) -> None:
     run.layout.collectives(0).parent.mkdir(exist_ok=True)
     for rank, name in enumerate(names):
         one = {"number": 7, "name": name, "sizes": [[8]], "bytes": 32, "is_complete": False}
-        run.layout.collectives(rank).write_text(json.dumps({"request": request, "groups": {"0": [one]}}))
+        run.layout.collectives(rank).write_text(json.dumps({"request": request, "groups": {"gloo:0": [one]}}))
 
 
 def test_ranks_that_stay_in_different_collectives_end_the_run(run: Run) -> None:
