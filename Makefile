@@ -12,7 +12,7 @@ test test-quick test-all: PARALLEL ?= -n 4
 test-heavy: PARALLEL ?= -n 3
 
 .PHONY: bench bytes check clean client-lines demo dev docs format-web gpu gpu-wheels lab older-clients programs runtime screenshots serve sync-client wheel wheelhouse
-.PHONY: test test-all test-compose test-compose-smoke test-gpu test-heavy test-quick test-slow test-slurm test-slurm-smoke test-web
+.PHONY: test test-all test-compose test-compose-smoke test-gpu test-heavy test-quick test-slow test-slurm test-slurm-smoke test-torch test-web
 
 # What is installed belongs to the folder of the clone: a copied .venv would start the programs of the other folder.
 PLACE   := $(shell pwd | cksum | cut -d ' ' -f 1)
@@ -103,6 +103,15 @@ test-compose: dev
 
 test-compose-smoke: dev
 	$(BIN)/python -m pytest -m "compose and smoke" --durations 10 tests/compose
+
+# The worker's tests with another release of torch, built with CUDA as users get it: `make test-torch TORCH=2.11.0`.
+test-torch: sync-client
+	$(PYTHON) -m venv build/torch-$(TORCH)
+	grep -v ^torch== constraints.txt > build/torch-$(TORCH)/constraints.txt
+	build/torch-$(TORCH)/bin/python -m pip install --quiet --constraint build/torch-$(TORCH)/constraints.txt \
+		--editable .[dev] torch==$(TORCH)
+	build/torch-$(TORCH)/bin/python -m pytest -n 2 --own-groups \
+		-m "not slow and not heavy and not cpu_seconds" tests/unit/worker tests/unit/bench tests/integration/worker
 
 test-gpu: dev
 	$(BIN)/python -m pytest -m gpu --timeout 1000 --durations 10
