@@ -4,7 +4,7 @@ import { chartsOf, COMBINED, combinedCharts, includes } from "./chart_list.js";
 import { ChartGrid, LOADING, PINNED } from "./chart_grid.js";
 import { nearestPoint } from "./chart_axes.js";
 import { readView } from "./chart_view.js";
-import { colour, curveColour } from "./colours.js";
+import { colour, curveStyle } from "./colours.js";
 import { CurveStore } from "./curves.js";
 import { number } from "./format.js";
 import { TERMINAL } from "./job_status.js";
@@ -225,7 +225,7 @@ export class Charts {
       name: curveName(key, chart),
       y: series.values.map((value) => value * chart.scale),
       dots: few,
-      colour: slowest === null ? curveColour(n) : colour(key === slowest ? "c2" : "line"),
+      ...(slowest === null ? curveStyle(n) : { colour: colour(key === slowest ? "c2" : "line") }),
       width: series.steps.length > 500 ? 1.1 : 1.6,
     };
   }

@@ -46,9 +46,7 @@ export class SavedViews {
           : null,
       ),
     );
-    const offered = EXAMPLES.map(({ text, note }) =>
-      make("li", {}, this.opener(note, "example", { where: text })),
-    );
+    const offered = EXAMPLES.map(({ text, note }) => make("li", {}, this.opener(note, "example", { where: text })));
     byId("view-list").replaceChildren(...rows, ...offered);
   }
 
