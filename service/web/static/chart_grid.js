@@ -495,6 +495,9 @@ export class ChartGrid {
         marks: this.source.marks(),
       },
     );
+    const hasFinite = curves.some(({ y }) => y.some(Number.isFinite));
+    if (hasFinite) delete frame.dataset.note;
+    else frame.dataset.note = "No value is finite";
     setText(scale, log ? "(log)" : "");
     setText(output, this.source.newestOf(definition, curves));
     const named = curves.length < 2 || curves.length > MAX_LEGEND ? [] : curves;

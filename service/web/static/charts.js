@@ -31,6 +31,14 @@ function maxRows() {
 const isOpenAtFirst = (name, before, rows) =>
   [PINNED, COMBINED].includes(name) || before === 0 || (name !== SYSTEM && before + rows <= maxRows());
 
+/**
+ * Whether a chart has one of the reported metrics.
+ *
+ * @param {ChartDefinition} chart
+ * @param {string[]} keys
+ */
+const isReported = (chart, keys) => keys.some((key) => includes(chart, key));
+
 export class Charts {
   /**
    * @param {Job} job
@@ -153,8 +161,12 @@ export class Charts {
   }
 
   charts() {
-    const keys = new Set([...Object.keys(this.job.metrics), ...this.store.series.keys()]);
-    return [...combinedCharts(this.view.combined), ...chartsOf(this.job.spec, [...keys])];
+    const keys = [...new Set([...Object.keys(this.job.metrics), ...this.store.series.keys()])];
+    const charts = chartsOf(this.job.spec, keys);
+    // A standard chart waits for the points of a job that runs; without any, nothing will ever be in it.
+    const expected =
+      TERMINAL.has(this.job.status) && this.store.isRead ? charts.filter((one) => isReported(one, keys)) : charts;
+    return [...combinedCharts(this.view.combined), ...expected];
   }
 
   /**

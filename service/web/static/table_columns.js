@@ -83,7 +83,7 @@ const BUILT_IN = {
   },
   progress: {
     label: "Progress",
-    width: 240, // two lines of a failure's cause
+    width: 216, // two lines of a failure's cause
     valueOf: (job) => job.progress?.step ?? null,
     cell: () =>
       make(
