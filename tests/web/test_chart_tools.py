@@ -17,7 +17,8 @@ pytestmark = [pytest.mark.web]
 RUNS = 12
 WIDTHS = (1440, 1024)
 SPREAD = """() => {
-  const shown = [...document.querySelector("#curves .toolbar").children].filter((one) => one.offsetHeight > 1);
+  const { children } = document.querySelector(":is(#curves, #charts-panel) .toolbar");
+  const shown = [...children].filter((one) => one.offsetHeight > 1);
   const boxes = shown.map((one) => one.getBoundingClientRect());
   const middles = boxes.map(({ top, height }) => top + height / 2);
   return Math.max(...middles) - Math.min(...middles);
@@ -97,3 +98,11 @@ def test_curves_have_36_styles(script_tab: Page) -> None:
     )
     assert len(set(styles)) == 36
     assert styles[36] == styles[0]
+
+
+@pytest.mark.parametrize("width", [*WIDTHS, 1280, 1110])
+def test_tools_beside_the_table_take_one_row(visit: Visit, saved_job: str, width: int) -> None:
+    visit.page.set_viewport_size({"width": width, "height": 900})
+    page = visit.go(f"/jobs?job={saved_job}")
+    expect(page.locator("#charts-panel .toolbar")).to_be_visible()
+    assert page.evaluate(SPREAD) < 8

@@ -156,7 +156,6 @@ def test_scale_smoothing_and_axis_are_stored_in_the_address(visit: Visit, sweep:
     drawn_curves(page, 2)
     page.locator("#chart-options > summary").click()
     page.get_by_label("Log scale").first.check()
-    page.locator("#chart-options > summary").click()
     page.locator("#axis").select_option("seconds")
     page.get_by_label("Smooth").fill("0.9")
     drawn_curves(page, 4)

@@ -357,7 +357,6 @@ def test_ranks_are_compared_and_checkpoints_downloaded(visit: Visit, saved_job: 
     page.locator("#more > summary").click()
     expect(page.get_by_role("link", name="Download model")).to_be_visible(timeout=30_000)
     page.get_by_role("tab", name="Charts").click()
-    page.get_by_role("button", name="Next charts of Overview").click()
     page.locator("#chart-ranks").scroll_into_view_if_needed()
     expect(page.locator("#chart-ranks output")).to_have_text(re.compile(r"^slowest: rank [01], \+"), timeout=20_000)
     page.wait_for_function("() => document.querySelector('#chart-ranks .frame').chart.curves.length === 2")

@@ -215,6 +215,7 @@ def test_an_axis_is_offered_where_all_selected_runs_have_it(runs: Visit) -> None
     for name in ("run-0", "run-1"):
         page.get_by_role("checkbox", name=f"Select {name}").check()
     axis = page.locator("#charts-panel #axis")
+    page.locator("#chart-options > summary").click()
     axis.select_option("tokens")
     page.wait_for_function("() => document.querySelector('#charts .frame')?.chart.curves[0]?.x.at(-1) === 900")
     expect(page).to_have_url(re.compile("x=tokens"))
@@ -233,6 +234,7 @@ def test_the_axis_of_the_drawn_curves_returns_if_another_is_refused(runs: Visit)
     refusal = {"error": {"code": "conflict", "message": "not now", "param": None}}
     page.route("**/v1/metrics?*x=time*", lambda route: route.fulfill(status=409, json=refusal))
     axis = page.locator("#charts-panel #axis")
+    page.locator("#chart-options > summary").click()
     axis.select_option("seconds")
     expect(page.locator("#toast")).to_contain_text("not now")
     expect(axis).to_have_value("step")
