@@ -101,7 +101,7 @@ def test_curves_have_36_styles(script_tab: Page) -> None:
 
 
 @pytest.mark.parametrize("width", [*WIDTHS, 1280, 1110])
-def test_tools_beside_the_table_take_one_row(visit: Visit, saved_job: str, width: int) -> None:
+def test_tools_next_to_the_table_take_one_row(visit: Visit, saved_job: str, width: int) -> None:
     visit.page.set_viewport_size({"width": width, "height": 900})
     page = visit.go(f"/jobs?job={saved_job}")
     expect(page.locator("#charts-panel .toolbar")).to_be_visible()

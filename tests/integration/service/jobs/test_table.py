@@ -115,7 +115,7 @@ def test_states_of_values(runs: World) -> None:
     assert listed(runs, where="tag is empty") == ["r5"]
 
 
-def test_diverged_runs_are_found_whatever_their_metrics_are_called(world: World) -> None:
+def test_diverged_runs_match_whatever_their_metrics_are_called(world: World) -> None:
     curves: dict[str, list[tuple[str, list[Any]]]] = {
         "sound": [("ppl", [3.0, -2.0]), ("train/grad_norm", ["Infinity", 1.0]), ("perf/gpu", ["NaN", 1.0])],
         "system": [("system/node1/gpu0", ["NaN", 1.0])],

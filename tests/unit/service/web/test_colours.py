@@ -54,7 +54,7 @@ def oklab(colour: Rgb) -> Rgb:
     return times(CONES_TO_OKLAB, (one, two, three))
 
 
-def as_seen(colour: Rgb, deficiency: str) -> Rgb:
+def as_perceived(colour: Rgb, deficiency: str) -> Rgb:
     one, two, three = (min(1.0, max(0.0, value)) for value in times(DEFICIENCIES[deficiency], colour))
     return one, two, three
 
@@ -99,7 +99,7 @@ def test_twelve_colours_differ_from_each_other(theme: str) -> None:
 @pytest.mark.parametrize("deficiency", DEFICIENCIES)
 def test_colours_of_equal_dashes_differ_with_a_deficiency(theme: str, deficiency: str) -> None:
     assert f"const CURVES_PER_DASH = {CURVES_PER_DASH};" in script()
-    shown = [as_seen(colour, deficiency) for colour in palette(theme)]
+    shown = [as_perceived(colour, deficiency) for colour in palette(theme)]
     assert least_distance(shown[:CURVES_PER_DASH]) >= 0.07
     assert least_distance(shown[CURVES_PER_DASH:]) >= 0.055
 
