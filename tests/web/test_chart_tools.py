@@ -83,7 +83,7 @@ def test_twelve_runs_have_styles_of_their_own_on_each_page(visit: Visit, sweep: 
     assert members.evaluate(SWATCHES) == styles
     table = visit.go(f"/jobs?search=&{runs_of(sweep)}")
     expect(table.locator("tr.job:has(:checked)")).to_have_count(RUNS)
-    table.wait_for_function(f"!({EDGES})().includes('transparent')")
+    table.wait_for_function(f"() => !({EDGES})().includes('transparent')")
     edges = table.evaluate(EDGES)
     assert {edge.replace("to bottom", "to right") for edge in edges} == set(styles)
 
