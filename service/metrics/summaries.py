@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isfinite
 from typing import NamedTuple
 
 import structlog
@@ -14,7 +15,7 @@ from service.metrics.downsampling.levels import MAX_STEP, visible_ranges
 from service.metrics.summary_repository import Extreme, SummaryRepository
 from service.metrics.values import decode_value
 
-METRIC_KINDS: tuple[Kind, ...] = ("metric", "min", "max", "min_step", "max_step")
+METRIC_KINDS: tuple[Kind, ...] = ("metric", "min", "max", "min_step", "max_step", "non_finite")
 SECONDS = 2.0
 """Pause between two rounds over the jobs with new points."""
 _IDLE_SECONDS = 5.0
@@ -31,6 +32,8 @@ class Summary(NamedTuple):
     low_step: int = 0
     high: float | None = None
     high_step: int = 0
+    was_non_finite: bool = False
+    """Whether any value was NaN or infinite."""
 
 
 def summarize(points: Iterable[Extreme], before: Mapping[str, Summary]) -> dict[str, Summary]:
@@ -41,6 +44,8 @@ def summarize(points: Iterable[Extreme], before: Mapping[str, Summary]) -> dict[
         known = summaries.get(name) or Summary(value, step)
         if step >= known.last_step:
             known = known._replace(last=value, last_step=step)
+        if not isfinite(value):
+            known = known._replace(was_non_finite=True)
         if value == value:
             if known.low is None or (value, step) < (known.low, known.low_step):
                 known = known._replace(low=value, low_step=step)
@@ -65,6 +70,8 @@ def summary_values(summaries: Mapping[str, Summary]) -> Values:
             stored = stored_value(value)
             if stored is not None:
                 values[kind, name] = stored
+        if one.was_non_finite:
+            values["non_finite", name] = StoredValue(None, "true")
     return values
 
 
@@ -87,6 +94,7 @@ def _summary(values: Values, name: str) -> Summary:
         int(number("min_step") or 0),
         number("max"),
         int(number("max_step") or 0),
+        ("non_finite", name) in values,
     )
 
 

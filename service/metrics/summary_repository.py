@@ -21,7 +21,7 @@ from service.db.models import (
 from service.jobs.table.value_repository import ValueRepository
 
 Extreme = tuple[str, int, float | None, int]
-"""Metric, step, value and special of a point that is the last, smallest or largest of the points read."""
+"""Metric, step, value and special of a point: the last, smallest or largest of the points read, or not finite."""
 
 
 class SummaryRepository:
@@ -109,7 +109,7 @@ class SummaryRepository:
             chosen.c.value == ends.c.low,
             chosen.c.value == ends.c.high,
             chosen.c.step == ends.c.last,
-            chosen.c.special > 1,
+            chosen.c.special > 0,
         )
         # A row for each value, not for each point: in a constant series, a million points may be the smallest.
         query = (

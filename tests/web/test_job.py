@@ -157,6 +157,7 @@ def test_log_scale_and_smoothing_change_the_curves(visit: Visit, running_job: An
 def test_times_are_in_the_time_zone_of_the_user(visit: Visit, client: Client, running_job: Any) -> None:
     page = visit.go(f"/jobs/{running_job.id}?tab=charts")
     wait_for_points(page, 30)
+    page.locator("#chart-options > summary").click()
     page.locator("#axis").select_option("time")
     page.wait_for_function("() => document.querySelector('#chart-loss .frame').chart.view.axis === 'time'")
     (series,) = client.metrics(running_job.id, ["train/loss"], max_points=1_000_000).series
@@ -249,6 +250,7 @@ def test_buttons_pause_and_resume_the_job(visit: Visit, running_job: Any) -> Non
     page.get_by_role("button", name="Resume").click()
     expect(status).to_have_text("running", timeout=60_000)
     page.wait_for_function(f"() => {MARKS}.some(one => one.kind === 'resumed')", timeout=60_000)
+    page.locator("#chart-options > summary").click()
     page.locator("#axis").select_option("time")
     page.wait_for_function(f"() => {MARKS}.some(one => one.kind === 'resumed' && one.x > 1e9)")
     expect(page.locator("#attempts li")).to_have_count(2)
@@ -355,7 +357,6 @@ def test_ranks_are_compared_and_checkpoints_downloaded(visit: Visit, saved_job: 
     page.locator("#more > summary").click()
     expect(page.get_by_role("link", name="Download model")).to_be_visible(timeout=30_000)
     page.get_by_role("tab", name="Charts").click()
-    page.get_by_role("button", name="Next charts of Overview").click()
     page.locator("#chart-ranks").scroll_into_view_if_needed()
     expect(page.locator("#chart-ranks output")).to_have_text(re.compile(r"^slowest: rank [01], \+"), timeout=20_000)
     page.wait_for_function("() => document.querySelector('#chart-ranks .frame').chart.curves.length === 2")

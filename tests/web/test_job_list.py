@@ -17,6 +17,17 @@ pytestmark = [pytest.mark.web]
 
 CAUSE = "RuntimeError: label 12 is out of range for 10 classes"
 
+IS_VISIBLE = """(element, length) => {
+  const range = new Range();
+  range.setStart(element.firstChild, 0);
+  range.setEnd(element.firstChild, length);
+  const box = element.closest("td").getBoundingClientRect();
+  const clamped = element.getBoundingClientRect();
+  const [bottom, right] = [Math.min(box.bottom, clamped.bottom) + 1, Math.min(box.right, innerWidth)];
+  return [...range.getClientRects()].every((one) => one.bottom <= bottom && one.right <= right);
+}"""
+"""Whether so many of the first characters of an element are in its box and in the window."""
+
 
 def fill(world: World) -> None:
     """Add four runs of two seeds with an accuracy, of which the last failed, and below them a sweep of two."""
@@ -26,7 +37,9 @@ def fill(world: World) -> None:
         world.clock.advance(1)
         job = world.submit(name=f"run-{number}", seed=number % 2)
         worker = world.start(job)
-        worker.metrics([("eval/accuracy", 1, number / 10), ("eval/loss", 1, 1.0 - number / 10)])
+        progress = {"step": 7, "total_steps": 20, "seconds_per_step": 1.0, "phase": "training"}
+        points = [("eval/accuracy", 1, number / 10), ("eval/loss", 1, 1.0 - number / 10)]
+        worker.metrics(points, progress=progress if number == 3 else None)
         if number == 3:
             name, _, message = CAUSE.partition(": ")
             worker.end("error", failure={"rank": 0, "type": name, "message": f"{message}\nmore", "final": True})
@@ -297,7 +310,14 @@ class TestRows:
     def test_failure_begins_with_its_cause(self, visit: Visit) -> None:
         message = row(visit.go("/jobs"), "run-3").locator(".progress .message")
         expect(message).to_have_text(re.compile(f"^{re.escape(CAUSE)}"))
-        expect(message).to_have_attribute("title", re.compile("more$"))
+        expect(message).to_have_attribute("title", re.compile("more\nStep 7 / 20$"))
+
+    @pytest.mark.parametrize("width", [1440, 1024, 390])
+    def test_cause_of_a_failure_is_not_cut(self, visit: Visit, width: int) -> None:
+        visit.page.set_viewport_size({"width": width, "height": 800})
+        message = row(visit.go("/jobs"), "run-3").locator(".progress .message")
+        expect(message).to_have_text(re.compile(f"^{re.escape(CAUSE)}"))
+        assert message.evaluate(IS_VISIBLE, len(CAUSE))
 
     def test_text_that_describes_a_job_opens_it(self, visit: Visit) -> None:
         page = visit.go("/jobs")

@@ -167,7 +167,9 @@ def test_row_shows_the_status_message_until_there_is_progress(script_tab: Page) 
     ended = {**training, "status": "succeeded"}
     assert script_tab.evaluate(fill, [*address, ended]) == ["", True, "1 / 4", "NaN"]
     failed = {**training, "status": "failed", "status_message": "rank 0: KeyError: 'a'", "cause": "KeyError: 'a'"}
-    assert script_tab.evaluate(fill, [*address, failed]) == ["KeyError: 'a'", True, "1 / 4", "NaN"]
+    assert script_tab.evaluate(fill, [*address, failed]) == ["KeyError: 'a'", True, "", "NaN"], (
+        "its room is for the cause"
+    )
 
 
 @pytest.mark.parametrize(
@@ -354,10 +356,9 @@ def test_completions_follow_the_position_in_the_query(module: Callable[[str], Ca
     def texts(query: str) -> list[str]:
         return [option["text"] for option in complete("completions", query, len(query), keys)["options"]]
 
-    assert texts("")[:2] == ["status = failed and age < 1d", "status "]
-    keys.append({"key": "train loss", "kind": "metric", "description": None})
-    assert texts("diverg") == ["(`train loss` is nan or `train loss` is inf) and age < 7d"]
-    keys.pop()
+    assert texts("")[:3] == ["diverged = true and age < 7d", "status = failed and age < 1d", "status "]
+    assert texts("diverg") == ["diverged = true and age < 7d"]
+    assert texts("diverged = ") == ["true ", "false "]
     assert texts("seed = 1 and diverg") == []
     assert texts("lr") == ["optimizer.lr "]
     assert texts("val") == ["`loss (val)` "]

@@ -12,6 +12,12 @@ from trainyard.contract.wire.reports import UNNAMED_FAILURE, Failure
 
 NON_FINITE_LOSS = "the loss became NaN or infinite"
 """Beginning of the message of a run that ended because its loss was not finite."""
+NO_LOSS_SCALE = "the loss is not finite at any loss scale"
+"""Beginning of the message of a run whose loss scale became too small."""
+NO_UPDATE = "no gradient was finite, and nothing was trained"
+"""End of the message of a run whose updates were all skipped."""
+DIVERGENCE_MESSAGES = (NON_FINITE_LOSS, NO_LOSS_SCALE, NO_UPDATE)
+"""Texts in the messages of runs that ended because they diverged."""
 _LAST_LINES = 10
 _MAX_LINE = 500
 _HEADER = "Traceback (most recent call last):"

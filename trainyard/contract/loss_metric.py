@@ -12,7 +12,8 @@ _PREFERRED = (
 )
 _WORD = re.compile(r"[A-Z]*[a-z]+|[A-Z]+")
 _NOT_TRAINING = frozenset({"eval", "evaluation", "val", "valid", "validation", "dev", "test", "best", "ema"})
-_SYSTEM = ("system/", "perf/", "memory/", "comm/")
+SYSTEM_METRICS = ("system/", "perf/", "memory/", "comm/")
+"""Beginnings of the names of metrics about how a run proceeds, and not about what it learns."""
 
 
 def choose_loss(names: Iterable[str]) -> str | None:
@@ -36,6 +37,6 @@ def shown_name(metric: str, loss_metrics: Iterable[str | None]) -> str:
 
 
 def _is_loss(name: str) -> bool:
-    if not name.lower().endswith("loss") or name.startswith(_SYSTEM):
+    if not name.lower().endswith("loss") or name.startswith(SYSTEM_METRICS):
         return False
     return _NOT_TRAINING.isdisjoint(word.lower() for word in _WORD.findall(name))

@@ -11,6 +11,7 @@ from sqlalchemy.orm import aliased
 
 from service.db.models import Job, JobValue, Sweep, ValueKey
 from service.db.types import to_micros
+from service.jobs.table.divergence import has_diverged
 from service.jobs.table.keys import TIMES, ColumnKey, ColumnName, ResolvedKey, TagKey, ValueRef
 from service.jobs.table.value_types import as_number, as_text, check_choice, check_comparison, value_types
 from service.jobs.table.values import Named
@@ -77,6 +78,8 @@ def column_of(name: ColumnName, job: Any = Job) -> Any:
         return sa.case((job.status == "failed", sa.func.nullif(job.status_message, "")))
     if name == "notes":
         return sa.func.nullif(job.parameters["notes"][1].as_string(), "")
+    if name == "diverged":
+        return has_diverged(job)
     return getattr(job, _ATTRIBUTES[name])
 
 
@@ -162,7 +165,9 @@ class ConditionBuilder:
         if isinstance(node, Exists):
             return sa.and_(column.is_not(None))
         if name == "archived":
-            return _of_archived(node, column)
+            return _of_flag(node, column.is_not(None))
+        if name == "diverged":
+            return _of_flag(node, column)
         if name == "age":
             return self._of_age(node, column)
         if node.key.name == "sweep" and (isinstance(node, Membership) or node.operator in ("=", "!=", "~", "!~")):
@@ -247,11 +252,10 @@ def _check_time(node: Comparison | Membership, values: Sequence[Value]) -> None:
         )
 
 
-def _of_archived(node: Comparison | Membership, column: Any) -> Condition:
+def _of_flag(node: Comparison | Membership, flag: Condition) -> Condition:
     if not isinstance(node, Comparison) or node.operator not in ("=", "!=") or not isinstance(node.value, bool):
-        raise QueryError("`archived` is compared by = with true or false", node.key.column)
-    expected = node.value == (node.operator == "=")
-    return column.is_not(None) if expected else column.is_(None)  # type: ignore[no-any-return]
+        raise QueryError(f"`{node.key}` is compared by = with true or false", node.key.column)
+    return flag if node.value == (node.operator == "=") else sa.not_(flag)
 
 
 def _of_sweep(node: Comparison | Membership, column: Any) -> Condition:

@@ -25,12 +25,13 @@ ColumnName = Literal[
     "age",
     "error",
     "notes",
+    "diverged",
 ]
 
 COLUMNS: Mapping[str, ColumnName] = {
     **{name: name for name in ("id", "name", "project", "status", "reason", "user", "sweep")},
     **{name: name for name in ("created", "started", "finished", "runtime", "archived")},
-    **{name: name for name in ("age", "error", "notes")},
+    **{name: name for name in ("age", "error", "notes", "diverged")},
     "created_by": "user",
     "owner": "user",
     "by": "user",
@@ -54,6 +55,7 @@ DESCRIBED: Mapping[ColumnName | Literal["tag"], str] = {
     "finished": "Time of its end",
     "error": "Why it failed, as a text",
     "notes": "Its notes",
+    "diverged": "Whether a metric was NaN or infinite, or its failure states so",
     "reason": "Why it ended, as a code",
     "sweep": "Id or name of its sweep",
     "archived": "Whether it is archived",
@@ -73,7 +75,7 @@ _PREFIXES: Mapping[str, Kind] = {
     "metrics.": "metric",
     "metric.": "metric",
 }
-_WITHOUT_ORDER: Collection[str] = frozenset({"step", "progress", "error", "notes", "tags"})
+_WITHOUT_ORDER: Collection[str] = frozenset({"step", "progress", "error", "notes", "tags", "diverged"})
 """Keys by which jobs cannot be sorted."""
 _UNPREFIXED: Sequence[Kind] = ("spec", "parameter", "metric")
 """In which order kinds are tried for a key without a prefix."""
@@ -186,7 +188,7 @@ def unsortable_key(key: Key, known: Collection[str]) -> QueryError:
     names = ", ".join(name for name in DESCRIBED if name != TAG_KEY and name not in _WITHOUT_ORDER)
     return QueryError(
         f"jobs cannot be sorted by `{key.name[:80]}`; sort by {names}, a field such as `optimizer.lr`, a parameter, a "
-        "metric or `tags.NAME`; progress, errors, notes and tags have no order",
+        "metric or `tags.NAME`; progress, errors, notes, tags and `diverged` have no order",
         key.column,
     )
 

@@ -18,6 +18,7 @@ from service.jobs.listing import JobFilter, read_page
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource, page_of
 from service.jobs.table.conditions import ConditionBuilder
+from service.jobs.table.divergence import has_diverged
 from service.jobs.table.keys import (
     ColumnKey,
     ResolvedKey,
@@ -234,7 +235,14 @@ def _column_values(
     """Return the values of the columns by job."""
     refs = {key.pk for key in columns.values() if isinstance(key, ValueRef) and key.pk is not None}
     stored = ValueRepository(session).read([job.pk for job in jobs], refs) if refs else {}
-    return {job.pk: {text: _value(job, key, stored, now) for text, key in columns.items()} for job in jobs}
+    values = {job.pk: {text: _value(job, key, stored, now) for text, key in columns.items()} for job in jobs}
+    flags = [text for text, key in columns.items() if key == ColumnKey("diverged")]
+    if flags:
+        query = sa.select(Job.pk).where(Job.pk.in_(values), has_diverged(Job))
+        diverged = set(session.scalars(query))
+        for pk, of_job in values.items():
+            of_job |= dict.fromkeys(flags, pk in diverged)
+    return values
 
 
 def _value(job: Job, key: ResolvedKey, stored: Mapping[tuple[int, int], StoredValue], now: datetime) -> Any:

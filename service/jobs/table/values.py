@@ -9,8 +9,8 @@ from service.jobs.parameters import Reported
 from trainyard.contract.parameter_text import parse_number
 from trainyard.contract.spec.ineffective_fields import ignored_fields
 
-Kind = Literal["spec", "parameter", "tag", "metric", "min", "max", "min_step", "max_step"]
-"""The source of a value. `metric` is the last value of a metric."""
+Kind = Literal["spec", "parameter", "tag", "metric", "min", "max", "min_step", "max_step", "non_finite"]
+"""The source of a value. `metric` is the last value of a metric; `non_finite` marks one that was NaN or infinite."""
 
 MAX_TEXT = 200
 """Characters of a text that are compared."""

@@ -15,7 +15,7 @@ import {
   valueRange,
   WHOLE,
 } from "./chart_axes.js";
-import { colour } from "./colours.js";
+import { colour, sample } from "./colours.js";
 import { count, dateTime, duration, number } from "./format.js";
 import { make } from "./page.js";
 
@@ -25,7 +25,7 @@ const SIDE = 32; // pixels at the right, for half of the last label of the posit
 const MAX_ROWS = 12; // of the table beside the pointer
 const NEAR = 24; // pixels between the pointer and a curve that it is at
 const DASHES = { checkpoint: [2, 3], resumed: [], interrupted: [6, 4] };
-const MARK_COLOURS = { checkpoint: "soft", resumed: "c2", interrupted: "bad" };
+const MARK_COLOURS = { checkpoint: "soft", resumed: "wait", interrupted: "bad" };
 
 /**
  * How positions of an axis are shown: to readers, and as labels.
@@ -73,7 +73,7 @@ export class Chart {
   }
 
   /**
-   * Draw curves, each `{ name, x, y, colour, width, opacity, dots, hidden }`, with ascending positions `x`; `hidden` curves
+   * Draw curves, each `{ name, x, y, colour, dash, width, opacity, dots, hidden }`, with ascending positions `x`; `hidden` curves
    * have no row in the table of values. `view` is `{ axis, log, logX, clip, range, marks }`.
    *
    * @param {Curve[]} curves
@@ -194,7 +194,6 @@ export class Chart {
     ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
     ctx.clip();
     for (const { x, kind } of this.view.marks ?? []) this.paintMark(ctx, this.plot.valToPos(x, "x", true), kind, ratio);
-    ctx.setLineDash([]);
     ctx.lineJoin = "round";
     for (const curve of this.curves) this.paintCurve(ctx, curve, ratio);
     ctx.restore();
@@ -232,6 +231,7 @@ export class Chart {
     ctx.globalAlpha = curve.opacity ?? 1;
     ctx.strokeStyle = ctx.fillStyle = curve.colour;
     ctx.lineWidth = (curve.width ?? 1.6) * ratio;
+    ctx.setLineDash((curve.dash ?? []).map((length) => length * ratio));
     if (curve.band)
       paintBand(
         ctx,
@@ -365,16 +365,16 @@ export class Chart {
   }
 
   /**
-   * The point of each curve nearest to a position: `{ name, colour, x, value }`, those nearest to the pointer first if many.
+   * The point of each curve nearest to a position: `{ name, colour, dash, x, value }`, those nearest to the pointer first if many.
    *
    * @param {number} position
    */
   valuesAt(position) {
     const rows = this.curves
       .filter((curve) => !curve.hidden)
-      .map(({ name, colour: shade, x, y }) => {
+      .map(({ name, colour: shade, dash, x, y }) => {
         const index = nearestPoint(x, position);
-        return { name, colour: shade, x: x[index], value: y[index] };
+        return { name, colour: shade, dash, x: x[index], value: y[index] };
       })
       .filter(({ value }) => value !== undefined);
     if (rows.length <= MAX_ROWS) return rows;
@@ -397,7 +397,7 @@ export class Chart {
         make(
           "div",
           {},
-          make("i", { class: "swatch", style: `background:${row.colour}` }),
+          make("i", { class: "swatch", style: `background:${sample(row)}` }),
           make("span", { text: row.name }),
           at(row.x),
           make("b", { text: number(row.value) }),

@@ -140,7 +140,12 @@ function drawing(chart, title) {
       ...chart.curves.map((curve) =>
         makeSvg(
           "path",
-          { d: path(curve, chart, across, down), stroke: curve.colour, opacity: curve.opacity ?? 1 },
+          {
+            d: path(curve, chart, across, down),
+            stroke: curve.colour,
+            "stroke-dasharray": (curve.dash ?? []).join(" "),
+            opacity: curve.opacity ?? 1,
+          },
           makeSvg("title", {}, curve.name),
         ),
       ),

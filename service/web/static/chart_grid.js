@@ -5,7 +5,7 @@ import { Chart } from "./chart.js";
 import { saveCsv, savePng, saveSvg } from "./chart_export.js";
 import { COMBINED, includes } from "./chart_list.js";
 import { matcher, storeView } from "./chart_view.js";
-import { onThemeChange } from "./colours.js";
+import { onThemeChange, sample } from "./colours.js";
 import { smoothed } from "./curves.js";
 import { closeMenu } from "./menus.js";
 import { make, setText } from "./page.js";
@@ -495,12 +495,15 @@ export class ChartGrid {
         marks: this.source.marks(),
       },
     );
+    const hasFinite = curves.some(({ y }) => y.some(Number.isFinite));
+    if (hasFinite) delete frame.dataset.note;
+    else frame.dataset.note = "No value is finite";
     setText(scale, log ? "(log)" : "");
     setText(output, this.source.newestOf(definition, curves));
     const named = curves.length < 2 || curves.length > MAX_LEGEND ? [] : curves;
     legend.replaceChildren(
-      ...named.map(({ name, colour }) =>
-        make("span", {}, make("i", { class: "swatch", style: `background:${colour}` }), name),
+      ...named.map((curve) =>
+        make("span", {}, make("i", { class: "swatch", style: `background:${sample(curve)}` }), curve.name),
       ),
     );
   }

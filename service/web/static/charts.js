@@ -4,7 +4,7 @@ import { chartsOf, COMBINED, combinedCharts, includes } from "./chart_list.js";
 import { ChartGrid, LOADING, PINNED } from "./chart_grid.js";
 import { nearestPoint } from "./chart_axes.js";
 import { readView } from "./chart_view.js";
-import { colour, curveColour } from "./colours.js";
+import { colour, curveStyle } from "./colours.js";
 import { CurveStore } from "./curves.js";
 import { number } from "./format.js";
 import { TERMINAL } from "./job_status.js";
@@ -30,6 +30,14 @@ function maxRows() {
  */
 const isOpenAtFirst = (name, before, rows) =>
   [PINNED, COMBINED].includes(name) || before === 0 || (name !== SYSTEM && before + rows <= maxRows());
+
+/**
+ * Whether a chart has one of the reported metrics.
+ *
+ * @param {ChartDefinition} chart
+ * @param {string[]} keys
+ */
+const isReported = (chart, keys) => keys.some((key) => includes(chart, key));
 
 export class Charts {
   /**
@@ -153,8 +161,12 @@ export class Charts {
   }
 
   charts() {
-    const keys = new Set([...Object.keys(this.job.metrics), ...this.store.series.keys()]);
-    return [...combinedCharts(this.view.combined), ...chartsOf(this.job.spec, [...keys])];
+    const keys = [...new Set([...Object.keys(this.job.metrics), ...this.store.series.keys()])];
+    const charts = chartsOf(this.job.spec, keys);
+    // A standard chart waits for the points of a job that runs; without any, nothing will ever be in it.
+    const expected =
+      TERMINAL.has(this.job.status) && this.store.isRead ? charts.filter((one) => isReported(one, keys)) : charts;
+    return [...combinedCharts(this.view.combined), ...expected];
   }
 
   /**
@@ -225,7 +237,7 @@ export class Charts {
       name: curveName(key, chart),
       y: series.values.map((value) => value * chart.scale),
       dots: few,
-      colour: slowest === null ? curveColour(n) : colour(key === slowest ? "c2" : "line"),
+      ...(slowest === null ? curveStyle(n) : { colour: colour(key === slowest ? "c2" : "line") }),
       width: series.steps.length > 500 ? 1.1 : 1.6,
     };
   }

@@ -7,7 +7,7 @@ import { ChartGrid, PINNED } from "./chart_grid.js";
 import { COMBINED } from "./chart_list.js";
 import { connectChartTools, connectCombination } from "./chart_tools.js";
 import { readView } from "./chart_view.js";
-import { swatchColour } from "./colours.js";
+import { swatchOf } from "./colours.js";
 import { connectCodes } from "./compare_code.js";
 import { ComparedMedia } from "./compare_media.js";
 import { number, specValue } from "./format.js";
@@ -333,18 +333,14 @@ function lastAndEnds(run) {
 }
 
 /**
- * The colour of a run's curve, or of its group.
+ * The background of a sample of a run's curve, or of its group.
  *
  * @param {Run} run
  * @param {number} n
  */
 function colourOf(run, n) {
   const groups = curves.groups();
-  if (!groups.length) return swatchColour(n, runs.length);
-  return swatchColour(
-    groups.findIndex(([, members]) => members.includes(run)),
-    groups.length,
-  );
+  return swatchOf(groups.length ? groups.findIndex(([, members]) => members.includes(run)) : n);
 }
 
 /**

@@ -56,6 +56,14 @@ const PLAIN_FAILURES = new Set([
 export const failureText = ({ type, message }) =>
   PLAIN_FAILURES.has(type) ? message.trim() : `${type}: ${message.trim()}`;
 
+/**
+ * The same without the modules of the type, so that a short line has the cause.
+ *
+ * @param {{ type: string, message: string }} failure
+ */
+export const failureHeadline = ({ type, message }) =>
+  failureText({ type: type.slice(type.lastIndexOf(".") + 1), message });
+
 /** The units of charts: a value of bytes times `scale` is in `unit`. */
 export const GIBI = { unit: "GiB", scale: 2 ** -30 };
 export const MEBI_PER_SECOND = { unit: "MiB/s", scale: 2 ** -20 };

@@ -17,7 +17,7 @@ import { showJob } from "./job_summary.js";
 import { JobTabs } from "./job_tabs.js";
 import { LogView } from "./log_view.js";
 import { showUses } from "./model_use.js";
-import { afterPaint, byId, data, showConnection, toastError } from "./page.js";
+import { afterPaint, byId, data, showConnection, toastError, within } from "./page.js";
 import { follow } from "./stream.js";
 import { isSystem } from "./system_charts.js";
 
@@ -45,6 +45,7 @@ function update(change) {
   const wasTerminal = TERMINAL.has(job.status);
   job = { ...job, ...change };
   charts.setJob(job);
+  logs.job = job;
   if (wasTerminal && !TERMINAL.has(job.status)) listen(); // it was retried
   showJob(job, store.series);
   showActions(job);
@@ -135,15 +136,15 @@ const readCurves = throttled(async () => {
   showCurvesSection();
 });
 
-/** Hide the charts of a job that ended before its first step, so that its log comes first. Say what a program can report. */
+/** Hide the charts of a job that ended before its first step, so that its log comes first. State what a program can report. */
 function showCurvesSection() {
   const keys = [...store.series.keys(), ...Object.keys(job.metrics)];
   const reported = keys.some((key) => !isSystem(key));
-  byId("curves").classList.toggle(
-    "empty",
-    keys.length === 0 && (TERMINAL.has(job.status) || job.spec.task === "script"),
-  );
-  byId("no-metrics").hidden = reported || job.spec.task !== "script" || !["running", "succeeded"].includes(job.status);
+  const isEmpty = keys.length === 0 && (TERMINAL.has(job.status) || job.spec.task === "script");
+  const isProgram = job.spec.task === "script" && ["running", "succeeded"].includes(job.status);
+  byId("curves").classList.toggle("empty", isEmpty);
+  byId("no-metrics").hidden = reported || !(isProgram || (isEmpty && TERMINAL.has(job.status)));
+  within(byId("no-metrics"), "span").hidden = !isProgram;
 }
 
 // -- live updates ------------------------------------------------------------------------------------------------------

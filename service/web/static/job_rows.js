@@ -1,6 +1,6 @@
 // The fields of jobs that the table shows.
 
-import { failureText } from "./format.js";
+import { failureHeadline } from "./format.js";
 
 export const LOSS = "train/loss";
 /** Begins the keys that stand for a metric even before any job has reported it. */
@@ -64,7 +64,7 @@ function derivedFields({ error, evaluation_metric: evaluation, metrics, values }
     .filter(([key]) => key.startsWith(METRIC))
     .map(([key, value]) => [key.slice(METRIC.length), value]);
   return {
-    cause: error ? failureText(error).slice(0, MAX_CAUSE) : null,
+    cause: error ? failureHeadline(error).slice(0, MAX_CAUSE) : null,
     evaluation_metric: evaluation,
     values: { ...(evaluation && { [evaluation]: metrics[evaluation] }), ...values, ...Object.fromEntries(named) },
   };

@@ -5,6 +5,7 @@ import { call, query, request } from "./api.js";
 import { continuedLines, linesOf, timeIn } from "./log_lines.js";
 import { LogSearch, searchPage, wanted } from "./log_search.js";
 import { LogWindow } from "./log_window.js";
+import { TERMINAL } from "./job_status.js";
 import { byId, make, setText, toast, toastError } from "./page.js";
 
 const FIRST_LINES = 1000;
@@ -327,7 +328,7 @@ export class LogView {
   /** After lines were appended at the end: follow them, and keep the document small. */
   finish() {
     if (!this.window.lines.length) {
-      this.showText("No output yet.");
+      this.showText(TERMINAL.has(this.job.status) ? "No output." : "No output yet.");
       return;
     }
     if (this.following.checked && !this.search) {

@@ -10,7 +10,11 @@ const AGGREGATES = ["min(", "max(", "last(", "best(", "best_step(", "min_step(",
 const COMPARED =
   /(\w+\((?:`(?:[^`]|``)+`|[^)]*)\)|`(?:[^`]|``)+`|[A-Za-z_][\w./@%:-]*)(?:\s*[=!<>~]+|\s+(?:not\s+)?in\s*\([^)]*)\s*$/i;
 const MAX_SHOWN = 12;
-const MAX_LOSSES = 4; // in one query
+/** Whole queries, which an empty filter offers, and one with a word of their notes. */
+export const EXAMPLES = [
+  { text: "diverged = true and age < 7d", note: "Diverged in the last 7 days", whole: true },
+  { text: "status = failed and age < 1d", note: "Failed in the last day", whole: true },
+];
 
 /**
  * The completions at a position: `{ start, options }`, where each option replaces the text from `start` on. `keys` are those
@@ -43,7 +47,7 @@ function optionsAfter(head, part, keys) {
   if (compared) return valuesOf(compared[1], keys).filter((one) => one.text.toLowerCase().includes(part));
   if (/\sis\s+not$/i.test(head)) return words(STATES, part);
   if (head === "" || /(?:^|[\s(])(?:and|or|not|exists)$/i.test(head) || head.endsWith("(")) {
-    const whole = head === "" ? examples(keys) : [];
+    const whole = head === "" ? EXAMPLES : [];
     const begun = whole.filter(({ note }) =>
       note
         .toLowerCase()
@@ -56,21 +60,6 @@ function optionsAfter(head, part, keys) {
   if (/\sis\s+(?:not\s+)?(?:nan|inf|empty)$/i.test(head)) return words(["and", "or"], part);
   if (/[=!<>~]\s*\S+$|\)$|["'`]$/.test(head) || /\bexists\s+\S+$/i.test(head)) return words(["and", "or"], part);
   return part ? words(["is"], part) : OPERATORS.map((text) => ({ text: `${text} `.replace("( ", "("), note: "" }));
-}
-
-/**
- * Whole queries, which an empty filter offers, and one with a word of their notes.
- *
- * @param {JobKey[]} keys
- * @returns {Completion[]}
- */
-export function examples(keys) {
-  const losses = keys.filter(({ key, kind }) => kind === "metric" && /loss$/i.test(key)).slice(0, MAX_LOSSES);
-  const diverged = losses.map(({ key }) => `${nameInQuery(key)} is nan or ${nameInQuery(key)} is inf`).join(" or ");
-  return [
-    ...(diverged ? [{ text: `(${diverged}) and age < 7d`, note: "Diverged in the last 7 days", whole: true }] : []),
-    { text: "status = failed and age < 1d", note: "Failed in the last day", whole: true },
-  ];
 }
 
 /**
@@ -89,7 +78,7 @@ function valuesOf(key, keys) {
     return keys
       .filter(({ kind }) => kind === "tag")
       .map(({ key: name }) => ({ text: `${quoted(name.slice("tags.".length))} `, note: "tag" }));
-  if (key === "archived") return ["true", "false"].map((text) => ({ text: `${text} `, note: "" }));
+  if (["archived", "diverged"].includes(key)) return ["true", "false"].map((text) => ({ text: `${text} `, note: "" }));
   return [];
 }
 

@@ -2,7 +2,7 @@
 
 import { call, query } from "./api.js";
 import { chartOf, combinedCharts } from "./chart_list.js";
-import { colour, curveColour } from "./colours.js";
+import { colour, curveStyle } from "./colours.js";
 import { asNumber, number } from "./format.js";
 import { LOADING } from "./chart_grid.js";
 import { RESTING } from "./job_status.js";
@@ -188,7 +188,8 @@ export class RunCurves {
         ...meanCurve(curves),
         name: chart.keys.length > 1 ? `${name} ${key}` : name,
         dots: curves.every(({ x }) => x.length < 3),
-        colour: isFaded ? colour("line") : curveColour(n, groups.length),
+        ...curveStyle(n),
+        ...(isFaded && { colour: colour("line") }),
         width: 1.8,
       };
     });
@@ -238,7 +239,8 @@ export class RunCurves {
       y: curve.y,
       name: chart.keys.length > 1 ? `${run.name} ${key}` : run.name,
       dots: curve.x.length < 3 || key.startsWith("eval/"),
-      colour: isFaded ? colour("line") : curveColour(n, this.runs.length),
+      ...curveStyle(n),
+      ...(isFaded && { colour: colour("line") }),
       width: this.highlighted === run.id ? 2.6 : 1.6,
     };
   }

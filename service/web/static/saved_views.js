@@ -1,8 +1,7 @@
 // Saved views of the table: a menu that opens them, and a dialog that saves what is shown.
 
 import { call, callAll } from "./api.js";
-import { jobKeys } from "./query_box.js";
-import { examples } from "./query_completion.js";
+import { EXAMPLES } from "./query_completion.js";
 import { byId, make, maybeById, mayChange, onOpen, submitDialog, toast, toastError, visitor } from "./page.js";
 
 /** @type {("where" | "sort" | "group")[]} */
@@ -47,9 +46,7 @@ export class SavedViews {
           : null,
       ),
     );
-    const offered = examples(await jobKeys()).map(({ text, note }) =>
-      make("li", {}, this.opener(note, "example", { where: text })),
-    );
+    const offered = EXAMPLES.map(({ text, note }) => make("li", {}, this.opener(note, "example", { where: text })));
     byId("view-list").replaceChildren(...rows, ...offered);
   }
 

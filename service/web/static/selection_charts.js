@@ -5,7 +5,7 @@ import { ChartGrid, PINNED } from "./chart_grid.js";
 import { COMBINED } from "./chart_list.js";
 import { connectChartTools, connectCombination } from "./chart_tools.js";
 import { readView } from "./chart_view.js";
-import { swatchColour } from "./colours.js";
+import { swatchOf } from "./colours.js";
 import { byId, setText, toastError } from "./page.js";
 import { AXES, RunCurves, TOKENS } from "./run_curves.js";
 
@@ -45,13 +45,13 @@ export class SelectionCharts {
   }
 
   /**
-   * The colour of a selected job's curves; null if it has none.
+   * The background of a sample of a selected job's curves; null if it has none.
    *
    * @param {string} id
    */
   colourOf(id) {
     const n = this.curves.runs.findIndex((run) => run.id === id);
-    return n < 0 ? null : swatchColour(n, this.curves.runs.length);
+    return n < 0 ? null : swatchOf(n, "bottom");
   }
 
   /**

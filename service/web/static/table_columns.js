@@ -83,7 +83,7 @@ const BUILT_IN = {
   },
   progress: {
     label: "Progress",
-    width: 168,
+    width: 216, // two lines of a failure's cause
     valueOf: (job) => job.progress?.step ?? null,
     cell: () =>
       make(
@@ -100,12 +100,13 @@ const BUILT_IN = {
       const { progress } = job;
       const problem = problemOf(job);
       setText(message, problem ?? (progress ? "" : job.status_message));
-      message.title = message.textContent;
+      const reached = progress ? stepText(progress) : "";
+      message.title = [message.textContent, ...(problem !== null && reached ? [`Step ${reached}`] : [])].join("\n");
       message.hidden = !message.textContent;
       cell.classList.toggle("failed", problem !== null);
       bar.hidden = problem !== null || TERMINAL.has(job.status) || !progress?.total_steps;
       within(bar, "span").style.width = `${(fractionDone(job) * 100).toFixed(1)}%`;
-      setText(steps, progress ? stepText(progress) : "");
+      setText(steps, problem === null ? reached : ""); // its room is for the cause
       const left = etaOf(progress);
       setText(eta, left === null ? "" : `${approximate(left)} left`);
     },

@@ -30,6 +30,8 @@ interface Curve {
   x: number[];
   y: number[];
   colour: string;
+  /** Pixels of lines and gaps in turn; none: a solid line. */
+  dash?: number[];
   key?: string;
   width?: number;
   opacity?: number;

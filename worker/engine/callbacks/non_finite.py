@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from trainyard.contract.failure_summaries import NON_FINITE_LOSS
+from trainyard.contract.failure_summaries import NO_LOSS_SCALE, NO_UPDATE, NON_FINITE_LOSS
 from worker.core.distributed import Ranks
 from worker.core.errors import TrainingError
 from worker.engine.callbacks.base import Callback, StepResult
@@ -113,7 +113,7 @@ class NonFiniteGuard(Callback):
         """
         if self.counts_skips and 0 < steps <= self.skipped:
             raise TrainingError(
-                f"every one of the {steps} updates was skipped: no gradient was finite, and nothing was trained",
+                f"every one of the {steps} updates was skipped: {NO_UPDATE}",
                 "Lower amp.init_scale for fp16, or find out why the loss is infinite.",
             )
 
@@ -131,7 +131,7 @@ class NonFiniteGuard(Callback):
         The first bad step of each rank is its only value in `rows`.
         """
         if self._scaler is not None and self._scaler.get_scale() < _MIN_SCALE:
-            message = f"the loss is not finite at any loss scale ({self.skipped} steps were skipped)"
+            message = f"{NO_LOSS_SCALE} ({self.skipped} steps were skipped)"
             raise TrainingError(message, _HINT)
         first = int(min(row[0] for row in rows))
         if first < _NO_STEP:

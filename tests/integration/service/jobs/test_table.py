@@ -10,6 +10,7 @@ import pytest
 from service.metrics.summaries import back_fill
 from tests.support.statements import statements_of_request
 from tests.support.world import World
+from trainyard.contract.failure_summaries import NON_FINITE_LOSS
 
 pytestmark = pytest.mark.databases
 
@@ -114,6 +115,53 @@ def test_states_of_values(runs: World) -> None:
     assert listed(runs, where="tag is empty") == ["r5"]
 
 
+def test_diverged_runs_match_whatever_their_metrics_are_called(world: World) -> None:
+    curves: dict[str, list[tuple[str, list[Any]]]] = {
+        "sound": [("ppl", [3.0, -2.0]), ("train/grad_norm", ["Infinity", 1.0]), ("perf/gpu", ["NaN", 1.0])],
+        "system": [("system/node1/gpu0", ["NaN", 1.0])],
+        "last": [("score", [1.0, "-Infinity"])],
+        "between": [("ppl", [3.0, "NaN", 2.0])],
+        "above": [("Grammar", [3.0, "Infinity", 2.0])],
+        "verdict": [("ppl", [3.0])],
+        "cause": [("ppl", [3.0])],
+        "queued": [],
+    }
+    for name in curves:
+        job = world.submit(name=name)
+        if name == "queued":
+            break
+        worker = world.start(job)
+        for metric, values in curves[name]:
+            worker.metrics([(metric, step, value) for step, value in enumerate(values, 1)])
+        if name in ("verdict", "cause"):
+            message = f"{NON_FINITE_LOSS} at step 2" if name == "verdict" else "a file was not found"
+            worker.end("error", failure={"type": "TrainingError", "message": message, "final": True})
+        else:
+            worker.end("completed")
+        world.tick()
+    refresh(world)
+    diverged = ["verdict", "above", "between", "last"]
+    assert listed(world, where="diverged = true") == diverged
+    assert listed(world, where="diverged != false and age < 7d") == diverged
+    assert listed(world, where="not diverged = true") == ["queued", "cause", "system", "sound"]
+    assert listed(world, where="diverged = false and status = failed") == ["cause"]
+    assert "`diverged` is compared by = with true or false" in refused(world, where="diverged > 1")["message"]
+    assert "cannot be sorted by `diverged`" in refused(world, sort="diverged")["message"]
+    shown = world.client.get("/v1/jobs", params={"columns": "diverged"}).json()["data"]
+    assert [job["name"] for job in shown if job["values"]["diverged"]] == diverged
+
+
+def test_a_job_that_returned_to_before_the_divergence_is_sound(world: World) -> None:
+    worker = world.start(world.submit(name="resumed"))
+    worker.metrics([("ppl", 1, 2.0), ("ppl", 2, "NaN"), ("ppl", 3, 2.0)])
+    refresh(world)
+    assert listed(world, where="diverged = true") == ["resumed"]
+    worker.execution = 2
+    worker.metrics([("ppl", 2, 1.0)], resumed=1)
+    refresh(world)
+    assert listed(world, where="diverged = true") == []
+
+
 def test_sweeps_are_named_by_name_or_id(world: World) -> None:
     alone = world.submit(name="alone")
     spec = world.client.get(f"/v1/jobs/{alone}").json()["spec"]
@@ -190,7 +238,7 @@ def test_error_of_a_sort_states_by_what_jobs_can_be_sorted(runs: World) -> None:
         error = refused(runs, sort=sort)
         begin = f"jobs cannot be sorted by `{sort.removeprefix('-')}`; sort by name, project, status, "
         assert error["message"].startswith(begin), sort
-        assert "progress, errors, notes and tags have no order" in error["message"]
+        assert "progress, errors, notes, tags and `diverged` have no order" in error["message"]
         assert (error["param"], error["code"]) == ("sort", "unknown_key")
     assert "did you mean `optimizer.lr`?" in refused(runs, sort="-optimiser.lr")["message"]
 

@@ -139,4 +139,4 @@ def test_summaries_do_not_depend_on_how_points_arrive(points: list[tuple[int, fl
         assert (summary.low, summary.low_step) == min(numbers)
         assert summary.high == max(numbers)[0]
     else:
-        assert summary == Summary(summary.last, points[-1][0])
+        assert summary == Summary(summary.last, points[-1][0], was_non_finite=True)
