@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 
 PYTHON_NAME = re.compile(r"python(3(\.\d+)?)?")
@@ -26,6 +27,9 @@ def main(command: list[str]) -> None:
     os.environ["PATH"] = os.pathsep.join([own, *others])
     program = sys.executable if PYTHON_NAME.fullmatch(command[0]) else command[0]
     sys.stdout.flush()
+    # Python ignores them, and the command would inherit that: `yes | head` would report a broken pipe.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(program, [program, *command[1:]])  # noqa: S606 (no shell on the way)
     except FileNotFoundError:

@@ -74,3 +74,8 @@ def test_program_that_is_not_on_the_search_path_is_named_last() -> None:
         127,
         "'no-such-program' is not on the search path of this node",
     )
+
+
+def test_a_pipe_ends_its_writer_as_in_a_shell() -> None:
+    done = start("bash", "-c", "yes | head -n 1; echo ${PIPESTATUS[0]}", path="/usr/bin:/bin")
+    assert (done.stdout, done.stderr) == ("y\n141\n", "")
