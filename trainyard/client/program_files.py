@@ -1,6 +1,7 @@
 """The files of the uploaded folder that a command names as its program."""
 
 import os
+import shlex
 from collections.abc import Collection, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
@@ -17,6 +18,8 @@ _CHANGING_FOLDER = ("-C", "--chdir", "--directory", "--cwd")
 """Options of wrappers after which paths are relative to another folder."""
 _VALUED_BY_PYTHON = frozenset({"-X", "-W", "--check-hash-based-pycs"})
 _MAX_COMPARED = 2000
+_MAX_FIRST_LINE = 256
+"""Bytes that Linux reads of the line that names an interpreter."""
 
 
 def require_files(program: Program, folder: CodeFolder) -> None:
@@ -38,6 +41,23 @@ def require_files(program: Program, folder: CodeFolder) -> None:
         near = _nearest(name, [_module_of(file) for file in _files(working) if file.endswith(".py")])
         meant = f"; did you mean `-m {near}`?" if near else ""
         raise InvalidRequestError(f"there is no module {name!r} in {shown!r}{meant}", param="command")
+
+
+def require_executable(working: Path, name: str) -> None:
+    """Refuse a file of the working folder that the nodes could not execute as a command.
+
+    Raises:
+        InvalidRequestError: with the command to use.
+    """
+    if not os.access(working / name, os.X_OK):
+        message = f"{name!r} is not executable; use chmod +x, or name the program that reads it, such as bash"
+        raise InvalidRequestError(message, param="command")
+    with (working / name).open("rb") as file:
+        line = file.readline(_MAX_FIRST_LINE)
+    if line.startswith(b"#!") and line.endswith(b"\r\n"):
+        fix = f"sed -i 's/\\r$//' {shlex.quote(name)}"
+        message = f"{name!r} has the line ends of Windows, with which its first line names no interpreter; use: {fix}"
+        raise InvalidRequestError(message, param="command")
 
 
 def require_uploaded(program: Program, folder: CodeFolder, uploaded: Collection[str]) -> None:

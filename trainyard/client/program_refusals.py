@@ -36,6 +36,20 @@ _LONG = {"n": "ntasks", "N": "nodes", "G": "gpus", "p": "partition", "t": "time"
 _NUMBER = re.compile(r"[1-9]\d{0,5}")
 
 
+def refuse_other_encodings(parts: Sequence[str]) -> None:
+    """Refuse words that are not UTF-8, which a spec cannot have.
+
+    Raises:
+        InvalidRequestError: with the way to pass them.
+    """
+    if odd := [part for part in parts if re.search("[\ud800-\udfff]", part)]:
+        raise InvalidRequestError(
+            f"the word {odd[0]!a} is not UTF-8; write the command to a file, such as run.sh, and use: "
+            "trainyard run -- bash run.sh",
+            param="command",
+        )
+
+
 def refuse_shell_text(parts: Sequence[str]) -> None:
     """Refuse a line of a shell in one word, and operators of a shell among the words.
 

@@ -30,6 +30,13 @@ def folder(tmp_path: Path) -> CodeFolder:
     return CodeFolder(tmp_path)
 
 
+def test_script_with_the_line_ends_of_windows_is_refused(folder: CodeFolder) -> None:
+    (folder.root / "run.sh").write_bytes(b"#!/bin/bash\r\necho a\r\n")
+    with pytest.raises(InvalidRequestError, match=r"use: sed -i 's/\\r\$//' \./run\.sh"):
+        read_program(["./run.sh"], folder)
+    assert read_program(["bash", "run.sh"], folder)
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [

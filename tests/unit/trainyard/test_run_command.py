@@ -116,6 +116,7 @@ def test_defaults_are_absent(dry_run):
         (("--", "bash", "absent.sh"), "there is no file 'absent.sh'"),
         (("--", "train.sh"), "as which its name is ./train.sh"),
         (("--", "./train.sh"), "'./train.sh' is not executable; use chmod +x"),
+        (("--", "python", "train.py", "a\udcff"), r"the word 'a\udcff' is not UTF-8; write the command to a file"),
         ((), "name a program"),
     ],
 )
