@@ -5,7 +5,7 @@ import io
 import os
 import tarfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
@@ -30,7 +30,7 @@ _MANY = 100
 
 @dataclass(frozen=True)
 class CodeArchive:
-    """An uncompressed tar of regular files, and its digest."""
+    """An uncompressed tar of regular files and empty folders, and its digest."""
 
     data: bytes
     digest: str
@@ -59,7 +59,7 @@ def pack(
     excluded = without.expanduser().resolve() if without else None
     listed = _with_folders(source.files) if source else None
     files = sorted((name, path) for name, path in _files(root, root, [], listed) if path.resolve() != excluded)
-    sizes = {name: path.stat().st_size for name, path in files}
+    sizes = {name: path.stat().st_size for name, path in files if not name.endswith("/")}
     if sum(sizes.values()) > limit:
         raise _too_large(folder, sizes, limit)
     data = _tar(files, source.diff if source else b"")
@@ -72,6 +72,11 @@ def _tar(files: list[tuple[str, Path]], diff: bytes) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name, path in files:
+            if name.endswith("/"):
+                entry = tarfile.TarInfo(name.rstrip("/"))
+                entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+                archive.addfile(entry)
+                continue
             content = path.read_bytes()
             entry = tarfile.TarInfo(name)
             entry.size = len(content)
@@ -93,9 +98,23 @@ def _patterns(root: Path, folder: Path) -> list[_Pattern]:
 
 
 def _files(
-    root: Path, folder: Path, above: list[_Pattern], listed: frozenset[str] | None
+    root: Path,
+    folder: Path,
+    above: list[_Pattern],
+    listed: frozenset[str] | None,
+    shown: str = "",
+    around: tuple[Path, ...] = (),
 ) -> Iterator[tuple[str, Path]]:
-    patterns = above + _patterns(root, folder)
+    """Yield the files of a folder with their names in the archive. Without `listed`, folders that would be empty in the
+    archive follow with a slash after their names: a program may write into them.
+
+    Args:
+        above: The patterns of the folders above.
+        listed: The only paths to archive.
+        shown: The folder's name in the archive, which differs from its path behind a link.
+        around: The folders through which this one was reached.
+    """
+    patterns, number, around = above + _patterns(root, folder), 0, (*around, folder)
     for entry in os.scandir(folder):
         path = Path(entry.path)
         name = path.relative_to(root).as_posix()
@@ -104,13 +123,16 @@ def _files(
         if listed is not None and name not in listed:
             continue
         if entry.is_symlink():
-            _check_link(root, path, name)
+            path = _target_of(root, path, name, around)
+        number += 1
         if entry.is_dir():
-            yield from _files(root, path, patterns, listed)
+            yield from _files(root, path, patterns, listed, f"{shown}{entry.name}/", around)
         elif entry.is_file():
-            yield name, path
+            yield f"{shown}{entry.name}", path
         else:
             raise _problem(f"{name!r} is neither a file nor a folder; exclude it with {IGNORE_FILE}")
+    if not number and listed is None and shown:
+        yield shown, folder
 
 
 def _with_folders(files: frozenset[str]) -> frozenset[str]:
@@ -132,12 +154,21 @@ def _ignored(name: str, folder: bool, patterns: list[_Pattern]) -> bool:
     return False
 
 
-def _check_link(root: Path, path: Path, name: str) -> None:
+def _target_of(root: Path, path: Path, name: str, around: Sequence[Path]) -> Path:
+    """Return the file or folder inside the root that a link leads to. The archive has a copy of it.
+
+    Raises:
+        SpecError: The link leads out of the root, or to a folder around it.
+    """
     target = path.resolve()
     if not target.is_relative_to(root):
-        raise _problem(f"{name!r} is a link that leads out of the folder; exclude it with {IGNORE_FILE}")
-    if target.is_dir():
-        raise _problem(f"{name!r} is a link to a folder, which is not supported; exclude it with {IGNORE_FILE}")
+        raise _problem(
+            f"{name!r} is a link that leads out of the folder; exclude it with {IGNORE_FILE}, and let the program read "
+            f"{str(target)!r} by this path if the nodes have it"
+        )
+    if any(folder.is_relative_to(target) for folder in around):
+        raise _problem(f"{name!r} is a link to a folder around it; exclude it with {IGNORE_FILE}")
+    return target
 
 
 def _too_large(folder: Path, sizes: dict[str, int], limit: int) -> SpecError:

@@ -16,7 +16,7 @@ from trainyard.client.errors import InvalidRequestError
 from trainyard.client.program_launchers import LAUNCHER_NAMES, read_launcher
 from trainyard.client.program_notebooks import NBCONVERT, NOTEBOOK, executed_notebook, executes_notebook
 from trainyard.client.program_python import PYTHON_NAME
-from trainyard.client.program_refusals import refuse_other_start, refuse_shell_text
+from trainyard.client.program_refusals import refuse_other_start, refuse_shell_text, refuse_too_large
 from trainyard.client.program_wrappers import program_position
 from trainyard.contract.base import MAX_SHORT_TEXT
 from trainyard.contract.spec.environment import option_instead
@@ -85,8 +85,9 @@ def parse_command(command: Sequence[str]) -> Program:
             alternative.
     """
     parts, variables = _without_assignments(list(command))
-    if not parts:
+    if not parts or not parts[0]:
         raise InvalidRequestError(_EXAMPLE)
+    refuse_too_large(command)
     refuse_shell_text(command)
     program = _resolve(parts)
     return with_variables(replace(program, variables={}), {**program.variables, **variables})

@@ -1,7 +1,8 @@
 """The files of the uploaded folder that a command names as its program."""
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Sequence, Set
 from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 
@@ -11,12 +12,14 @@ from trainyard.client.program_command import Program, started_file
 from trainyard.client.program_python import PYTHON_NAME
 from trainyard.client.program_refusals import SHELLS
 from trainyard.client.program_wrappers import program_position
-from trainyard.contract.spec.user_code import module_paths
+from trainyard.contract.spec.user_code import FOLDER_PROGRAM, module_paths
 
 _CHANGING_FOLDER = ("-C", "--chdir", "--directory", "--cwd")
 """Options of wrappers after which paths are relative to another folder."""
 _VALUED_BY_PYTHON = frozenset({"-X", "-W", "--check-hash-based-pycs"})
 _MAX_COMPARED = 2000
+_MAX_FIRST_LINE = 256
+"""Bytes that Linux reads of the line that names an interpreter."""
 
 
 def require_files(program: Program, folder: CodeFolder) -> None:
@@ -29,7 +32,7 @@ def require_files(program: Program, folder: CodeFolder) -> None:
     """
     kind, name = named_program(program)
     working, shown = folder.working, os.path.abspath(folder.working)
-    if kind == "file" and not (working / name).is_file():
+    if kind == "file" and not any((working / one).is_file() for one in (name, f"{name}/{FOLDER_PROGRAM}")):
         near = _nearest(name, list(_files(working)))
         message = f"{name!r} is a folder" if (working / name).is_dir() else f"there is no file {name!r} in {shown!r}"
         near = near and f"./{near}" if name.startswith("./") else near
@@ -40,14 +43,31 @@ def require_files(program: Program, folder: CodeFolder) -> None:
         raise InvalidRequestError(f"there is no module {name!r} in {shown!r}{meant}", param="command")
 
 
-def require_uploaded(program: Program, folder: CodeFolder, uploaded: Collection[str]) -> None:
+def require_executable(working: Path, name: str) -> None:
+    """Refuse a file of the working folder that the nodes could not execute as a command.
+
+    Raises:
+        InvalidRequestError: with the command to use.
+    """
+    if not os.access(working / name, os.X_OK):
+        message = f"{name!r} is not executable; use chmod +x, or name the program that reads it, such as bash"
+        raise InvalidRequestError(message, param="command")
+    with (working / name).open("rb") as file:
+        line = file.readline(_MAX_FIRST_LINE)
+    if line.startswith(b"#!") and line.endswith(b"\r\n"):
+        fix = f"sed -i 's/\\r$//' {shlex.quote(name)}"
+        message = f"{name!r} has the line ends of Windows, with which its first line names no interpreter; use: {fix}"
+        raise InvalidRequestError(message, param="command")
+
+
+def require_uploaded(program: Program, folder: CodeFolder, uploaded: Set[str]) -> None:
     """Refuse a program that exists in the working folder and is not uploaded.
 
     Raises:
         InvalidRequestError: with the option that uploads it.
     """
     kind, name = named_program(program)
-    if kind == "file" and folder.name_of(name) not in uploaded:
+    if kind == "file" and uploaded.isdisjoint((folder.name_of(name), folder.name_of(f"{name}/{FOLDER_PROGRAM}"))):
         message = f"{name!r} is not uploaded, since git or .trainyardignore excludes it; use --include {name}"
         raise InvalidRequestError(message, param="command")
 
@@ -112,7 +132,7 @@ def _lacks_module(working: Path, module: str) -> bool:
     if not package.is_file():
         return bool(inner) and (working / f"{top}.py").is_file()
     path = working / module.replace(".", "/")
-    endings = [*path.parent.glob(f"{path.name}.*"), path / "__main__.py"]
+    endings = [*path.parent.glob(f"{path.name}.*"), path / FOLDER_PROGRAM]
     return not any(file.is_file() for file in endings)
 
 

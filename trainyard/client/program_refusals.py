@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 
 from trainyard.client.errors import InvalidRequestError
 from trainyard.client.program_python import PYTHON_NAME
+from trainyard.contract.spec.user_code import MAX_ARGUMENT, MAX_ARGUMENTS
 
 _SHELL_TEXT = re.compile(r"[\s;|&<>$`]")
 _OPERATOR = re.compile(
@@ -33,7 +34,27 @@ _FLAGS_OF_SLURM = frozenset(_FLAGS.split())
 _VALUED = {"sudo": frozenset(_OF_SUDO.split()), "ssh": frozenset(_OF_SSH.split())}
 """Options whose value is the next argument. Of Slurm's programs, all options except for the flags have one."""
 _LONG = {"n": "ntasks", "N": "nodes", "G": "gpus", "p": "partition", "t": "time"}
+_NOT_UTF8 = re.compile("[\ud800-\udfff]")
+_SHOWN = 40
 _NUMBER = re.compile(r"[1-9]\d{0,5}")
+
+
+def refuse_too_large(parts: Sequence[str]) -> None:
+    """Refuse a command that no spec can have: with too many words, a word that is too long, or one that is not UTF-8.
+
+    Raises:
+        InvalidRequestError: with the way to run it.
+    """
+    if len(parts) > MAX_ARGUMENTS:
+        problem = f"the command has {len(parts):,} words, and at most {MAX_ARGUMENTS} are possible"
+    elif long := next((part for part in parts if len(part) > MAX_ARGUMENT), None):
+        problem = f"the word '{long[:_SHOWN]}...' has {len(long):,} characters, and at most {MAX_ARGUMENT} are possible"
+    elif odd := next((part for part in parts if _NOT_UTF8.search(part)), None):
+        problem = f"the word {odd[:_SHOWN]!a} is not UTF-8"
+    else:
+        return
+    advice = "write the command to a file, such as run.sh, and use: trainyard run -- bash run.sh"
+    raise InvalidRequestError(f"{problem}; {advice}", param="command")
 
 
 def refuse_shell_text(parts: Sequence[str]) -> None:

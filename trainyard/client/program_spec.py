@@ -14,7 +14,7 @@ from trainyard.client.errors import InvalidRequestError
 from trainyard.client.git_source import GitSource
 from trainyard.client.left_out import program_path, relative_entries
 from trainyard.client.program_command import Per, Program, parse_command, with_config, with_variables
-from trainyard.client.program_files import module_note, named_program, require_files
+from trainyard.client.program_files import module_note, named_program, require_executable, require_files
 from trainyard.client.program_notebooks import output_notebooks
 from trainyard.client.program_python import ProgramPython
 from trainyard.client.program_wrappers import program_position
@@ -216,9 +216,8 @@ def read_program(command: Sequence[str], folder: CodeFolder) -> tuple[Program, s
     argv, note = program_path(program.argv, folder)
     if program.is_command and "/" not in argv[0]:
         argv = (f"./{argv[0]}", *argv[1:])
-    if program.is_command and (working / argv[0]).is_file() and not os.access(working / argv[0], os.X_OK):
-        message = f"{argv[0]!r} is not executable; use chmod +x, or name the program that reads it, such as bash"
-        raise InvalidRequestError(message, param="command")
+    if program.is_command and (working / argv[0]).is_file():
+        require_executable(working, argv[0])
     program = replace(program, argv=argv)
     require_files(program, folder)
     return program, note or module_note(program, folder)

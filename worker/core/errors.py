@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from trainyard.contract.base import SanitizedText
 from trainyard.contract.layout import write_atomic
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.terminal_text import clean
@@ -52,10 +53,10 @@ class RankError(BaseModel):
     reason: RankErrorReason
     consequence: bool
     """Whether the rank failed only because another rank had failed."""
-    type: str
-    message: str
-    traceback: str
-    hint: str | None
+    type: SanitizedText
+    message: SanitizedText
+    traceback: SanitizedText
+    hint: SanitizedText | None
     final: bool = False
     """Whether the error would occur again in another attempt."""
     time: float

@@ -27,6 +27,8 @@ _FLUSH_SECONDS = 5
 _MAX_TEXT = 60_000
 _MAX_PARTS = 20
 _HAS_VARARGS = 0x04
+_SIGACTION_BYTES = 256
+"""More than the C structure, whose first member is the handler. Zeros are no flags and an empty mask."""
 _MAX_STREAMS = 10
 """Streams that a text for stderr passes through, at most."""
 
@@ -57,6 +59,56 @@ def let_children_end() -> None:
         command = file.read()
     if any(mark in command for mark in _CHILDREN):
         end_by_signal()
+
+
+def let_programs_end() -> None:
+    """Let SIGTERM end the programs that the program starts: `Popen.terminate` would have no effect, and `wait` would
+    wait forever. A handler, unlike the ignored signal, becomes the default effect in the program that is started.
+    """
+    import _posixsubprocess
+
+    lock = _thread.RLock()
+    starters = [(_posixsubprocess, "fork_exec"), (os, "posix_spawn"), (os, "posix_spawnp")]
+    if "subprocess" in sys.modules:
+        starters.append((sys.modules["subprocess"], "_fork_exec"))
+    for module, name in starters:
+        if hasattr(module, name):
+            setattr(module, name, _with_default_sigterm(getattr(module, name), lock))
+
+
+def _with_default_sigterm(start: Any, lock: Any) -> Any:
+    """Return a function that starts a program like `start`, with the default effect of SIGTERM if it is ignored here.
+
+    Args:
+        lock: Held while the handler is set, which all threads share.
+    """
+    import signal
+
+    def start_program(*arguments: Any, **named: Any) -> Any:
+        if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:
+            return start(*arguments, **named)
+        with lock:
+            restore = _handle_without_effect(signal.SIGTERM)
+            try:
+                return start(*arguments, **named)
+            finally:
+                restore()
+
+    return start_program
+
+
+def _handle_without_effect(number: int) -> Any:
+    """Handle a signal in a function of C, from any thread, and return the function that restores what was before."""
+    try:
+        import ctypes
+
+        libc = ctypes.CDLL(None)
+        before, handled = ctypes.create_string_buffer(_SIGACTION_BYTES), ctypes.create_string_buffer(_SIGACTION_BYTES)
+        ctypes.c_void_p.from_buffer(handled).value = ctypes.cast(libc.abs, ctypes.c_void_p).value
+        libc.sigaction(number, handled, before)
+    except (ImportError, OSError, AttributeError):
+        return int
+    return lambda: libc.sigaction(number, before, None)
 
 
 def write_event_files() -> None:
@@ -202,7 +254,7 @@ def _record(path: str, state: dict[str, Any]) -> None:
 
 
 if __name__ == "sitecustomize":
-    for prepare in (install, let_children_end, write_event_files):
+    for prepare in (install, let_children_end, let_programs_end, write_event_files):
         try:
             prepare()
         except Exception:

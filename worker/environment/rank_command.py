@@ -41,10 +41,17 @@ class RankEnvironment(Protocol):
         ...
 
 
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2, signal.SIGUSR1)
+_ENDING_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+"""Signals that Python ignores at its start, or that `nohup` and `&` of a shell leave ignored for the service."""
+
+
 def execute(command: RankCommand, not_ignored: Collection[signal.Signals] = ()) -> NoReturn:
-    """Replace this process with the command. Signals that ask ranks to stop are ignored until it handles them."""
-    for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_DFL if number in not_ignored else signal.SIG_IGN)
+    """Replace this process with the command. Signals that ask ranks to stop are ignored until it handles them; other
+    signals have their default effect, as in a shell."""
+    for number in (*STOP_SIGNALS, *_ENDING_SIGNALS):
+        is_ignored = number in STOP_SIGNALS and number not in not_ignored
+        signal.signal(number, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(command.argv[0], command.argv, command.variables)  # noqa: S606 (no shell on the way)

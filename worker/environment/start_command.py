@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import signal
 import sys
 
 PYTHON_NAME = re.compile(r"python(3(\.\d+)?)?")
@@ -16,6 +18,9 @@ _OF_LAUNCHER = re.compile(
 """Variables of the job: its folders, its ranks, its GPUs and its trackers."""
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 """Exit codes of a shell."""
+_SHELL = "/bin/sh"
+_FIRST_BYTES = 80
+"""Bytes of a file by which bash decides whether it is a text."""
 
 
 def main(command: list[str]) -> None:
@@ -26,6 +31,9 @@ def main(command: list[str]) -> None:
     os.environ["PATH"] = os.pathsep.join([own, *others])
     program = sys.executable if PYTHON_NAME.fullmatch(command[0]) else command[0]
     sys.stdout.flush()
+    # Python ignores them, and the command would inherit that: `yes | head` would report a broken pipe.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(program, [program, *command[1:]])  # noqa: S606 (no shell on the way)
     except FileNotFoundError:
@@ -39,8 +47,22 @@ def main(command: list[str]) -> None:
         print(f"{command[0]!r} {problem}", file=sys.stderr)
         sys.exit(NOT_FOUND)
     except OSError as error:
+        script = _script_of(program) if error.errno == errno.ENOEXEC else None
+        if script:
+            os.execv(_SHELL, [_SHELL, script, *command[1:]])  # noqa: S606 (as shells do)
         print(f"{command[0]!r} cannot be executed: {error.strerror}", file=sys.stderr)
         sys.exit(NOT_EXECUTABLE)
+
+
+def _script_of(program: str) -> str | None:
+    """Return the path of an executable text without a first line `#!`, which shells execute by `sh`; None: a binary."""
+    folders = [""] if "/" in program else os.environ["PATH"].split(os.pathsep)
+    paths = (os.path.join(folder, program) for folder in folders)
+    path = next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), None)
+    if path is None:
+        return None
+    with open(path, "rb") as file:
+        return None if b"\0" in file.read(_FIRST_BYTES) else path
 
 
 def without_variables(command: list[str]) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.spec.training_spec import TrainingSpec
-from trainyard.contract.spec.user_code import MAX_CODE_BYTES, code_archive, runs_uploaded_file
+from trainyard.contract.spec.user_code import FOLDER_PROGRAM, MAX_CODE_BYTES, code_archive, runs_uploaded_file
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import ExitReason, FinishRecord
 from worker.core.disk_space import DISK_ERRORS
@@ -114,7 +114,7 @@ def _unpack_code(layout: AttemptLayout, launch: LaunchDocument) -> None:
         spec.code is not None
         and argv
         and runs_uploaded_file(argv, runs_command=spec.runs_command)
-        and not (start / argv[0]).is_file()
+        and not any((start / path).is_file() for path in (argv[0], f"{argv[0]}/{FOLDER_PROGRAM}"))
     ):
         folder = f"folder `{spec.start_folder}` of the uploaded code" if spec.start_folder else "uploaded folder"
         raise CodeError(f"there is no file `{argv[0]}` in the {folder}")

@@ -39,7 +39,7 @@ from worker.environment.containers.init_process import temporary_variable
 from worker.environment.rank_command import RANK_ENVIRONMENT_VARIABLE
 from worker.launcher.signed_folder import SignedFolder
 from worker.launcher.start import WAIT, become_torchrun
-from worker.launcher.torchrun import RENDEZVOUS
+from worker.launcher.torchrun import RENDEZVOUS, files_prefix
 from worker.rank.fork_server import represented_by
 
 _NO_FILE = "<N/A>"
@@ -54,7 +54,7 @@ def main(layout: AttemptLayout, node: int, scheduler_id: str, arguments: list[st
     os.environ[PARENT_VARIABLE] = str(os.getpid())
     launch = json.loads(layout.launch.read_bytes())
     # torchrun would otherwise leave the folder of the ranks' error files on the node.
-    with TemporaryDirectory(prefix="trainyard-torchrun-") as folder:
+    with TemporaryDirectory(prefix=files_prefix(layout.root, node)) as folder:
         if forks_ranks(launch["spec"], variables, os.environ):
             start_fork_server(Path(folder))
         with created_files() as files:

@@ -209,6 +209,7 @@ class Supervisor:
             self._suspensions.close()
             system.close()
             self._kill_descendants()
+            torchrun.remove_files(self._layout.root, self._node.index)
         spool.close(_LAST_REPORTS_SECONDS)
         presence.mark_exited(self._layout, self._node)
         if self._node.is_first and not self._fence.poll(at_once=True):

@@ -1,11 +1,13 @@
 """torchrun as a child process: its command, its environment, and the signals that it ignores."""
 
+import hashlib
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -63,6 +65,17 @@ def start(
             start_new_session=True,
             preexec_fn=before_exec(),
         )
+
+
+def files_prefix(attempt: Path, node: int) -> str:
+    """Return the beginning of the name of the folder that torchrun makes for its files, among temporary files."""
+    return f"trainyard-torchrun-{hashlib.sha256(os.fsencode(attempt)).hexdigest()[:8]}-{node}-"
+
+
+def remove_files(attempt: Path, node: int) -> None:
+    """Remove the files of a torchrun that has ended. One that was killed leaves them."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{files_prefix(attempt, node)}*"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def command(context: AttemptContext, execution: int) -> list[str]:

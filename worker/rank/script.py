@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -94,7 +95,9 @@ def resume_arguments(argv: Sequence[str], checkpoints: str) -> list[str]:
 def script_variables(base: Mapping[str, str], layout: AttemptLayout, spec: TrainingSpec) -> dict[str, str]:
     """Return the rank's environment with the variables of `trainyard.script`; it allows imports from the folder."""
     stall_minutes = spec.health.stall_timeout_minutes
-    inherited = {name: value for name, value in base.items() if name != "PYTHONSAFEPATH"}
+    # submitit in the program would take itself for a job of submitit.
+    left_out = re.compile("PYTHONSAFEPATH|SUBMITIT_.*")
+    inherited = {name: value for name, value in base.items() if not left_out.fullmatch(name)}
     watchdog = {} if stall_minutes is None else {PROGRESS_INTERVAL: str(interval(stall_minutes * 60.0))}
     run = RunLayout(layout.root.parent.parent)
     folders = {CHECKPOINTS: run.checkpoints, ARTIFACTS: run.artifacts}

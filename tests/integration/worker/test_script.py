@@ -3,12 +3,15 @@
 import os
 import resource
 import signal
+import tempfile
+from pathlib import Path
 
 import pytest
 
 from tests.integration.worker.harness import FakeService, Run, finish_of, processes_of, spooled, store_code, wait_for
 from trainyard.contract.spec.user_code import code_archive
 from worker.core.errors import read_errors
+from worker.launcher.torchrun import files_prefix
 
 PROGRAM = """
 import os, sys, time
@@ -161,4 +164,5 @@ def test_stalled_program_is_ended_after_the_stall_timeout(script):
     assert "train.py" in record.failure.message
     assert "train.py" in record.failure.traceback
     assert "most recent call first" in attempt.rank_log(0).read_text()
+    assert not list(Path(tempfile.gettempdir()).glob(f"{files_prefix(attempt.root, 0)}*"))
     assert processes_of(attempt) == []

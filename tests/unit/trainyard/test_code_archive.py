@@ -81,6 +81,28 @@ def test_link_inside_the_folder_is_packed_and_one_outside_is_refused(tmp_path):
         pack(inside)
 
 
+def test_link_to_a_folder_is_packed_as_a_copy(tmp_path):
+    fill(tmp_path, v1__a="1", v1__deep__b="2")
+    (tmp_path / "latest").symlink_to("v1")
+    (tmp_path / "v1" / "deep" / "absolute").symlink_to(tmp_path / "v1" / "a")
+    folder = ["a", "deep/absolute", "deep/b"]
+    assert names(pack(tmp_path)) == [f"{name}/{one}" for name in ("latest", "v1") for one in folder]
+
+
+def test_links_to_folders_that_lead_to_each_other_are_refused(tmp_path):
+    fill(tmp_path, one__a="1", two__b="2")
+    (tmp_path / "one" / "other").symlink_to("../two")
+    (tmp_path / "two" / "other").symlink_to("../one")
+    with pytest.raises(SpecError, match=r"'(one|two)/other' is a link to a folder around it"):
+        pack(tmp_path)
+
+
+def test_empty_folder_is_packed(tmp_path):
+    fill(tmp_path, **{"train.py": "", "cache__deep__a.csv": "", "cache__.trainyardignore": "*.csv"})
+    (tmp_path / "out" / "plots").mkdir(parents=True)
+    assert names(pack(tmp_path)) == ["cache/.trainyardignore", "cache/deep", "out/plots", "train.py"]
+
+
 def test_what_is_no_folder_is_refused(tmp_path):
     with pytest.raises(SpecError, match="is not a folder"):
         pack(tmp_path / "nope")

@@ -128,7 +128,8 @@ class TestSubmitCommand:
         done = run("submit", str(folder / "spec.yaml"))
         assert (done.exit_code, done.stderr) == (
             2,
-            "code: 'out' is a link that leads out of the folder; exclude it with .trainyardignore\n",
+            "code: 'out' is a link that leads out of the folder; exclude it with .trainyardignore, and let the program "
+            "read '/etc' by this path if the nodes have it\n",
         )
 
 

@@ -30,6 +30,21 @@ def folder(tmp_path: Path) -> CodeFolder:
     return CodeFolder(tmp_path)
 
 
+def test_folder_with_a_main_file_is_a_program(folder: CodeFolder) -> None:
+    program, _ = read_program(["python", "pkg/sub", "x"], folder)
+    assert program.argv == ("pkg/sub", "x")
+    require_uploaded(program, folder, {"pkg/sub/__main__.py"})
+    with pytest.raises(InvalidRequestError, match="use --include pkg/sub"):
+        require_uploaded(program, folder, {"train.py"})
+
+
+def test_script_with_the_line_ends_of_windows_is_refused(folder: CodeFolder) -> None:
+    (folder.root / "run.sh").write_bytes(b"#!/bin/bash\r\necho a\r\n")
+    with pytest.raises(InvalidRequestError, match=r"use: sed -i 's/\\r\$//' \./run\.sh"):
+        read_program(["./run.sh"], folder)
+    assert read_program(["bash", "run.sh"], folder)
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [

@@ -116,7 +116,11 @@ def test_defaults_are_absent(dry_run):
         (("--", "bash", "absent.sh"), "there is no file 'absent.sh'"),
         (("--", "train.sh"), "as which its name is ./train.sh"),
         (("--", "./train.sh"), "'./train.sh' is not executable; use chmod +x"),
+        (("--", "python", "train.py", "a\udcff"), r"the word 'a\udcff' is not UTF-8; write the command to a file"),
+        (("--", "python", "train.py", *["a"] * 300), "the command has 302 words, and at most 256 are possible; write"),
+        (("--", "bash", "-c", "a" * 5000), "aaa...' has 5,000 characters, and at most 4096 are possible; write"),
         ((), "name a program"),
+        (("--", ""), "name a program"),
     ],
 )
 def test_contradictions_are_refused(dry_run, arguments, message):

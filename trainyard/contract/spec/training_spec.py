@@ -38,7 +38,7 @@ from trainyard.contract.spec.sections import (
     Restart,
 )
 from trainyard.contract.spec.text_data import TextData, text_data_problems
-from trainyard.contract.spec.user_code import Argument, CodeDigest, OutputPath, code_problems
+from trainyard.contract.spec.user_code import MAX_ARGUMENTS, Argument, CodeDigest, OutputPath, code_problems
 
 Backend = Literal["auto", "nccl", "gloo", "mpi"]
 
@@ -93,10 +93,10 @@ class TrainingSpec(Strict):
     """Required for the built-in tasks."""
     target: ShortText | None = None
     """The function that builds your task, as `module:function`; task `custom` only."""
-    argv: Annotated[tuple[Argument, ...], Field(max_length=256)] | None = None
+    argv: Annotated[tuple[Argument, ...], Field(max_length=MAX_ARGUMENTS)] | None = None
     """Your program and its arguments; task `script` only. The program is a file of the uploaded folder, an absolute
     path, or `-m` and a module. With `launch.folder`, the file is relative to that folder."""
-    resume_argv: Annotated[tuple[Argument, ...], Field(max_length=256)] = ()
+    resume_argv: Annotated[tuple[Argument, ...], Field(max_length=MAX_ARGUMENTS)] = ()
     """Arguments appended to `argv` when the ranks start and the program has written files to the checkpoint folder or a
     path of `keep`; task `script` only. `{checkpoint_dir}` in them becomes the path of that folder."""
     keep: Annotated[tuple[OutputPath, ...], Field(max_length=20)] = ()

@@ -21,7 +21,12 @@ GIT_REPOSITORY = "git_repository"
 """The label in `metadata` with the name of the repository that has the code."""
 
 CodeDigest = Annotated[str, StringConstraints(pattern=DIGEST_PATTERN)]
-Argument = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
+FOLDER_PROGRAM = "__main__.py"
+"""The file that Python runs if its program is a folder."""
+MAX_ARGUMENTS = 256
+MAX_ARGUMENT = 4096
+"""Characters of an argument."""
+Argument = Annotated[str, StringConstraints(max_length=MAX_ARGUMENT, pattern=r"^[^\x00]*$")]
 
 
 def _plain_output_path(path: str) -> str:

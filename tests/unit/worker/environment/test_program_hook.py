@@ -168,6 +168,36 @@ def test_pools_end_although_the_rank_ignores_their_signal(tmp_path: Path, method
     )
 
 
+STARTS = """
+import os, signal, subprocess, sys
+
+command = ["/bin/sleep", "60"]
+piped = subprocess.Popen(command, stdout=subprocess.PIPE)
+spawned = subprocess.Popen(command, close_fds=False)
+for started in (piped, spawned):
+    started.terminate()
+    assert started.wait(20) == -signal.SIGTERM
+pid = os.posix_spawn(command[0], command, os.environ)
+os.kill(pid, signal.SIGTERM)
+assert os.waitpid(pid, 0)[1] == signal.SIGTERM
+os.kill(os.getpid(), signal.SIGTERM)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+subprocess.run(["/bin/true"], check=True)
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_programs_that_a_rank_starts_end_by_sigterm_which_it_ignores(tmp_path: Path) -> None:
+    provide_hook(tmp_path / "packages")
+    ended = subprocess.run(
+        [sys.executable, "-c", STARTS],
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "packages")},
+        preexec_fn=lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),
+        timeout=60,
+    )
+    assert ended.returncode == 7, "the rank itself ignores the signal until it has a handler"
+
+
 WRITER = """
 import os, sys, time
 from tensorboard.compat.proto.event_pb2 import Event

@@ -74,3 +74,25 @@ def test_program_that_is_not_on_the_search_path_is_named_last() -> None:
         127,
         "'no-such-program' is not on the search path of this node",
     )
+
+
+def test_a_pipe_ends_its_writer_as_in_a_shell() -> None:
+    done = start("bash", "-c", "yes | head -n 1; echo ${PIPESTATUS[0]}", path="/usr/bin:/bin")
+    assert (done.stdout, done.stderr) == ("y\n141\n", "")
+
+
+def test_text_without_an_interpreter_is_executed_by_sh(tmp_path: Path) -> None:
+    script = tmp_path / "run"
+    script.write_text('echo "$0 $1"\nexit 6\n')
+    script.chmod(0o755)
+    for program in (str(script), "run"):
+        done = start(program, "a b", path=f"{tmp_path}:/bin")
+        assert (done.stdout, done.returncode) == (f"{script} a b\n", 6)
+
+
+def test_binary_of_another_system_is_not_executed_by_sh(tmp_path: Path) -> None:
+    (tmp_path / "a.out").write_bytes(b"MZ\0\0")
+    (tmp_path / "a.out").chmod(0o755)
+    done = start(str(tmp_path / "a.out"))
+    assert done.returncode == 126
+    assert "cannot be executed: Exec format error" in done.stderr

@@ -238,3 +238,10 @@ def test_mutated_archives_are_accepted_or_rejected(tmp_path, seed):
         }
         inside = [path for folder in unpacked for path in folder.rglob("*")]
         assert not any(path.is_symlink() or not (path.is_file() or path.is_dir()) for path in inside)
+
+
+def test_program_may_be_a_folder_with_a_main_file(tmp_path):
+    path, _ = archive(tmp_path, member("app/__main__.py"), member("other/train.py"))
+    assert prepare(tmp_path / "one", path.read_bytes(), argv=["app", "x"]) is None
+    refused = prepare(tmp_path / "two", path.read_bytes(), argv=["other"])
+    assert "there is no file `other`" in refused.failure.message

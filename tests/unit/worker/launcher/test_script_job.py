@@ -63,6 +63,19 @@ def test_an_abort_of_another_cause_is_reported_as_one(ended, output):
     assert not [error for error in read_errors(layout.errors) if error.rank == 1]
 
 
+def test_half_of_a_surrogate_pair_in_a_message_is_replaced(tmp_path):
+    layout = AttemptLayout(tmp_path)
+    for folder in (layout.errors, layout.spool):
+        folder.mkdir()
+    exception = {"type": "ValueError", "bases": ["ValueError"], "message": "file \udcff"}
+    end = {"rank": 0, "exitcode": 1, "pid": 1, "time": 5.0, "traceback": "ValueError: file \udcff"}
+    rank_exits_file(layout, 0, 1).write_text(json.dumps([end | {"hook": {"exception": exception}}]))
+    finalize_script(layout, 1, 1, None)
+    failure = finalize(layout, 1, 1, killed_for=None).failure
+    assert failure is not None
+    assert (failure.message, failure.traceback) == ("file ?", "ValueError: file ?")
+
+
 def test_a_missing_module_has_a_hint(ended):
     layout = ended("Traceback (most recent call last):\nModuleNotFoundError: No module named 'wandb'\n", 1)
     failure = finalize(layout, 1, 1, killed_for=None).failure

@@ -19,7 +19,7 @@ def script(**changes: Any) -> TrainingSpec:
 
 def test_a_program_gets_folders_that_exist(tmp_path: Path) -> None:
     layout = RunLayout(tmp_path / "job").attempt("1-a")
-    variables = script_variables({"PYTHONSAFEPATH": "1", "OTHER": "x"}, layout, script())
+    variables = script_variables({"PYTHONSAFEPATH": "1", "SUBMITIT_FOLDER": "f", "OTHER": "x"}, layout, script())
     assert variables == {
         "OTHER": "x",
         "TRAINYARD_ATTEMPT_FOLDER": str(layout.root),
