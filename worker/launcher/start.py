@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import IO, Any
 
 import worker
@@ -25,8 +26,35 @@ WAIT = "--wait"
 _PR_SET_PDEATHSIG = 1
 
 
+class SignalCounter:
+    """Handlers that only count; the supervising loop reacts."""
+
+    def __init__(self) -> None:
+        self.stops = 0
+        """SIGTERM and SIGINT."""
+        self.warnings = 0
+        """SIGUSR2: Slurm sends it some time before the time limit, and on some sites before a preemption."""
+
+    @property
+    def any(self) -> bool:
+        return self.stops + self.warnings > 0
+
+    def install(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGUSR2:
+            self.warnings += 1
+        else:
+            self.stops += 1
+
+
 def run(attempt_folder: str) -> None:
     """Run one attempt on this node to its end."""
+    # At once: a signal during the imports would have no effect.
+    signals = SignalCounter()
+    signals.install()
     speed_up_imports()
     # torchrun and the ranks inherit them.
     raise_soft_limits()
@@ -34,7 +62,7 @@ def run(attempt_folder: str) -> None:
     try:
         from worker.launcher import supervise
 
-        supervise.run(attempt_folder, waiting)
+        supervise.run(attempt_folder, waiting, signals)
     finally:
         if waiting is not None:
             waiting.end()

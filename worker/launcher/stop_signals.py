@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import FrameType
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.wire.launch import LaunchDocument
@@ -23,30 +22,6 @@ SUSPENDED_SECONDS = 15.0
 _POLL_SECONDS = 1.0
 _RESPONSE_SECONDS = 2.0
 """How long the launcher waits for the service's reason before it signals the ranks."""
-
-
-class SignalCounter:
-    """Handlers that only count; the supervising loop reacts."""
-
-    def __init__(self) -> None:
-        self.stops = 0
-        """SIGTERM and SIGINT."""
-        self.warnings = 0
-        """SIGUSR2: Slurm sends it some time before the time limit, and on some sites before a preemption."""
-
-    @property
-    def any(self) -> bool:
-        return self.stops + self.warnings > 0
-
-    def install(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT):
-            signal.signal(number, self._on_signal)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGUSR2:
-            self.warnings += 1
-        else:
-            self.stops += 1
 
 
 def signal_of_ranks(launch: LaunchDocument) -> signal.Signals:

@@ -31,12 +31,11 @@ from worker.launcher.program_stop import END_SECONDS, ProgramStop
 from worker.launcher.repeated_failures import stalled_as_before
 from worker.launcher.resource_limits import raise_soft_limits
 from worker.launcher.stalls import Events, StallMonitor, Watch, rank_processes
-from worker.launcher.start import WaitingTorchrun
+from worker.launcher.start import SignalCounter, WaitingTorchrun
 from worker.launcher.stop_signals import (
     CANCEL_GRACE_SECONDS,
     SUSPENDED_SECONDS,
     SignalCause,
-    SignalCounter,
     StopRequest,
     SuspendDetector,
     TimeLimit,
@@ -59,17 +58,19 @@ _NODES_SECONDS = 5.0
 filesystem."""
 
 
-def run(attempt_folder: str, waiting: WaitingTorchrun | None = None) -> None:
+def run(attempt_folder: str, waiting: WaitingTorchrun | None = None, signals: SignalCounter | None = None) -> None:
     """Run one attempt on this node to its end, and write its exit record.
 
     Args:
         waiting: A process that becomes torchrun.
+        signals: Installed handlers that may have counted signals.
 
     Raises:
         SystemExit: This node is not the first, and cannot run the spec.
     """
-    signals = SignalCounter()
-    signals.install()
+    if signals is None:
+        signals = SignalCounter()
+        signals.install()
     layout = AttemptLayout(Path(attempt_folder).absolute())
     launch = LaunchDocument.model_validate_json(layout.launch.read_bytes())
     # torchrun and the ranks inherit the umask and the limits.

@@ -2,7 +2,9 @@
 
 import json
 import os
+import signal
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -29,6 +31,35 @@ def folder(tmp_path, monkeypatch):
 
 def write(folder, **restart):
     (folder / "launch.json").write_text(json.dumps({"spec": {"restart": restart}}))
+
+
+@pytest.fixture
+def handlers():
+    """Restore this process's handlers of the signals that the launcher counts."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handlers")
+def test_signals_during_the_imports_of_the_launcher_count(monkeypatch, folder):
+    counted = []
+    supervise = SimpleNamespace(
+        run=lambda _folder, _waiting, signals: counted.append((signals.stops, signals.warnings))
+    )
+    monkeypatch.setitem(sys.modules, "worker.launcher.supervise", supervise)
+    monkeypatch.setattr("worker.launcher.supervise", supervise, raising=False)
+    for name in ("speed_up_imports", "raise_soft_limits"):
+        monkeypatch.setattr(start, name, lambda: None)
+
+    def receive_signals(_folder):
+        for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGTERM):
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(start, "start_waiting", receive_signals)
+    start.run(str(folder))
+    assert counted == [(2, 1)]
 
 
 def test_the_process_gets_all_that_it_needs_when_it_begins(folder):
