@@ -11,11 +11,10 @@ from tests.support.browser import Visit
 from tests.support.live_service import LiveService
 from tests.web.specs import SPEC
 from trainyard.client import Client
-from trainyard.contract.failure_summaries import NON_FINITE_LOSS
 
 pytestmark = [pytest.mark.web]
 
-FAILURE = {"rank": 0, "type": "TrainingError", "message": f"{NON_FINITE_LOSS} at step 5", "final": True}
+FAILURE = {"rank": 0, "type": "DivergedError", "message": "the loss became NaN or infinite at step 5", "final": True}
 HOT = {**SPEC, "optimizer": {"name": "sgd", "lr": 1e9, "clip_norm": None}}
 
 

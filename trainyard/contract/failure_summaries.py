@@ -8,16 +8,8 @@ from trainyard.contract.problems import SpecError
 from trainyard.contract.proposals import accepted_fixes, start_of_fork, value_at
 from trainyard.contract.spec.stored_spec import parse_stored_spec
 from trainyard.contract.wire.jobs import FailureSummary, Fix, Frame
-from trainyard.contract.wire.reports import UNNAMED_FAILURE, Failure
+from trainyard.contract.wire.reports import DIVERGED, UNNAMED_FAILURE, Failure
 
-NON_FINITE_LOSS = "the loss became NaN or infinite"
-"""Beginning of the message of a run that ended because its loss was not finite."""
-NO_LOSS_SCALE = "the loss is not finite at any loss scale"
-"""Beginning of the message of a run whose loss scale became too small."""
-NO_UPDATE = "no gradient was finite, and nothing was trained"
-"""End of the message of a run whose updates were all skipped."""
-DIVERGENCE_MESSAGES = (NON_FINITE_LOSS, NO_LOSS_SCALE, NO_UPDATE)
-"""Texts in the messages of runs that ended because they diverged."""
 _LAST_LINES = 10
 _MAX_LINE = 500
 _HEADER = "Traceback (most recent call last):"
@@ -65,15 +57,15 @@ def summarize_failure(
     text = failure.traceback
     # Without a known exception, a traceback before the end of the output is that of an exception that was caught.
     is_traceback = _HEADER in text and (failure.type != UNNAMED_FAILURE or _ends_with_traceback(text))
-    non_finite = failure.message.startswith(NON_FINITE_LOSS)
+    diverged = failure.type == DIVERGED
     return FailureSummary(
         frame=user_frame(text) if is_traceback else None,
         is_traceback=is_traceback,
         last_lines=last_lines(text),
         fixes=_accepted(
-            spec, [*_lower_rate(spec)] if non_finite else [*_fixes_of_hint(failure.hint or "")], job_id, step
+            spec, [*_lower_rate(spec)] if diverged else [*_fixes_of_hint(failure.hint or "")], job_id, step
         ),
-        repeats=non_finite or failure.final,
+        repeats=diverged or failure.final,
     )
 
 

@@ -35,6 +35,10 @@ class TrainingError(Exception):
         self.hint = hint
 
 
+class DivergedError(TrainingError):
+    """The loss, or the gradients at any loss scale, are not finite. The contract names this class in `DIVERGED`."""
+
+
 class RefusedError(TrainingError):
     """The spec, or a file or code that it names, cannot be trained. Raised before the first step; ends the job as
     `rejected`."""

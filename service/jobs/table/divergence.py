@@ -8,8 +8,8 @@ from sqlalchemy.orm import aliased
 
 from service.db.models import JobValue, ValueKey
 from service.jobs.table.values import Kind
-from trainyard.contract.failure_summaries import DIVERGENCE_MESSAGES
 from trainyard.contract.loss_metric import SYSTEM_METRICS
+from trainyard.contract.wire.reports import DIVERGED
 
 _KINDS: Collection[Kind] = ("metric", "min", "max", "non_finite")
 """Their values are texts only if a value of the metric was NaN or infinite. Before `non_finite` was stored, the last,
@@ -28,6 +28,5 @@ def has_diverged(job: Any) -> sa.ColumnElement[bool]:
         .join(key, key.pk == value.key_pk)
         .where(value.text.is_not(None), key.kind.in_(_KINDS), sa.not_(key.name.icontains(_GRADIENTS)), *is_result)
     )
-    message = sa.func.coalesce(job.failure["message"].as_string(), "")
-    states_so = sa.or_(*(message.contains(one) for one in DIVERGENCE_MESSAGES))
-    return sa.or_(job.pk.in_(recorded), sa.and_(job.status == "failed", states_so))
+    verdict = sa.func.coalesce(job.failure["type"].as_string(), "") == DIVERGED
+    return sa.or_(job.pk.in_(recorded), sa.and_(job.status == "failed", verdict))

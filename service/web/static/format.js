@@ -46,6 +46,7 @@ const PLAIN_FAILURES = new Set([
   "LaunchFailed",
   "NotStarted",
   "RankFailed",
+  "DivergedError",
 ]);
 
 /**

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from tests.integration.worker.harness import FakeService, Run, finish_of, launch, processes_of, wait_for
+from trainyard.contract.wire.reports import DIVERGED
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +68,7 @@ class TestNanLoss:
         attempt = run.run(faults=[{"kind": "nan", "step": 5}])
         record = finish_of(attempt, 1)
         assert (record.reason, record.restarts, record.step) == ("error", 0, 10)
+        assert record.failure.type == DIVERGED
         assert record.failure.message == "the loss became NaN or infinite at step 5"
         assert "optimizer.lr" in record.failure.hint
 

@@ -81,8 +81,19 @@ filesystem was full or read-only. `node_failure`: a node was lost; no rank cause
 
 UNNAMED_FAILURE = "ScriptFailed"
 """`Failure.type` of a program that failed without an exception, as far as is known."""
+DIVERGED = "DivergedError"
+"""`Failure.type` of a run that ended because its loss or its gradients were not finite."""
 PLAIN_FAILURES = frozenset(
-    {UNNAMED_FAILURE, "SystemExit", "CodeError", "EnvironmentRejected", "LaunchFailed", "NotStarted", "RankFailed"}
+    {
+        UNNAMED_FAILURE,
+        "SystemExit",
+        "CodeError",
+        "EnvironmentRejected",
+        "LaunchFailed",
+        "NotStarted",
+        "RankFailed",
+        DIVERGED,
+    }
 )
 """Types of failures that are not shown, since the message is a sentence or the program's own text."""
 NODE_NOT_READY = "NodeNotReady"

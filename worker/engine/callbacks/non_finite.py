@@ -6,9 +6,8 @@ from typing import Literal
 
 import torch
 
-from trainyard.contract.failure_summaries import NO_LOSS_SCALE, NO_UPDATE, NON_FINITE_LOSS
 from worker.core.distributed import Ranks
-from worker.core.errors import TrainingError
+from worker.core.errors import DivergedError, TrainingError
 from worker.engine.callbacks.base import Callback, StepResult
 from worker.engine.precision import Precision
 from worker.engine.step_sync import Rows, StepSync
@@ -100,7 +99,7 @@ class NonFiniteGuard(Callback):
         A collective that waits for the device.
 
         Raises:
-            TrainingError: naming the first such step.
+            DivergedError: naming the first such step.
         """
         if self._policy == "stop":
             self._end_if_bad(self._ranks.gather([self._first_bad_step(step)]))
@@ -113,7 +112,7 @@ class NonFiniteGuard(Callback):
         """
         if self.counts_skips and 0 < steps <= self.skipped:
             raise TrainingError(
-                f"every one of the {steps} updates was skipped: {NO_UPDATE}",
+                f"every one of the {steps} updates was skipped: no gradient was finite, and nothing was trained",
                 "Lower amp.init_scale for fp16, or find out why the loss is infinite.",
             )
 
@@ -126,16 +125,16 @@ class NonFiniteGuard(Callback):
         return float(self._first_bad.item())
 
     def _end_if_bad(self, rows: Rows) -> None:
-        """Raise TrainingError if a rank has a bad step, or if the loss scale is too small.
+        """Raise DivergedError if a rank has a bad step, or if the loss scale is too small.
 
         The first bad step of each rank is its only value in `rows`.
         """
         if self._scaler is not None and self._scaler.get_scale() < _MIN_SCALE:
-            message = f"{NO_LOSS_SCALE} ({self.skipped} steps were skipped)"
-            raise TrainingError(message, _HINT)
+            message = f"the loss is not finite at any loss scale ({self.skipped} steps were skipped)"
+            raise DivergedError(message, _HINT)
         first = int(min(row[0] for row in rows))
         if first < _NO_STEP:
-            raise TrainingError(f"{NON_FINITE_LOSS} at step {first}", _HINT)
+            raise DivergedError(f"the loss became NaN or infinite at step {first}", _HINT)
 
     def _find_first_bad(self, step: int) -> None:
         first = step + 1 - len(self._unchecked)

@@ -5,11 +5,10 @@ from typing import Any
 import pytest
 
 from tests.support.world import World
-from trainyard.contract.failure_summaries import NON_FINITE_LOSS
 
 pytestmark = pytest.mark.databases("sqlite")
 
-FAILURE = {"type": "TrainingError", "message": f"{NON_FINITE_LOSS} at step 5", "final": True}
+FAILURE = {"type": "DivergedError", "message": "the loss became NaN or infinite at step 5", "final": True}
 
 
 def failed_job(world: World, *, checkpoint: int | None = None, **spec: Any) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import pytest
 from service.metrics.summaries import back_fill
 from tests.support.statements import statements_of_request
 from tests.support.world import World
-from trainyard.contract.failure_summaries import NON_FINITE_LOSS
 
 pytestmark = pytest.mark.databases
 
@@ -134,8 +133,8 @@ def test_diverged_runs_match_whatever_their_metrics_are_called(world: World) -> 
         for metric, values in curves[name]:
             worker.metrics([(metric, step, value) for step, value in enumerate(values, 1)])
         if name in ("verdict", "cause"):
-            message = f"{NON_FINITE_LOSS} at step 2" if name == "verdict" else "a file was not found"
-            worker.end("error", failure={"type": "TrainingError", "message": message, "final": True})
+            error = "DivergedError" if name == "verdict" else "TrainingError"
+            worker.end("error", failure={"type": error, "message": "the loss became NaN", "final": True})
         else:
             worker.end("completed")
         world.tick()

@@ -7,7 +7,7 @@ import torch
 
 from tests.support.ranks import single_rank
 from trainyard.contract.spec.sections import Amp
-from worker.core.errors import TrainingError
+from worker.core.errors import DivergedError
 from worker.engine.callbacks.non_finite import NonFiniteGuard
 from worker.engine.precision import Precision
 
@@ -35,7 +35,7 @@ class TestStop:
     @pytest.mark.parametrize("values", [(math.nan, 1.0), (1.0, math.inf), (-math.inf, math.inf), (math.nan, None)])
     def test_names_the_first_step_that_was_not_finite(self, step, values):
         health = after(watch("stop"), 150, {step: tensors(*values), 150: tensors(math.nan, 1.0)})
-        with pytest.raises(TrainingError, match=f"at step {step}$"):
+        with pytest.raises(DivergedError, match=f"at step {step}$"):
             health.check(150)
 
     def test_finite_steps_pass(self):
@@ -47,7 +47,7 @@ class TestStop:
         health = after(watch("stop"), 70, {})
         health.check(70)
         health.allows_update(71, *tensors(math.inf, 1.0))
-        with pytest.raises(TrainingError, match=r"at step 71$"):
+        with pytest.raises(DivergedError, match=r"at step 71$"):
             health.check(71)
 
 
