@@ -19,6 +19,13 @@ _NETWORK_ERROR = "net::ERR_"
 _NETWORK_CHANGED = "net::ERR_NETWORK_CHANGED"
 """Chromium closes all its connections, even to this host, when any network interface of the machine gets or loses an
 address, and Docker's do with each container."""
+MEASURE_SHIFTS = """
+window.layoutShift = 0;
+new PerformanceObserver((list) => {
+  for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.layoutShift += entry.value;
+}).observe({type: "layout-shift", buffered: true});
+"""
+"""A script that adds up what moves on a page without a recent click or key."""
 _LOADS = 10
 """Attempts to load a page while the interfaces change."""
 

@@ -11,7 +11,7 @@ from playwright.sync_api import Download, Page, Route, expect
 
 from service.web.assets import Assets
 from tests.support.accessibility import assert_accessible
-from tests.support.browser import Visit
+from tests.support.browser import MEASURE_SHIFTS, Visit
 
 pytestmark = [pytest.mark.web]
 
@@ -56,6 +56,32 @@ POINTED = """async (url) => {
   return { ...texts, line: chart.plot.posToVal(chart.plot.cursor.left, "x") };
 }"""
 
+
+FOLLOWED = """async (url) => {
+  const { Chart } = await import(url);
+  const frame = document.createElement("div");
+  frame.style = "width:600px;height:300px;position:relative";
+  document.querySelector("main").prepend(frame);
+  const chart = new Chart(frame, { onZoom: () => {}, onHover: () => {} });
+  const steps = [...Array(41).keys()];
+  const view = { axis: "step", log: false, clip: false, range: null, marks: [] };
+  chart.show([{ name: "a long name ".repeat(9), x: steps, y: steps, colour: "red" }], view);
+  const painted = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+  await painted();
+  const over = frame.querySelector(".u-over");
+  over.dispatchEvent(new MouseEvent("mouseenter"));
+  window.layoutShift = 0;
+  const boxes = [];
+  const edges = (one) => { const { left, right } = one.getBoundingClientRect(); return [left, right]; };
+  for (const step of steps) {
+    const { left, top } = over.getBoundingClientRect();
+    const clientX = left + chart.plot.valToPos(step, "x");
+    over.dispatchEvent(new MouseEvent("mousemove", { clientX, clientY: top + 50, bubbles: true }));
+    await painted();
+    boxes.push([clientX, edges(frame.querySelector(".chart-values")), edges(frame)]);
+  }
+  return [boxes, window.layoutShift];
+}"""
 
 LABELLED = """async ([url, log]) => {
   const { Chart } = await import(url);
@@ -200,6 +226,16 @@ def test_pointer_and_values_are_shown_in_all_charts(job_page: Page) -> None:
     expect(job_page.locator("#chart-norm output")).to_have_text(re.compile(r"\d"))
     job_page.mouse.move(2, 2)
     expect(job_page.locator("#chart-loss .chart-values")).to_be_hidden()
+
+
+def test_the_values_stay_in_the_chart_and_move_nothing_else(visit: Visit, job_page: Page) -> None:
+    boxes, shift = job_page.evaluate(
+        f"async (url) => {{ {MEASURE_SHIFTS} return await ({FOLLOWED})(url); }}", Assets().url("chart.js")
+    )
+    for pointer, (left, right), (start, end) in boxes:
+        assert start <= left < right <= end
+        assert not left <= pointer <= right
+    assert shift < 0.002
 
 
 def test_enlarged_chart_returns_to_its_section(job_page: Page) -> None:

@@ -10,7 +10,7 @@ import yaml
 from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.support.accessibility import assert_accessible
-from tests.support.browser import Visit, open_tab_in_new_profile
+from tests.support.browser import MEASURE_SHIFTS, Visit, open_tab_in_new_profile
 from tests.support.live import wait_for_status, wait_for_step
 from tests.support.live_service import LiveService
 from tests.support.tcp_proxy import start_proxy
@@ -40,14 +40,6 @@ def wait_for_points(page: Page, after: int) -> None:
     )
 
 
-MEASURE_SHIFTS = """
-window.layoutShift = 0;
-new PerformanceObserver((list) => {
-  for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.layoutShift += entry.value;
-}).observe({type: "layout-shift", buffered: true});
-"""
-
-
 def test_curves_and_log_update_live_without_layout_shift(new_tab: Visit, running_job: Any) -> None:
     new_tab.page.add_init_script(MEASURE_SHIFTS)
     page = new_tab.go(f"/jobs/{running_job.id}")
@@ -58,6 +50,21 @@ def test_curves_and_log_update_live_without_layout_shift(new_tab: Visit, running
     wait_for_points(page, before + 20)
     expect(page.locator("#log")).not_to_have_text(lines)
     assert page.evaluate("window.untouched")
+    assert page.evaluate("window.layoutShift") < 0.02
+
+
+@pytest.mark.parametrize("metrics", [("train/loss", "layer/norm"), ("layer/norm", "score")])
+def test_charts_of_an_ended_job_cause_no_layout_shift(
+    metrics: tuple[str, str], new_tab: Visit, client: Client, service: LiveService
+) -> None:
+    job = client.submit({**SPEC, "name": "few-charts"})
+    worker = service.start(job.id)
+    worker.metrics([(metric, step, 1 / step) for metric in metrics for step in range(1, 50)])
+    worker.succeed()
+    wait_for_status(client, job.id, "succeeded")
+    new_tab.page.add_init_script(MEASURE_SHIFTS)
+    page = new_tab.go(f"/jobs/{job.id}?tab=charts")
+    page.wait_for_function("() => document.querySelectorAll('#charts canvas').length === 2")
     assert page.evaluate("window.layoutShift") < 0.02
 
 

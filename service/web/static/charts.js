@@ -164,8 +164,8 @@ export class Charts {
     const keys = [...new Set([...Object.keys(this.job.metrics), ...this.store.series.keys()])];
     const charts = chartsOf(this.job.spec, keys);
     // A standard chart waits for the points of a job that runs; without any, nothing will ever be in it.
-    const expected =
-      TERMINAL.has(this.job.status) && this.store.isRead ? charts.filter((one) => isReported(one, keys)) : charts;
+    const isDecided = TERMINAL.has(this.job.status) && (this.store.isRead || this.job.metrics_omitted === 0);
+    const expected = isDecided ? charts.filter((one) => isReported(one, keys)) : charts;
     return [...combinedCharts(this.view.combined), ...expected];
   }
 
