@@ -74,6 +74,8 @@ class DecisionWriter:
             end = _end_time(attempt, exit_record, now)
             if decision.ended and attempt is not None:
                 row = jobs.get_attempt(attempt.id)
+                if (row.execution, row.finish) != (attempt.execution, attempt.finish):
+                    return  # The worker reported since then; the next tick decides with its report.
                 _end_attempt(fresh, row, decision, restarts(jobs, row, exit_record), end, evidence)
                 _add_repeats(jobs, fresh, repeated_steps(session, fresh.pk, row.executions))
                 _add_fault(session, fresh, row, fault, now)

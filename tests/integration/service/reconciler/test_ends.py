@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 import sqlalchemy as sa
 
+from service.core.failpoints import no_failpoint
 from service.db.models import Job
 from service.scheduler.base import Canceller, Observation, SubmittedJob
 from tests.support.world import World
@@ -134,3 +135,20 @@ def test_jobs_of_a_later_release_start_after_a_rollback(world: World) -> None:
     worker.end("completed", step=20)
     world.tick()
     assert world.status(job) == "succeeded"
+
+
+def test_an_exit_record_that_arrives_during_the_tick_decides(world: World) -> None:
+    """The file of the record is not visible yet, as on NFS, and the scheduler reports the end at once."""
+    job = world.submit()
+    worker = world.start(job)
+
+    def end_after_load(label: str) -> None:
+        if label == "tick.after-load":
+            worker.end("completed", step=20)
+
+    world.app_state.failpoint = end_after_load
+    world.tick()
+    assert world.status(job) == "running"
+    world.app_state.failpoint = no_failpoint
+    world.tick()
+    assert (world.status(job), len(world.client.get(f"/v1/jobs/{job}/attempts").json()["data"])) == ("succeeded", 1)
