@@ -237,3 +237,9 @@ def test_deleted_job_is_reported(visit: Visit) -> None:
     gone = "job_01kdvdna00az9cxjnszk8v8abh"
     page = visit.go(f"/compare?job={gone}")
     expect(page.get_by_text(f"Job {gone} no longer exists.")).to_be_visible()
+
+
+def test_too_many_runs_in_an_address_are_refused_by_name(visit: Visit) -> None:
+    page = visit.go("/compare?" + "&".join(f"job=job_{number:026d}" for number in range(51)))
+    expect(page.locator("main")).to_contain_text("job: must have at most 50 items, not 51")
+    visit.ignore_errors("Failed to load resource")
