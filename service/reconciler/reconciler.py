@@ -89,6 +89,8 @@ class _TickState:
     """Each job's name and id, by tag."""
     unconfirmed: Sequence[str]
     """Tags of submissions whose outcome is unknown."""
+    loaded_at: datetime
+    """When the rows of the jobs were loaded."""
 
 
 class Reconciler:
@@ -183,6 +185,7 @@ class Reconciler:
             for work in self._scheduler_work:
                 has_work |= work()
         maintenance = self._load_maintenance()
+        loaded_at = self._clock()
         entries, waiting, projects = self._load(all_queued=maintenance.active or self._may_state_maintenance)
         quota_entries = [quota_entry(entry.job) for entry in entries]
         blocked = blocked_jobs(quota_entries, self._quotas, maintenance, waiting, projects)
@@ -190,7 +193,7 @@ class Reconciler:
         self._may_state_maintenance = maintenance.active
         self.ends_attempts = any(entry.is_stopping for entry in entries)
         self._failpoint("tick.after-load")
-        state = self._observe(entries)
+        state = self._observe(entries, loaded_at)
         self._failpoint("tick.after-observation")
         self._failure_budget = _FAILURE_BUDGET_SECONDS
         with self._isolate_errors():
@@ -246,7 +249,7 @@ class Reconciler:
         others.sort(key=lambda entry: not entry.is_stopping)
         return [*others, *self._submitter.turns.sort(queued, lambda entry: entry.job.created_by)]
 
-    def _observe(self, entries: Sequence[JobEntry]) -> _TickState:
+    def _observe(self, entries: Sequence[JobEntry], loaded_at: datetime) -> _TickState:
         """Observe all submitted attempts with one call to the scheduler."""
         attempts = [(entry.job, entry.attempt) for entry in entries if entry.attempt is not None]
         submitted = [self._submitted(job, a) for job, a in attempts if job.status in ACTIVE and a.scheduler_id]
@@ -262,7 +265,9 @@ class Reconciler:
         unconfirmed = [
             a.tag for _, a in attempts if a.scheduler_id is None and a.last_submit_at is not None and a.ended_at is None
         ]
-        return _TickState(observations, {a.tag: f"{job.name} ({job.id})" for job, a in attempts}, unconfirmed)
+        return _TickState(
+            observations, {a.tag: f"{job.name} ({job.id})" for job, a in attempts}, unconfirmed, loaded_at
+        )
 
     def _process_waiting(self, job: Job, state: _TickState) -> None:
         """Process a queued or paused job, which the scheduler does not have."""
@@ -292,13 +297,16 @@ class Reconciler:
                 self._set_condition(job, Condition("cancel_pending"))
             self._call_scheduler(lambda: self._submitter.resolve(job, attempt, state.unconfirmed))
         elif observation is not None:
-            self._process_observed(job, attempt, with_job_names(observation, state.job_names, job))
+            self._process_observed(job, attempt, with_job_names(observation, state.job_names, job), state.loaded_at)
         else:
-            decision = decide(self._snapshots.load(job, attempt, None, None, ended=False), answered=answered)
+            decision = decide(
+                self._snapshots.load(job, attempt, None, None, loaded_at=state.loaded_at, ended=False),
+                answered=answered,
+            )
             if decision != NO_CHANGE:
                 self._decisions.apply(job, attempt, decision)
 
-    def _process_observed(self, job: Job, attempt: Attempt, observation: Observation) -> None:
+    def _process_observed(self, job: Job, attempt: Attempt, observation: Observation, loaded_at: datetime) -> None:
         """Decide about the job from the observation of its attempt, and apply the decision."""
         if job.condition == "unlisted" and job.desired == "run" and self._snapshots.was_absent(attempt, observation):
             return
@@ -306,7 +314,7 @@ class Reconciler:
         gone = observation.state in ("ended", "absent")
         exit_record = stored_exit_record(attempt)
         exit_record = exit_record or (read_exit_record(files, folder, attempt.executions) if gone else None)
-        snapshot = self._snapshots.load(job, attempt, observation, exit_record, ended=False)
+        snapshot = self._snapshots.load(job, attempt, observation, exit_record, loaded_at=loaded_at, ended=False)
         absent = observation.state == "absent" and exit_record is None
         # A worker that still sends heartbeats is still writing, even if the scheduler has no record of it.
         alive = snapshot.still_running or (absent and snapshot.has_recent_heartbeat)
@@ -326,7 +334,7 @@ class Reconciler:
             if job.pk in self._unread or not self._ingest(job, attempt):
                 return
             self._failpoint("tick.after-spool-ingest")
-            snapshot = self._snapshots.load(job, attempt, observation, exit_record, ended=True)
+            snapshot = self._snapshots.load(job, attempt, observation, exit_record, loaded_at=loaded_at, ended=True)
         if observation.end is not None and observation.end != attempt.limit_ends_at:
             with self.lease.write() as session:
                 JobRepository(session, self._clock()).get_attempt(attempt.id).limit_ends_at = observation.end

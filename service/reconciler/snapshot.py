@@ -53,17 +53,18 @@ class SnapshotLoader:
         observation: Observation | None,
         exit_record: FinishRecord | None,
         *,
+        loaded_at: datetime,
         ended: bool,
     ) -> JobSnapshot:
         """Return the snapshot for `decide`.
 
         Args:
             observation: None if the scheduler did not answer.
+            loaded_at: When the rows were loaded. Later heartbeats are unknown, so silence is measured until then.
             ended: Whether the attempt is over; only then are retries and continuations counted.
         """
         if ended and observation is not None and exit_record is None:
             observation = with_memory_error(observation, read_memory_error(*self.files(job, attempt)))
-        now = self.clock()
         snapshot = JobSnapshot(
             status=job.status,  # type: ignore[arg-type]
             desired=job.desired,  # type: ignore[arg-type]
@@ -75,12 +76,12 @@ class SnapshotLoader:
             condition=job.condition,  # type: ignore[arg-type]
             site_patience_seconds=self.settings.site_patience_days * 86400,
             absence=self._absence(attempt.id, observation),
-            seconds_since_claim=_seconds_since(attempt.claimed_at, now),
-            seconds_since_contact=_seconds_since_contact(attempt, self.watching_since, now),
+            seconds_since_claim=_seconds_since(attempt.claimed_at, loaded_at),
+            seconds_since_contact=_seconds_since_contact(attempt, self.watching_since, loaded_at),
             last_contact=attempt.heartbeat_at or attempt.claimed_at,
-            has_recent_heartbeat=self.has_recent_heartbeat(attempt),
-            seconds_since_stop=_seconds_since(attempt.stop_requested_at, now),
-            seconds_since_pause=self._seconds_since_pause(job),
+            has_recent_heartbeat=_has_recent_heartbeat(attempt, loaded_at),
+            seconds_since_stop=_seconds_since(attempt.stop_requested_at, loaded_at),
+            seconds_since_pause=self._seconds_since_pause(job, loaded_at),
             pause_timeout_seconds=self.settings.pause_timeout_seconds,
         )
         return self._with_history(snapshot, job, attempt) if ended else snapshot
@@ -148,11 +149,6 @@ class SnapshotLoader:
         written = newest is not None and newest >= attempt.claimed_at.timestamp()
         return written or self._ran(attempt) >= STEADY
 
-    def has_recent_heartbeat(self, attempt: Attempt) -> bool:
-        """Return whether the worker sent a heartbeat in the last 30 seconds."""
-        # A clock that was set back does not make a heartbeat recent for longer.
-        return attempt.heartbeat_at is not None and abs(self.clock() - attempt.heartbeat_at) < _RECENT_HEARTBEAT
-
     def _unclaimed(
         self, job: Job, attempt: Attempt, observation: Observation | None, *, ended: bool
     ) -> UnclaimedAttempt:
@@ -166,9 +162,8 @@ class SnapshotLoader:
         files = files_of_job(self.settings, job.unix_uid)
         return files, RunLayout(files.base / job.id).attempt(attempt.folder_name)
 
-    def _seconds_since_pause(self, job: Job) -> float:
+    def _seconds_since_pause(self, job: Job, now: datetime) -> float:
         """Return the seconds since the pause request could reach the worker, not counting downtime of this service."""
-        now = self.clock()
         requested = max(job.pause_requested_at or now, self.watching_since)
         return max(0.0, (now - requested).total_seconds())
 
@@ -198,6 +193,11 @@ def stored_exit_record(attempt: Attempt) -> FinishRecord | None:
     except ValidationError:
         log.warning("stored exit record is invalid", attempt=attempt.id)
         return None
+
+
+def _has_recent_heartbeat(attempt: Attempt, now: datetime) -> bool:
+    # A clock that was set back does not make a heartbeat recent for longer.
+    return attempt.heartbeat_at is not None and abs(now - attempt.heartbeat_at) < _RECENT_HEARTBEAT
 
 
 def _seconds_since(time: datetime | None, now: datetime) -> float:

@@ -196,3 +196,21 @@ def test_a_cancellation_precedes_the_searches_of_other_jobs(world: World, monkey
     world.tick()
     assert calls == ["cancel", *["find"] * 3]
     assert world.reconciler.ends_attempts, "the next ticks follow soon"
+
+
+@pytest.mark.parametrize("pausing", [False, True])
+def test_a_worker_is_not_silent_because_the_scheduler_answers_late(world: World, pausing: bool) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    if pausing:
+        assert world.client.post(f"/v1/jobs/{job}/pause").status_code == 202
+
+    def answer_late(label: str) -> None:
+        if label == "tick.after-load":
+            world.clock.advance(90)
+            assert worker.post("heartbeat", {"execution": worker.execution}).status_code == 200
+
+    world.app_state.failpoint = answer_late
+    world.tick()
+    assert (world.status(job), world.scheduler.cancelled) == ("pausing" if pausing else "running", [])
+    assert "has sent nothing" not in world.job(job)["status_message"]
