@@ -94,6 +94,15 @@ def test_each_run_is_ranked_drawn_and_listed(visit: Visit) -> None:
     assert page.locator("#runs tbody td:nth-child(3)").all_text_contents() == [f"{rate:g}" for rate in RATES]
 
 
+def test_a_long_ranking_leaves_the_curves_on_the_second_screen(visit: Visit) -> None:
+    page = visit.page
+    expect(page.locator("#ranking tbody tr")).to_have_count(RUNS)
+    curves = page.locator("#curves").bounding_box()
+    assert curves is not None
+    assert page.viewport_size is not None
+    assert curves["y"] < 2 * page.viewport_size["height"]
+
+
 def test_a_change_leaves_the_rows_and_the_focus_in_place(visit: Visit, site: Site) -> None:
     world, _, sweep = site
     page = visit.page
