@@ -61,6 +61,17 @@ def test_only_visible_rows_are_in_the_document(large_table: Visit) -> None:
     expect(page.get_by_role("link", name="the oldest")).to_have_count(0)
 
 
+def test_the_first_rows_fill_the_window_before_others_are_read(large_table: Visit) -> None:
+    page = large_table.page
+    page.set_viewport_size({"width": 1440, "height": 1200})
+    page.route("**/v1/**", lambda route: route.abort())
+    large_table.go("/jobs")
+    last = page.locator("tr.job").last.bounding_box()
+    assert last is not None
+    assert last["y"] + last["height"] >= 1200
+    large_table.ignore_network_errors()
+
+
 def test_the_service_sorts_all_jobs(large_table: Visit) -> None:
     page = large_table.go("/jobs?sort=-name")
     expect(page.locator("tr.job .name a").first).to_have_text("the oldest")

@@ -79,9 +79,9 @@ export class VirtualRows {
   draw() {
     const frame = this.scroller.getBoundingClientRect();
     const start = this.body.getBoundingClientRect().top;
-    const [upper, lower] = [Math.max(0, frame.top), Math.min(innerHeight, frame.bottom)];
-    const first = Math.max(0, Math.floor((upper - start) / this.height) - MARGIN);
-    const last = Math.min(this.ids.length, Math.ceil((lower - start) / this.height) + MARGIN);
+    const first = Math.max(0, Math.floor((Math.max(0, frame.top) - start) / this.height) - MARGIN);
+    // To the end of the window, since the scroller grows with its first rows.
+    const last = Math.min(this.ids.length, Math.ceil((innerHeight - start) / this.height) + MARGIN);
     if (last > this.ids.length - MARGIN * 3) this.nearEnd();
     if (first === this.range[0] && last === this.range[1]) return;
     this.range = [first, last];
