@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from trainyard.client.git_source import DIFF_FILE, GitSource
@@ -23,6 +24,7 @@ ALWAYS_IGNORED = (
 )
 _Pattern = tuple[str, str]
 """A pattern of a file of ignored names, after the path of the file's folder."""
+_FEW = 1000
 _LARGEST = 5
 _MANY = 100
 """A file or folder below this part of the whole size is not listed."""
@@ -58,9 +60,12 @@ def pack(
         raise _problem(f"{str(folder)!r} is not a folder")
     excluded = without.expanduser().resolve() if without else None
     listed = _with_folders(source.files) if source else None
-    files = sorted((name, path) for name, path in _files(root, root, [], listed) if path.resolve() != excluded)
+    # Each entry takes a block of the archive. Links to folders that have links can make any number of entries.
+    most = max(limit // tarfile.BLOCKSIZE, _FEW)
+    entries = sorted(islice(_files(root, root, [], listed), most + 1))
+    files = [(name, path) for name, path in entries if path.resolve() != excluded]
     sizes = {name: path.stat().st_size for name, path in files if not name.endswith("/")}
-    if sum(sizes.values()) > limit:
+    if sum(sizes.values()) > limit or len(entries) > most:
         raise _too_large(folder, sizes, limit)
     data = _tar(files, source.diff if source else b"")
     if len(data) > limit:
@@ -178,9 +183,12 @@ def _too_large(folder: Path, sizes: dict[str, int], limit: int) -> SpecError:
         kind, parts = "folders", _folder_sizes(sizes)
     largest = [name for name in sorted(parts, key=lambda name: -parts[name]) if parts[name] * _MANY >= total]
     listing = ", ".join(f"{name} ({format_size(parts[name])})" for name in largest[:_LARGEST])
+    held = f"{format_size(total)} in {len(sizes):,} files"
+    if total <= limit:
+        held = f"{len(sizes):,} files or more, each with up to 1 KiB beside its content"
     return _problem(
-        f"{str(folder)!r} holds {format_size(total)} in {len(sizes):,} files, and an upload takes at most "
-        f"{format_size(limit)}; exclude other files than code with {IGNORE_FILE}. Largest {kind}: {listing}"
+        f"{str(folder)!r} holds {held}, and an upload takes at most {format_size(limit)}; exclude other files than "
+        f"code with {IGNORE_FILE}. Largest {kind}: {listing}"
     )
 
 

@@ -97,6 +97,16 @@ def test_links_to_folders_that_lead_to_each_other_are_refused(tmp_path):
         pack(tmp_path)
 
 
+def test_links_that_multiply_files_are_refused_before_all_are_listed(tmp_path):
+    for level in range(30):
+        fill(tmp_path / f"{level}", a="1")
+        for name in "xy":
+            (tmp_path / f"{level}" / name).symlink_to(f"../{level + 1}")
+    fill(tmp_path / "30", a="1")
+    with pytest.raises(SpecError, match=r"holds 1,001 files or more, each .*Largest folders: "):
+        pack(tmp_path, limit=5000)
+
+
 def test_empty_folder_is_packed(tmp_path):
     fill(tmp_path, **{"train.py": "", "cache__deep__a.csv": "", "cache__.trainyardignore": "*.csv"})
     (tmp_path / "out" / "plots").mkdir(parents=True)
