@@ -240,7 +240,7 @@ def _adds_in_fp32(dtype: torch.dtype, device: torch.device) -> bool:
 
 def _parts(count: int, size: int) -> Iterator[slice]:
     """Yield parts of `count` rows with `size` values each."""
-    step = max(1, _FP32_VALUES // size)
+    step = max(1, _FP32_VALUES // max(1, size))
     return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
 
