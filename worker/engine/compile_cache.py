@@ -3,6 +3,7 @@
 A process that is killed while it compiles may leave the beginning of a library, which no later process could load.
 """
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -31,13 +32,18 @@ def use_compile_cache(compiler: str) -> None:
     folder = Path(os.environ.get(_VARIABLE) or cache_folder(compiler))
     if _VARIABLE not in os.environ:
         if not _is_own(folder):
-            log.warning("%s belongs to another user, so that torch's own folder keeps compiled code", folder)
+            log.warning("%s is not a folder of this user alone, so that torch's own keeps compiled code", folder)
             return
         os.environ[_VARIABLE] = str(folder)
         os.environ.setdefault(_TRITON_VARIABLE, str(folder / "triton"))
     for library in damaged_libraries(folder, time.time()):
-        log.warning("%s is damaged and is compiled again", library)
-        library.unlink(missing_ok=True)
+        try:
+            library.unlink(missing_ok=True)
+        except OSError as error:
+            # The folder may be one that this user may only read.
+            log.warning("%s is damaged and cannot be deleted: %s", library, error)
+        else:
+            log.warning("%s is damaged and is compiled again", library)
 
 
 def cache_folder(compiler: str) -> Path:
@@ -54,7 +60,9 @@ def damaged_libraries(folder: Path, now: float) -> list[Path]:
 
 def _is_own(folder: Path) -> bool:
     """Create the folder, and return whether no other user may write to it."""
-    folder.mkdir(mode=0o700, exist_ok=True)
+    # It may also be a file, or a link that leads nowhere.
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
     status = folder.lstat()
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
 

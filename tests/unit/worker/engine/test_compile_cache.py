@@ -63,12 +63,26 @@ def test_folder_that_the_environment_names_is_used(folder, tmp_path, monkeypatch
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "own")
 
 
-@pytest.mark.parametrize("how", ["link", "writable"])
+@pytest.mark.parametrize("how", ["link", "link to nothing", "file", "writable"])
 def test_folder_of_another_user_is_not_used(folder, tmp_path, how):
-    if how == "link":
-        folder.symlink_to(tmp_path)
+    if how.startswith("link"):
+        folder.symlink_to(tmp_path if how == "link" else tmp_path / "nothing")
+    elif how == "file":
+        folder.touch()
     else:
         folder.mkdir()
         folder.chmod(0o777)
     use_compile_cache("/usr/bin/g++")
     assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+
+
+def test_damaged_library_that_cannot_be_deleted_is_reported(folder, tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "shared"))
+    library(tmp_path / "shared", "cut.so", bytes_left=100)
+
+    def refuse(path, missing_ok=False):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    use_compile_cache("/usr/bin/g++")
+    assert "cannot be deleted" in caplog.text
