@@ -137,4 +137,6 @@ def test_program_fails_where_a_bound_is_exceeded(monkeypatch, capsys):
         bounded = bill_program.Line(line.phase, line.recipe, line.count, line.units, line.unit, limit)
         monkeypatch.setattr(bill_program, "lines", lambda shape, bounded=bounded: [bounded])
         assert bill_program.main() == code
-    assert "32.0 B/token" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "32.0 B/token" in output
+    assert "Milliseconds are predictions: bytes at 4.3 TB/s." in output
