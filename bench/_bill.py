@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 PRODUCTS = frozenset(
-    {"mm", "bmm", "addmm", "addmm_", "baddbmm", "_scaled_mm", "_int_mm", "add_product_", "adapted_product"}
+    {"mm", "bmm", "addmm", "addmm_", "baddbmm", "baddbmm_", "_scaled_mm", "_int_mm", "add_product_", "adapted_product"}
 )
 LAUNCHES = {"adapted_product": 2}
 """Kernels of operations with several."""
@@ -26,8 +26,16 @@ FREE = frozenset(
         *("_unsafe_view", "is_same_size", "record_stream", "device", "requires_grad_"),
     }
 )
-SYNCHRONISING = frozenset({"_local_scalar_dense", "nonzero", "masked_select", "item"})
-WRITE_ONLY = frozenset({"copy_", "fill_", "zero_", "dequantise_"})
+SYNCHRONISING = frozenset(
+    {
+        *("_local_scalar_dense", "nonzero", "masked_select", "item", "equal", "bincount", "repeat_interleave"),
+        *("_unique", "_unique2", "unique_dim", "unique_consecutive"),
+    }
+)
+"""Operations whose result or its size must be read from the device."""
+INDEXING = frozenset({"index", "index_put", "index_put_", "_index_put_impl_"})
+"""Operations that must know the number of true values, where a mask selects what they read or write."""
+WRITE_ONLY = frozenset({"copy_", "fill_", "zero_", "dequantise_", "_foreach_copy_", "_foreach_zero_"})
 """Operations that do not read what they change."""
 CREATING = frozenset({"zeros_like", "ones_like", "full_like", "new_zeros", "new_full", "new_ones"})
 """Operations that read no values."""
@@ -83,7 +91,7 @@ class Bill(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name.split("::")[1]
-        if name in SYNCHRONISING and id(args[0]) not in self._on_host:
+        if _waits(name, args, kwargs or {}) and id(args[0]) not in self._on_host:
             # Before it runs, because tensors without values cannot be read.
             self.phases[self._phase].synchronisations += 1
         result = func(*args, **(kwargs or {}))
@@ -116,8 +124,8 @@ def _moved_bytes(func: Any, name: str, args: Any, kwargs: dict[str, Any], result
     written, given = _written(func._schema, args, kwargs), _tensors((args, list(kwargs.values())))
     if name in PRODUCTS:
         # The operands and a new result are the product's own.
-        adds = name in ("addmm_", "adapted_product") or (name == "add_product_" and args[3])
-        return 2 * _bytes((written or [result])[0]) if adds else 0
+        product = (written or [result])[0]
+        return 2 * _bytes(product) if _adds(name, args, product) else 0
     results = written or _tensors(result)
     if name.startswith("_fused_adam"):
         # Its schema calls gradients changed, which they are only with a loss scale.
@@ -132,11 +140,28 @@ def _moved_bytes(func: Any, name: str, args: Any, kwargs: dict[str, Any], result
     outputs = {id(value) for value in _tensors(list(kwargs.values()))} & {id(value) for value in written}
     read = [value for value in given if id(value) not in outputs]
     if name in WRITE_ONLY:
-        read = read[1:]
+        changed = {id(value) for value in written}
+        read = [value for value in read if id(value) not in changed]
     if name in CREATING:
         read = []
     passes = MORE_PASSES.get(name, 0) * _bytes(given[0]) if given else 0
     return sum(map(_bytes, read)) + sum(map(_bytes, results)) + passes
+
+
+def _waits(name: str, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Return whether an operation waits for the device."""
+    if name in INDEXING:
+        # One value is written where the mask is true, without a list of these places.
+        fills = name != "index" and args[2].numel() == 1
+        return not fills and any(index is not None and index.dtype == torch.bool for index in args[1])
+    return name in SYNCHRONISING and kwargs.get("output_size") is None
+
+
+def _adds(name: str, args: Any, product: torch.Tensor) -> bool:
+    """Return whether a product is added to a sum, and not only a vector to each of its rows."""
+    if name == "add_product_":
+        return bool(args[3])
+    return name == "adapted_product" or ("add" in name and args[0].numel() == product.numel())
 
 
 def _product_flops(name: str, args: Any) -> int:

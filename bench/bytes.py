@@ -75,6 +75,7 @@ class Line:
 def main() -> int:
     """Return 1 if a phase exceeds its bound, else 0."""
     exceeded = False
+    print(f"Counted without a device. Milliseconds are predictions: bytes at {BYTES_PER_SECOND / 1e12} TB/s.")
     for shape in SHAPES:
         print(f"\n{shape.name}, {shape.micro_size * shape.length} tokens")
         for line in lines(shape):

@@ -39,7 +39,8 @@ def define_kernel(
     Args:
         schema: Its signature, such as `scale_(Tensor(a!) values, float factor) -> ()`.
         module: The module whose function `launch` runs the kernel on CUDA, with the arguments of `reference`.
-        part: Returns arguments for a small part of the values, on which the kernel is compared with the reference.
+        part: Returns arguments for a small part of the values, on which the kernel is compared with the reference. If
+            the first has no values, the reference runs this time.
     """
     name = schema.split("(")[0]
     _LIBRARY.define(schema)
@@ -84,7 +85,12 @@ class CheckedKernel:
     def __call__(self, *args: Any) -> None:
         key = tuple((arg.dtype, arg.device) if isinstance(arg, torch.Tensor) else _option(arg) for arg in args)
         if key not in self._chosen:
-            self._chosen[key] = self._choose(self._part(*args))
+            part = self._part(*args)
+            if not part[0].numel():
+                # Nothing to compare; later values decide.
+                self._reference(*args)
+                return
+            self._chosen[key] = self._choose(part)
         self._chosen[key](*args)
 
     def _choose(self, args: Sequence[Any]) -> Callable[..., None]:

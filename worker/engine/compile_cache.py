@@ -3,6 +3,8 @@
 A process that is killed while it compiles may leave the beginning of a library, which no later process could load.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import logging
 import os
@@ -11,6 +13,7 @@ import struct
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -20,7 +23,7 @@ log = logging.getLogger(__name__)
 _VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 _TRITON_VARIABLE = "TRITON_CACHE_DIR"
 _WRITING_SECONDS = 60.0
-"""A library that changed since is perhaps still being written by another process."""
+"""A library without a lock that changed since is perhaps still being written by another process."""
 _HEADER = struct.Struct("<16s2HI3QI6H")
 """The header of a library in the format ELF, of 64 bits."""
 
@@ -31,13 +34,11 @@ def use_compile_cache(compiler: str) -> None:
     folder = Path(os.environ.get(_VARIABLE) or cache_folder(compiler))
     if _VARIABLE not in os.environ:
         if not _is_own(folder):
-            log.warning("%s belongs to another user, so that torch's own folder keeps compiled code", folder)
+            log.warning("%s is not a folder of this user alone, so that torch's own keeps compiled code", folder)
             return
         os.environ[_VARIABLE] = str(folder)
         os.environ.setdefault(_TRITON_VARIABLE, str(folder / "triton"))
-    for library in damaged_libraries(folder, time.time()):
-        log.warning("%s is damaged and is compiled again", library)
-        library.unlink(missing_ok=True)
+    _delete_damaged(folder)
 
 
 def cache_folder(compiler: str) -> Path:
@@ -47,27 +48,67 @@ def cache_folder(compiler: str) -> Path:
     return Path(tempfile.gettempdir(), f"trainyard-compiled-{os.getuid()}-{digest}")
 
 
-def damaged_libraries(folder: Path, now: float) -> list[Path]:
-    """Return the libraries that end before their last section."""
-    return [library for library in sorted(folder.rglob("*.so")) if _is_damaged(library, now)]
+def _delete_damaged(folder: Path) -> None:
+    """Delete the libraries that end before their last section, unless a process still writes them."""
+    for library in sorted(folder.rglob("*.so")):
+        if not _is_damaged(library):
+            continue
+        # Another rank may have replaced it in the meantime.
+        with _no_writer(library, folder) as free:
+            if free and _is_damaged(library):
+                _delete(library)
+
+
+def _delete(library: Path) -> None:
+    try:
+        library.unlink(missing_ok=True)
+    except OSError as error:
+        # The folder may be one that this user may only read.
+        log.warning("%s is damaged and cannot be deleted: %s", library, error)
+    else:
+        log.warning("%s is damaged and is compiled again", library)
+
+
+@contextlib.contextmanager
+def _no_writer(library: Path, folder: Path) -> Iterator[bool]:
+    """Return whether no process writes a library, and let none begin while this is open. torch has a lock for each; a
+    killed process has none. Without a lock the library must be older than what a compiler takes to write it."""
+    with contextlib.ExitStack() as stack:
+        try:
+            lock = stack.enter_context((folder / "locks" / f"{library.name.split('.')[0]}.lock").open("r+b"))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            free = True
+        except BlockingIOError:
+            free = False
+        except OSError:
+            free = _age(library) >= _WRITING_SECONDS
+        yield free
+
+
+def _age(library: Path) -> float:
+    """Return the seconds since a library changed; 0 if it is gone."""
+    try:
+        return time.time() - library.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _is_own(folder: Path) -> bool:
     """Create the folder, and return whether no other user may write to it."""
-    folder.mkdir(mode=0o700, exist_ok=True)
+    # It may also be a file, or a link that leads nowhere.
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
     status = folder.lstat()
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
 
 
-def _is_damaged(library: Path, now: float) -> bool:
+def _is_damaged(library: Path) -> bool:
     try:
         status = library.stat()
         with library.open("rb") as file:
             header = file.read(_HEADER.size)
     except OSError:
         # Another process has deleted it.
-        return False
-    if now - status.st_mtime < _WRITING_SECONDS:
         return False
     if len(header) < _HEADER.size:
         return True

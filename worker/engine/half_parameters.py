@@ -45,8 +45,10 @@ def split_parameters(module: nn.Module, gradients: Literal["fp32", "bf16"], *, r
 
 @torch.no_grad()
 def _halved(parameter: nn.Parameter) -> nn.Parameter:
-    high = nn.Parameter(torch.empty_like(parameter, dtype=torch.bfloat16))
-    setattr(high, _ATTRIBUTE, torch.empty_like(parameter, dtype=torch.int16, requires_grad=False))
+    # Halves are written and updated in the order of rows, which `channels_last` and transposed weights do not have.
+    rows = torch.contiguous_format
+    high = nn.Parameter(torch.empty_like(parameter, dtype=torch.bfloat16, memory_format=rows))
+    setattr(high, _ATTRIBUTE, torch.empty_like(parameter, dtype=torch.int16, requires_grad=False, memory_format=rows))
     set_exact_value(high, parameter)
     return high
 

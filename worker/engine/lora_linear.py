@@ -93,19 +93,19 @@ class _LoraProduct(torch.autograd.Function):
         held: HeldDtype,
         scaling: float,
     ) -> torch.Tensor:
-        flat, down, up = x.flatten(0, -2), first.to(x.dtype), second.to(x.dtype)
+        flat, down, up = x.reshape(-1, x.shape[-1]), first.to(x.dtype), second.to(x.dtype)
         inner = flat @ down.t()
         result = adapted_product(flat, converted(weight, columns, held, x.dtype), bias, inner, up, scaling)
         ctx.save_for_backward(flat, inner, down, up, weight)
         ctx.columns, ctx.held, ctx.scaling = columns, held, scaling
         ctx.shape, ctx.dtypes = x.shape, (first.dtype, second.dtype)
-        shaped: torch.Tensor = result.view(*x.shape[:-1], -1)
+        shaped: torch.Tensor = result.view(*x.shape[:-1], len(up))
         return shaped
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         flat, inner, down, up, weight = ctx.saved_tensors
-        gradient = gradient.reshape(len(flat), -1)
+        gradient = gradient.reshape(len(flat), len(up))
         of_inner = (gradient @ up).mul_(ctx.scaling)
         of_x = None
         if ctx.needs_input_grad[0]:

@@ -24,7 +24,7 @@ _MULTIPLE = 128
 _FP32_VALUES = 2**22
 """Values that the references convert to fp32 at once."""
 _COMPARED = 8
-"""Rows on which the kernel is compared with its reference."""
+"""Rows with a target, and rows without, on which the kernel is compared with its reference."""
 
 
 class LinearHead(NamedTuple):
@@ -212,6 +212,17 @@ def _cross_entropy(
             logits[part] = values.masked_fill_(~counted[:, None], 0.0)
 
 
+def _compared_rows(
+    logits: torch.Tensor, labels: torch.Tensor, losses: torch.Tensor, hits: torch.Tensor, *others: Any
+) -> tuple[Any, ...]:
+    """Return the same arguments for rows of both kinds; for none if no row has a target, which would show nothing."""
+    counted = labels != IGNORED_LABEL
+    rows = counted.nonzero().flatten()[:_COMPARED]
+    if len(rows):
+        rows = torch.cat((rows, (~counted).nonzero().flatten()[:_COMPARED]))
+    return logits[rows], labels[rows], losses[rows], hits[rows], *others
+
+
 def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor, add: bool) -> None:
     if total.is_cuda and _adds_in_fp32(left.dtype, total.device):
         if add:
@@ -240,7 +251,7 @@ def _adds_in_fp32(dtype: torch.dtype, device: torch.device) -> bool:
 
 def _parts(count: int, size: int) -> Iterator[slice]:
     """Yield parts of `count` rows with `size` values each."""
-    step = max(1, _FP32_VALUES // size)
+    step = max(1, _FP32_VALUES // max(1, size))
     return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
 
@@ -249,10 +260,8 @@ cross_entropy_ = define_kernel(
     "float z_loss, bool gradient) -> ()",
     _cross_entropy,
     module="worker.tasks.cross_entropy_triton",
-    part=lambda logits, labels, losses, hits, *others: (
-        logits[:_COMPARED], labels[:_COMPARED], losses[:_COMPARED], hits[:_COMPARED], *others
-    ),
-)  # fmt: skip
+    part=_compared_rows,
+)
 """Write the loss of each row of `logits` (targets, classes) and whether its largest logit belongs to its label, as in
 `summed_terms`: fp32, (targets,). With `gradient` the logits become the gradient of the summed loss."""
 

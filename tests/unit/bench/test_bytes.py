@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from bench import bytes as bill_program
-from bench._bill import counting
+from bench._bill import Bill, counting
 from bench.gpu.shapes import SHAPES
 
 EXPECTED = {
@@ -80,6 +80,9 @@ def test_operations_are_counted_as_kernels_run_them():
             "view": (lambda: wide.view(10, 100).t(), 0),
             "product": (lambda: wide.view(10, 100) @ wide.view(100, 10), 0),
             "added product": (lambda: wide.view(100, 10).addmm_(wide.view(100, 10), table[:10]), 8000),
+            "sum with a product": (lambda: wide.view(100, 10).addmm(wide.view(100, 10), table[:10]), 8000),
+            "product and bias": (lambda: wide[:10].addmm(wide.view(100, 10), table[:10]), 0),
+            "copies": (lambda: torch._foreach_copy_([wide, wide[:10]], [narrow, narrow[:10]]), 6060),
             "lookup": (lambda: functional.embedding(index, table), 2 * 4 * 70 + 56),
             "softmax": (lambda: table.log_softmax(dim=1), 4 * 2000),
         }
@@ -100,10 +103,40 @@ def test_reading_a_value_counts_as_a_synchronisation():
     assert bill.phases["step"].synchronisations == 1
 
 
+WAITING = {
+    "selection by a mask": lambda values, mask: values[mask],
+    "assignment by a mask": lambda values, mask: values.__setitem__(mask, values[:2].clone()),
+    "comparison": torch.equal,
+    "unique values": lambda values, mask: values.unique(),
+    "counts": lambda values, mask: torch.bincount(values),
+    "repetitions": lambda values, mask: torch.repeat_interleave(values, values),
+}
+
+
+@pytest.mark.parametrize("name", WAITING)
+def test_results_of_unknown_size_count_as_synchronisations(name):
+    values, mask = torch.arange(4), torch.tensor([True, False, True, False])
+    with Bill() as bill:
+        WAITING[name](values, mask)
+    assert bill.phases["other"].synchronisations == 1
+
+
+def test_masks_that_fill_and_known_sizes_wait_for_nothing():
+    values, mask = torch.arange(4), torch.tensor([True, False, True, False])
+    with Bill() as bill:
+        values[mask] = 7
+        values[torch.tensor([0, 2])] += 1
+        torch.repeat_interleave(values, values, output_size=20)
+    assert bill.phases["other"].synchronisations == 0
+    assert values.tolist() == [8, 1, 8, 3]
+
+
 def test_program_fails_where_a_bound_is_exceeded(monkeypatch, capsys):
     line = bill_program.data_line(SHAPES[0])
     for limit, code in ((31.0, 1), (32.0, 0)):
         bounded = bill_program.Line(line.phase, line.recipe, line.count, line.units, line.unit, limit)
         monkeypatch.setattr(bill_program, "lines", lambda shape, bounded=bounded: [bounded])
         assert bill_program.main() == code
-    assert "32.0 B/token" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "32.0 B/token" in output
+    assert "Milliseconds are predictions: bytes at 4.3 TB/s." in output

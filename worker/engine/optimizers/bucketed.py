@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from worker.core.float_halves import join, split
 from worker.core.kernels import has_triton
@@ -24,7 +25,7 @@ from worker.engine.optimizers.encodings import (
     stored_dtype,
 )
 from worker.engine.optimizers.fused_adam import adam_, numbers_of
-from worker.engine.optimizers.shards import as_matrix, first_row, zeros_by_row
+from worker.engine.optimizers.shards import as_matrix, first_row, local_part, zeros_by_row
 
 BUCKET = 2**24
 """Elements that are updated at once, 64 MiB in fp32. A single row may have more."""
@@ -83,6 +84,9 @@ class BucketedOptimizer(torch.optim.Optimizer):
         self._seed = seed
         self._numbers = {id(p): number for number, p in enumerate(self._parameters())}
         for parameter in self._parameters():
+            if not isinstance(parameter, DTensor):
+                # Parts are views of rows; `channels_last` and transposed weights have another order in memory.
+                parameter.data = parameter.data.contiguous()
             self.state[parameter] = self._initial_state(parameter, dtype, counts_steps=counts_steps)
 
     def _parameters(self) -> Iterator[torch.Tensor]:
@@ -133,15 +137,14 @@ class BucketedOptimizer(torch.optim.Optimizer):
 
     def _update_at_once(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
         """Update this rank's part of a parameter by a kernel."""
-        state, low, gradient = self.state[parameter], low_half(parameter), parameter.grad
-        assert gradient is not None
+        state, low = self.state[parameter], low_half(parameter)
         matrix, scales = as_matrix(parameter), [state.get(name + SCALE) for name in ("exp_avg", "exp_avg_sq")]
         numbers = numbers_of(group, int(state["step"]), decoupled=isinstance(self._inner, torch.optim.AdamW))
         first, second = mixed((self._seed, self.current_step, self._numbers[id(parameter)]))
         adam_(
             matrix,
             None if low is None else as_matrix(low),
-            as_matrix(gradient).contiguous(),
+            _gradient(parameter),
             as_matrix(state["exp_avg"]),
             as_matrix(state["exp_avg_sq"]),
             self.gradient_factor,
@@ -185,8 +188,7 @@ class _Copy:
         parameter, low = self.rows.parameter, low_half(self.rows.parameter)
         weights = _cut(parameter, self.rows)
         self.weights = weights if low is None else join(weights, _cut(low, self.rows))
-        assert parameter.grad is not None
-        gradient = _cut(parameter.grad, self.rows).float()
+        gradient = _gradient(parameter)[self.rows.start : self.rows.stop].float()
         self.weights.grad = gradient if self.factor is None else gradient * self.factor
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -221,6 +223,12 @@ class _Copy:
 def _encoded_rows(state: Mapping[str, torch.Tensor], name: str, rows: _Rows) -> EncodedRows:
     scales = _cut(state[name + SCALE], rows) if name + SCALE in state else None
     return EncodedRows(_cut(state[name], rows), scales, positive=name in POSITIVE_MOMENTS)
+
+
+def _gradient(parameter: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of this rank's part of a parameter as a matrix, next to each other in memory."""
+    assert parameter.grad is not None
+    return as_matrix(local_part(parameter.grad).contiguous())
 
 
 def _cut(tensor: torch.Tensor, rows: _Rows) -> torch.Tensor:

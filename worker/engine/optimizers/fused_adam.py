@@ -107,7 +107,7 @@ def _update_parts(
     """Update values in a row whose moments are in fp32 or bf16."""
     values = torch.tensor(numbers, dtype=torch.float32, device=weights.device)
     scale = torch.ones((), device=weights.device) if factor is None else factor
-    size = len(weights) if compiled else _VALUES
+    size = max(1, len(weights)) if compiled else _VALUES
     update = _compiled_update() if compiled else _update
     for start in range(0, len(weights), size):
         part = slice(start, start + size)

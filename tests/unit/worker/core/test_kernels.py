@@ -109,3 +109,12 @@ def test_each_combination_of_types_is_compared(monkeypatch):
         kernel(values, low)
     kernel(torch.ones(2), torch.ones(2))
     assert len(compared) == 3
+
+
+def test_values_that_show_no_difference_choose_no_kernel(monkeypatch):
+    monkeypatch.setattr(kernels, "_launcher", lambda module: _triple)
+    kernel = kernels.CheckedKernel("double_", _double, "a.module", lambda *args: args)
+    empty, values = torch.ones(0), torch.ones(2)
+    kernel(empty, None)
+    kernel(values, None)
+    assert values.tolist() == [2.0, 2.0]

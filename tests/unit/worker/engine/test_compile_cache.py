@@ -1,5 +1,6 @@
 """The folder of compiled code: one for each environment, without libraries that were cut off."""
 
+import fcntl
 import os
 import tempfile
 import time
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from worker.engine.compile_cache import cache_folder, damaged_libraries, use_compile_cache
+from worker.engine.compile_cache import cache_folder, use_compile_cache
 
 
 @pytest.fixture
@@ -41,10 +42,21 @@ def test_folder_depends_on_user_and_environment(folder, monkeypatch):
 def test_libraries_that_were_cut_off_are_deleted(folder):
     whole, fresh = library(folder, "whole.so"), library(folder, "fresh.so", bytes_left=500, age=1.0)
     cut = [library(folder, f"{size}.so", bytes_left=size) for size in (0, 10, 500)]
-    assert damaged_libraries(folder, time.time()) == sorted(cut)
     folder.chmod(0o700)
     use_compile_cache("/usr/bin/g++")
     assert [whole.exists(), fresh.exists(), *(path.exists() for path in cut)] == [True, True, False, False, False]
+
+
+@pytest.mark.parametrize("writing", [True, False])
+def test_library_of_a_killed_process_is_deleted_at_once(folder, writing):
+    cut = library(folder, "cut.main.so", bytes_left=500, age=1.0)
+    folder.chmod(0o700)
+    (folder / "locks").mkdir()
+    with (folder / "locks" / "cut.lock").open("w") as lock:
+        if writing:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        use_compile_cache("/usr/bin/g++")
+    assert cut.exists() == writing
 
 
 def test_environment_names_the_folder_for_torch(folder):
@@ -63,12 +75,26 @@ def test_folder_that_the_environment_names_is_used(folder, tmp_path, monkeypatch
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "own")
 
 
-@pytest.mark.parametrize("how", ["link", "writable"])
+@pytest.mark.parametrize("how", ["link", "link to nothing", "file", "writable"])
 def test_folder_of_another_user_is_not_used(folder, tmp_path, how):
-    if how == "link":
-        folder.symlink_to(tmp_path)
+    if how.startswith("link"):
+        folder.symlink_to(tmp_path if how == "link" else tmp_path / "nothing")
+    elif how == "file":
+        folder.touch()
     else:
         folder.mkdir()
         folder.chmod(0o777)
     use_compile_cache("/usr/bin/g++")
     assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+
+
+def test_damaged_library_that_cannot_be_deleted_is_reported(folder, tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "shared"))
+    library(tmp_path / "shared", "cut.so", bytes_left=100)
+
+    def refuse(path, missing_ok=False):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    use_compile_cache("/usr/bin/g++")
+    assert "cannot be deleted" in caplog.text

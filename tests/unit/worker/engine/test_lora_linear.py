@@ -135,6 +135,22 @@ def test_input_without_a_gradient_gets_none():
     assert all(parameter.grad is not None for parameter in trained(layer).values())
 
 
+@HELD
+@pytest.mark.parametrize("shape", [(2, 0), ()])
+def test_input_may_have_no_rows_or_be_one_vector(held, shape):
+    model = model_with(held)
+    layer = next(module for module in model.modules() if type(module) is LoraLinear)
+    x = torch.ones(*shape, layer.in_features, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        result = layer(x)
+        former = next(module for module in as_in_peft(model).modules() if type(module) is Linear)(x)
+    assert result.shape == former.shape
+    assert torch.allclose(result.float(), former.float(), rtol=0.02, atol=0.01)
+    result.sum().backward()
+    assert x.grad.shape == x.shape
+    assert all(parameter.grad is not None for parameter in trained(layer).values())
+
+
 @pytest.mark.parametrize("how", ["selective", "full"])
 def test_recomputed_activations_give_identical_gradients(how):
     plain = model_with("nf4")

@@ -221,3 +221,13 @@ def test_half_precision_has_finite_gradients():
     (loss * 512.0).backward()
     assert head.weight.grad.isfinite().all()
     assert head.weight.grad.dtype == torch.float32
+
+
+def test_kernel_is_compared_on_rows_with_and_without_a_target():
+    labels = torch.tensor([IGNORED_LABEL] * 20 + [3] * 20)
+    logits, values = torch.arange(40.0)[:, None].expand(40, 5), torch.zeros(40)
+    rows, targets, *_ = linear_loss._compared_rows(logits, labels, values, values, 0.0, 0.0, True)
+    assert rows[:, 0].tolist() == [*range(20, 28), *range(8)]
+    assert (targets != IGNORED_LABEL).tolist() == [True] * 8 + [False] * 8
+    none = torch.full((40,), IGNORED_LABEL)
+    assert linear_loss._compared_rows(logits, none, values, values)[0].numel() == 0

@@ -74,6 +74,27 @@ def test_exact_values_equal_an_fp32_run_for_200_steps(monkeypatch, name, bucket)
             assert torch.equal(value, optimizer.state[other][key]), key
 
 
+@pytest.mark.parametrize("dtypes", [("bf16", "fp32"), ("fp32", "bf16"), ("bf16", "int8")])
+@pytest.mark.parametrize("name", ["adamw", "lion"])
+def test_order_of_values_in_memory_does_not_matter(name, dtypes):
+    results = []
+    for reorder in (lambda values: values, lambda values: values.to(memory_format=torch.channels_last)):
+        torch.manual_seed(1)
+        module = nn.Sequential(nn.Conv2d(8, 5, 3), nn.GroupNorm(1, 5))
+        module[0].weight.data = reorder(module[0].weight.data)
+        if dtypes[0] == "bf16":
+            split_parameters(module, "fp32")
+        optimizer = build_optimizer(spec(name, *dtypes), module)
+        for step in range(1, 4):
+            for parameter in module.parameters():
+                parameter.grad = torch.randn(parameter.shape)
+            module[0].weight.grad = reorder(module[0].weight.grad)
+            optimizer.current_step = step
+            optimizer.step()
+        results.append(exact_value(module[0].weight))
+    assert torch.equal(*results)
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "int8"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 class TestEncodedMoments:

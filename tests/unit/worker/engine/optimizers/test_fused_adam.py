@@ -116,6 +116,15 @@ def test_the_kernel_of_codes_is_compared_on_whole_rows():
     assert len(fused_adam._first_rows(torch.zeros(0, 5), None)[0]) == 0
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("shape", [(0, 128), (3, 0)])
+def test_part_of_a_rank_without_values_is_updated(compiled, shape):
+    weights, first, second = torch.zeros(3, *shape)
+    numbers = list(numbers_of(GROUP, 1, decoupled=True))
+    adam_(weights, None, torch.zeros(shape), first, second, None, numbers, [1, 2], compiled)
+    assert weights.shape == shape
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("halves", [True, False])
 def test_compiled_bits_with_codes_equal_those_of_the_reference(halves):
