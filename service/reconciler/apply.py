@@ -69,13 +69,12 @@ class DecisionWriter:
         with self.lease.write() as session:
             jobs = JobRepository(session, now)
             fresh = jobs.get_for_update(job.pk)
-            if fresh.status != job.status or fresh.attempt_id != job.attempt_id:
+            row = jobs.get_attempt(attempt.id) if attempt is not None else None
+            has_changed = fresh.status != job.status or fresh.attempt_id != job.attempt_id
+            if has_changed or (decision.ended and _has_reported(attempt, row)):
                 return
             end = _end_time(attempt, exit_record, now)
-            if decision.ended and attempt is not None:
-                row = jobs.get_attempt(attempt.id)
-                if (row.execution, row.finish) != (attempt.execution, attempt.finish):
-                    return  # The worker reported since then; the next tick decides with its report.
+            if decision.ended and row is not None:
                 _end_attempt(fresh, row, decision, restarts(jobs, row, exit_record), end, evidence)
                 _add_repeats(jobs, fresh, repeated_steps(session, fresh.pk, row.executions))
                 _add_fault(session, fresh, row, fault, now)
@@ -83,8 +82,7 @@ class DecisionWriter:
                     fresh.open_spool = row.number
                 elif row.finish is None:
                     row.finish = exit_record.model_dump(mode="json")
-            elif attempt is not None:
-                row = jobs.get_attempt(attempt.id)
+            elif row is not None:
                 row.estimated_start = decision.estimated_start
                 if decision.request_stop and row.stop_requested_at is None:
                     row.stop_requested_at = now
@@ -104,6 +102,13 @@ class DecisionWriter:
             # Meanwhile, a user may have resolved the job, which leaves the spool of a later attempt open.
             if fresh.open_spool == job.open_spool:
                 fresh.open_spool = None
+
+
+def _has_reported(loaded: Attempt | None, row: Attempt | None) -> bool:
+    """Return whether the worker began an execution or ended since its attempt was loaded. The next tick decides."""
+    if loaded is None or row is None:
+        return False
+    return (row.execution, row.finish) != (loaded.execution, loaded.finish)
 
 
 def _changes_nothing(job: Job, attempt: Attempt, decision: Decision) -> bool:
