@@ -71,10 +71,10 @@ def test_curves_and_differing_fields_match_the_api(visit: Visit, client: Client,
     page = visit.go(f"/compare?job={first}&job={second}")
     expect(page.locator("#key")).to_have_value("eval/loss")  # which ranks both
     expect(page.locator("#chart-note")).to_have_text("Each run has one point of this metric.")
-    expect(page.locator("#runs thead th.right").first).to_have_text("Value eval/loss")
+    expect(page.locator("#runs thead th.right")).to_have_text(["Value", "Min eval/loss", "Max eval/loss"])
     page.locator("#key").select_option("train/loss")
     expect(page.locator("#chart-selected .chart-title")).to_have_text("train/loss")
-    expect(page.locator("#runs thead th.right").first).to_have_text("Value train/loss")
+    expect(page.locator("#runs thead th.right")).to_have_text(["Value", "Min train/loss", "Max train/loss"])
     assert drawn_curves(page, 2) == api_curves(client, [first, second])
     expect(page.locator("#runs th.mono")).to_have_text(["optimizer.lr"])
     expect(page.locator("#runs tbody tr td:nth-child(4)")).to_have_text(["0.001", "0.1"])

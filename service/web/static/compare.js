@@ -182,7 +182,7 @@ function showTable() {
         "tr",
         {},
         order.head("name", {}, "Run"),
-        metricHead("last", "Value"),
+        order.head("last", { class: "right", title: "The last value, or the value at the position" }, "Value"),
         order.head("status", {}, "Status"),
         ...fieldNames.map((text, n) => order.head(n, { class: "mono" }, text)),
         metricHead("min", "Min"),
