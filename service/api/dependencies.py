@@ -349,21 +349,33 @@ def window_of(
         after: Annotated[str | None, after_query(pattern)] = None,
         order: Annotated[Literal["asc", "desc"], Query(description=f"By {key}.")] = default_order,
     ) -> PageRequest:
-        if after is not None and not re.fullmatch(pattern, after):
-            raise InvalidRequestError(f"{after!r} is not an id of this list", param="after")
+        check_after(after, pattern)
         return PageRequest(limit=limit, after=after, descending=order == "desc")
 
     return get_window
 
 
+def check_after(after: str | None, pattern: str) -> None:
+    """Check the id after which a page of a list starts.
+
+    Raises:
+        InvalidRequestError: the id is none of the list.
+    """
+    if after is not None and not re.fullmatch(pattern, after):
+        raise InvalidRequestError(f"{after!r} is not an id of this list", param="after")
+
+
+ID_OF_FILE = r"^file_[0-9a-z]{26}$"
+ID_OF_TOKEN = r"^[0-9a-f]{8,16}$"  # noqa: S105 - a pattern
+ID_OF_AUDIT = r"^aud_[0-9]{1,18}$"
 JobWindowDep = Annotated[PageRequest, Depends(window_of(r"^job_[0-9a-z]{26}$"))]
-FileWindowDep = Annotated[PageRequest, Depends(window_of(r"^file_[0-9a-z]{26}$"))]
+FileWindowDep = Annotated[PageRequest, Depends(window_of(ID_OF_FILE))]
 UploadWindowDep = Annotated[PageRequest, Depends(window_of(r"^upl_[0-9a-z]{26}$"))]
 AttemptWindowDep = Annotated[PageRequest, Depends(window_of(r"^[0-9a-f]{16}$", order="asc", key="number"))]
 CheckpointWindowDep = Annotated[PageRequest, Depends(window_of(r"^ckpt_[0-9a-z]{26}$", order="asc", key="step"))]
 EventWindowDep = Annotated[PageRequest, Depends(window_of(r"^evt_[0-9]{1,18}$"))]
-TokenWindowDep = Annotated[PageRequest, Depends(window_of(r"^[0-9a-f]{8,16}$"))]
-AuditWindowDep = Annotated[PageRequest, Depends(window_of(r"^aud_[0-9]{1,18}$"))]
+TokenWindowDep = Annotated[PageRequest, Depends(window_of(ID_OF_TOKEN))]
+AuditWindowDep = Annotated[PageRequest, Depends(window_of(ID_OF_AUDIT))]
 
 _TIME_ZONE_AFTER_SPACE = re.compile(r"(:[0-9.]+) ([0-9]{2}:?[0-9]{2})$")
 

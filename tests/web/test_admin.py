@@ -123,3 +123,20 @@ def test_pages_reject_other_roles(signed_out: Visit, client: Client, path: str) 
     expect(page.get_by_role("navigation", name="Main").get_by_role("link", name="Admin")).to_have_count(0)
     signed_out.ignore_errors(CLIENT_ERROR)
     signed_out.assert_clean()
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/admin?after=x", "after"),
+        ("/admin/audit?after=aud_99999999999999999999999", "after"),
+        ("/admin/audit?after=99999999999999999999999", "after"),
+        ("/admin/audit?since=century", "since"),
+        ("/files?after=x", "after"),
+    ],
+)
+def test_a_wrong_parameter_of_an_address_is_named(visit: Visit, path: str, name: str) -> None:
+    """A large id of an audit entry was an error of the service, and an unknown period was ignored."""
+    page = visit.go(path)
+    expect(page.locator("main")).to_contain_text(f"{name}: ")
+    visit.ignore_errors("status of 422")

@@ -13,6 +13,7 @@ from tests.support.live import wait_for_status
 from tests.support.live_service import LiveService
 from tests.web.specs import SPEC
 from trainyard.client import Client
+from trainyard.contract.wire.curves import Series
 from trainyard.contract.wire.sweeps import SweepDetail
 
 pytestmark = [pytest.mark.web]
@@ -43,6 +44,12 @@ def drawn_curves(page: Page, count: int) -> list[dict[str, Any]]:
     return rows
 
 
+def last_value(page: Page, curve: Series) -> str:
+    """Return the last value of a curve as the page shows it."""
+    text: str = page.evaluate(FORMAT, [Assets().url("format.js"), curve.values[-1]])
+    return text
+
+
 def api_curves(client: Client, jobs: Sequence[str]) -> list[dict[str, Any]]:
     rows = client.metrics_of(jobs, ["train/loss"])
     return [{"x": metrics.series[0].steps, "y": metrics.series[0].values} for metrics in rows]
@@ -64,17 +71,17 @@ def test_curves_and_differing_fields_match_the_api(visit: Visit, client: Client,
     page = visit.go(f"/compare?job={first}&job={second}")
     expect(page.locator("#key")).to_have_value("eval/loss")  # which ranks both
     expect(page.locator("#chart-note")).to_have_text("Each run has one point of this metric.")
-    expect(page.locator("#runs thead th.right").first).to_have_text("Last eval/loss")
+    expect(page.locator("#runs thead th.right")).to_have_text(["Value", "Min eval/loss", "Max eval/loss"])
     page.locator("#key").select_option("train/loss")
     expect(page.locator("#chart-selected .chart-title")).to_have_text("train/loss")
-    expect(page.locator("#runs thead th.right").first).to_have_text("Last train/loss")
+    expect(page.locator("#runs thead th.right")).to_have_text(["Value", "Min train/loss", "Max train/loss"])
     assert drawn_curves(page, 2) == api_curves(client, [first, second])
     expect(page.locator("#runs th.mono")).to_have_text(["optimizer.lr"])
-    expect(page.locator("#runs tbody tr td:nth-child(3)")).to_have_text(["0.001", "0.1"])
+    expect(page.locator("#runs tbody tr td:nth-child(4)")).to_have_text(["0.001", "0.1"])
     (loss,) = client.metrics(first, ["train/loss"]).series
     row = page.locator(f'tr[data-id="{first}"]')
     assert float(row.locator(".min").inner_text()) == pytest.approx(min(loss.values), rel=1e-3)
-    assert float(row.locator(".last").inner_text()) == pytest.approx(loss.values[-1], rel=1e-3)
+    assert float(row.locator(".at").inner_text()) == pytest.approx(loss.values[-1], rel=1e-3)
 
 
 def test_pointer_links_curves_rows_and_values(visit: Visit, client: Client, sweep: SweepDetail) -> None:
@@ -87,7 +94,7 @@ def test_pointer_links_curves_rows_and_values(visit: Visit, client: Client, swee
     series = [client.metrics(one, ["train/loss"]).series[0] for one in (first, second)]
     for row, curve in zip(rows, series, strict=True):
         page.mouse.move(2, 2)
-        expect(row.locator(".at")).to_have_text(row.locator(".last").inner_text())
+        expect(row.locator(".at")).to_have_text(last_value(page, curve))
         box, chart = row.bounding_box(), page.locator("#chart-selected").bounding_box()
         assert box is not None
         assert chart is not None
@@ -103,7 +110,7 @@ def test_pointer_links_curves_rows_and_values(visit: Visit, client: Client, swee
         expect(page.locator("#runs tr.highlighted")).to_have_count(1)
     page.mouse.move(2, 2)
     expect(page.locator("#runs tr.highlighted")).to_have_count(0)
-    expect(rows[0].locator(".at")).to_have_text(rows[0].locator(".last").inner_text())
+    expect(rows[0].locator(".at")).to_have_text(last_value(page, series[0]))
     page.get_by_label("values at").fill(str(series[0].steps[1]))
     expect(rows[0].locator(".at")).to_have_text(page.evaluate(FORMAT, [Assets().url("format.js"), series[0].values[1]]))
     expect(page).to_have_url(re.compile(f"[?&]at={series[0].steps[1]}"))

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from tests.support.accessibility import assert_accessible
-from tests.support.browser import Visit
+from tests.support.browser import MEASURE_SHIFTS, Visit
 from tests.support.live_service import LiveService
 from tests.web.specs import SPEC
 from trainyard.client import Client
@@ -60,6 +60,17 @@ def test_one_click_submits_the_shown_difference(visit: Visit, client: Client, fa
         "metadata": None,
     }
     assert made.resource.metadata["forked_from"] == failed.id
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_fixes_are_part_of_the_first_view(new_tab: Visit, failed: Any, width: int) -> None:
+    """The script that shows them was read after the first view, and they moved what stood below."""
+    new_tab.page.add_init_script(MEASURE_SHIFTS)
+    new_tab.page.set_viewport_size({"width": width, "height": 900})
+    page = new_tab.go(f"/jobs/{failed.id}")
+    expect(page.locator("#fixes .fix")).to_have_count(2)
+    expect(page.locator("#log")).to_contain_text("No output.")
+    assert page.evaluate("window.layoutShift") < 0.02
 
 
 def test_a_conflict_is_shown_with_the_new_difference(visit: Visit, client: Client, failed: Any) -> None:

@@ -258,6 +258,39 @@ def test_enter_sends_a_dialog_and_an_error_keeps_its_input(visit: Visit, client:
     visit.ignore_errors("422")
 
 
+def test_the_dialog_keeps_tags_with_its_separators(visit: Visit, client: Client) -> None:
+    """Commas in a tag separated it, and the first = in its name ended the name, whenever the dialog was saved."""
+    job = client.submit({**SPEC, "name": "separators"})
+    client.cancel(job.id)
+    page = visit.go(f"/jobs/{job.id}")
+    tags = {"a=b": "", "sizes": "1, 2,3", "team:vision": "c:d", "b=c": "d"}
+    page.evaluate(
+        """async ([url, job, tags]) => (await import(url)).call(`/v1/jobs/${job}`, {method: "PATCH", body: {tags}})""",
+        [Assets().url("api.js"), job.id, tags],
+    )
+    page.reload()
+    page.locator("#more > summary").click()
+    page.get_by_role("button", name="Edit name, tags and notes").click()
+    page.get_by_label("Tags", exact=True).press("End")
+    page.keyboard.type(", new")
+    page.get_by_label("Tags", exact=True).press("Enter")
+    expect(page.locator("#edit-dialog")).to_be_hidden()
+    assert client.job(job.id).tags == {**tags, "new": ""}
+
+
+def test_long_tags_are_wrapped_on_narrow_screens(visit: Visit, client: Client) -> None:
+    job = client.submit({**SPEC, "name": "long-tag", "metadata": {"team": "nlp"}})
+    client.cancel(job.id)
+    page = visit.go(f"/jobs/{job.id}")
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.locator("#more > summary").click()
+    page.get_by_role("button", name="Edit name, tags and notes").click()
+    page.get_by_label("Tags", exact=True).fill("x" * 60)
+    page.get_by_label("Tags", exact=True).press("Enter")
+    expect(page.locator("#tags")).to_contain_text("x" * 60)
+    assert page.evaluate("document.scrollingElement.scrollWidth") <= 390
+
+
 def test_a_job_that_waits_links_to_its_prerequisite(visit: Visit, client: Client) -> None:
     first = client.submit({**SPEC, "name": "prepared"})
     client.pause(first.id)

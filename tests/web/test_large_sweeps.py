@@ -91,7 +91,7 @@ def test_each_run_is_ranked_drawn_and_listed(visit: Visit) -> None:
     expect(page.locator("#runs tbody tr")).to_have_count(RUNS)
     expect(page.locator("#parallel path")).to_have_count(RUNS)
     assert page.locator("#ranking tbody td:nth-child(5)").all_text_contents() == [f"{rate:g}" for rate in RATES]
-    assert page.locator("#runs tbody td:nth-child(3)").all_text_contents() == [f"{rate:g}" for rate in RATES]
+    assert page.locator("#runs tbody td:nth-child(4)").all_text_contents() == [f"{rate:g}" for rate in RATES]
 
 
 def test_a_long_ranking_leaves_the_curves_on_the_second_screen(visit: Visit) -> None:
@@ -140,7 +140,7 @@ def test_only_runs_that_can_have_changed_are_read_again(visit: Visit, site: Site
     assert parse_qs(urlsplit(request.url).query)["job"] == [sweep["members"][0]["job_id"]]
 
 
-@pytest.mark.parametrize(("table", "nth"), [("ranking", 5), ("runs", 3)])
+@pytest.mark.parametrize(("table", "nth"), [("ranking", 5), ("runs", 4)])
 def test_heads_sort_the_rows_with_the_keyboard(visit: Visit, table: str, nth: int) -> None:
     page = visit.page
     rates = page.locator(f"#{table} tbody td:nth-child({nth})")
@@ -159,11 +159,11 @@ def test_heads_sort_the_rows_with_the_keyboard(visit: Visit, table: str, nth: in
 def test_runs_without_a_value_are_last_in_both_orders(visit: Visit) -> None:
     page = visit.page
     expect(page.locator("#runs tbody tr")).to_have_count(RUNS)
-    expect(page.locator("#runs tbody .last").first).to_have_text("0.5")
-    page.get_by_role("columnheader", name=re.compile("^Last ")).get_by_role("button").click()
-    expect(page.locator("#runs tbody .last").first).to_have_text("0.5")
-    page.get_by_role("columnheader", name=re.compile("^Last ")).get_by_role("button").click()
-    expect(page.locator("#runs tbody .last").first).to_have_text("0.5")
+    expect(page.locator("#runs tbody .at").first).to_have_text("0.5")
+    page.get_by_role("columnheader", name="Value").get_by_role("button").click()
+    expect(page.locator("#runs tbody .at").first).to_have_text("0.5")
+    page.get_by_role("columnheader", name="Value").get_by_role("button").click()
+    expect(page.locator("#runs tbody .at").first).to_have_text("0.5")
 
 
 def test_a_trial_that_was_stopped_early_is_so_in_all_tables(visit: Visit) -> None:

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.support.accessibility import assert_accessible
-from tests.support.browser import Visit, open_signed_in_tab
+from tests.support.browser import MEASURE_SHIFTS, Visit, open_signed_in_tab, open_tab
 from tests.support.live_world import served
 from tests.support.world import World
 from tests.web.test_artifacts import PNG
@@ -129,3 +129,38 @@ def test_pages_videos_and_objects_are_downloaded_and_never_opened(page_of_job: t
         )
         assert headers["content-disposition"].startswith("attachment;")
         assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_job_without_media_states_it(page_of_job: tuple[Visit, str], world: World) -> None:
+    tab, address = page_of_job
+    with tab.lent():
+        tab.go(address)
+        expect(tab.page.get_by_text("No images or other media have been reported.")).to_be_hidden()
+        tab.go(f"/jobs/{world.submit(name='without-media')}?tab=media")
+        expect(tab.page.get_by_text("No images or other media have been reported.")).to_be_visible()
+
+
+def test_a_deleted_file_has_no_download(page_of_job: tuple[Visit, str]) -> None:
+    tab, address = page_of_job
+    with tab.lent():
+        tab.go(address)
+        panel = tab.page.get_by_role("region", name="größe <b>")
+        expect(panel.get_by_role("link", name="Download")).to_have_count(2)
+        tab.page.route("**/artifacts/**", lambda route: route.fulfill(status=404, body="{}"))
+        panel.get_by_role("slider").press("ArrowLeft")
+        expect(panel.get_by_text("The file was deleted.")).to_have_count(2)
+        expect(panel.get_by_role("link", name="Download")).to_have_count(0)
+        tab.ignore_errors("404")
+
+
+@pytest.mark.parametrize("width", [390, 1024, 1440])
+def test_files_of_media_move_nothing(page_of_job: tuple[Visit, str], width: int) -> None:
+    """A panel grew when it had read its files, and moved the panels and the artifacts below it."""
+    tab, address = page_of_job
+    with open_tab(tab.page.context, tab.url) as visit:
+        visit.page.add_init_script(MEASURE_SHIFTS)
+        visit.page.set_viewport_size({"width": width, "height": 900})
+        page = visit.go(address)
+        expect(page.get_by_role("region", name="größe <b>").locator("img").first).to_be_visible()
+        expect(page.locator("#artifacts-list > li").first).to_be_attached()
+        assert page.evaluate("window.layoutShift") < 0.02

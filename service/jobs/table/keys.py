@@ -62,6 +62,8 @@ DESCRIBED: Mapping[ColumnName | Literal["tag"], str] = {
     "id": "Id of the job",
 }
 TAG_KEY = "tag"
+_TAG_KEYS = frozenset({TAG_KEY, "tags"})
+"""The names of the key of tags; the table has a column *Tags*."""
 _KNOWN_AS: Mapping[str, ColumnName] = {"state": "status", "duration": "runtime", "elapsed": "runtime"}
 """Names of a column in other trackers and schedulers."""
 TIMES: Collection[ColumnName] = frozenset({"created", "started", "finished"})
@@ -75,7 +77,7 @@ _PREFIXES: Mapping[str, Kind] = {
     "metrics.": "metric",
     "metric.": "metric",
 }
-_WITHOUT_ORDER: Collection[str] = frozenset({"step", "progress", "error", "notes", "tags", "diverged"})
+_WITHOUT_ORDER: Collection[str] = frozenset({"step", "progress", "error", "notes", *_TAG_KEYS, "diverged"})
 """Keys by which jobs cannot be sorted."""
 _UNPREFIXED: Sequence[Kind] = ("spec", "parameter", "metric")
 """In which order kinds are tried for a key without a prefix."""
@@ -118,7 +120,7 @@ def candidates(key: Key) -> list[Named]:
     for prefix, kind in _PREFIXES.items():
         if key.name.startswith(prefix) and len(key.name) > len(prefix):
             return [(kind, key.name[len(prefix) :])]
-    if key.name in COLUMNS or key.name == TAG_KEY:
+    if key.name in COLUMNS or key.name in _TAG_KEYS:
         return []
     return [(kind, key.name) for kind in _UNPREFIXED]
 
@@ -147,7 +149,7 @@ def resolve_key(key: Key, numbers: Mapping[Named, int], spec_fields: Collection[
     """
     possible = candidates(key)
     if not possible:
-        return TagKey() if key.name == TAG_KEY else ColumnKey(COLUMNS[key.name])
+        return TagKey() if key.name in _TAG_KEYS else ColumnKey(COLUMNS[key.name])
     for named in possible:
         if named in numbers:
             return ValueRef(named, numbers[named])
@@ -185,7 +187,7 @@ def unsortable_key(key: Key, known: Collection[str]) -> QueryError:
     """Return the error for an unknown key of a sort: the nearest known keys, or else all keys that can sort jobs."""
     if key.name not in _WITHOUT_ORDER and _nearest(key, known):
         return unknown_key(key, known)
-    names = ", ".join(name for name in DESCRIBED if name != TAG_KEY and name not in _WITHOUT_ORDER)
+    names = ", ".join(name for name in DESCRIBED if name not in _WITHOUT_ORDER)
     return QueryError(
         f"jobs cannot be sorted by `{key.name[:80]}`; sort by {names}, a field such as `optimizer.lr`, a parameter, a "
         "metric or `tags.NAME`; progress, errors, notes, tags and `diverged` have no order",

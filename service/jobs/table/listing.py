@@ -113,9 +113,7 @@ def read_table(
             session, {"where": list(keys_of(where)) if where else [], "sort": [sort], "columns": [*columns.values()]}
         )
         sort_key = keys[sort]
-        if isinstance(sort_key, TagKey):
-            raise InvalidRequestError("tags have no order; sort by the value of one: tags.NAME", param="sort")
-        if isinstance(sort_key, ColumnKey) and not has_order(sort_key):
+        if isinstance(sort_key, TagKey) or (isinstance(sort_key, ColumnKey) and not has_order(sort_key)):
             raise InvalidRequestError(str(unsortable_key(sort, ())), param="sort", code="unknown_key")
         if sort_key == ColumnKey("age"):
             sort_key, descending = ColumnKey("created"), not descending

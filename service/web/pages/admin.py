@@ -9,10 +9,9 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
-from service.api.dependencies import AppStateDep, NowDep
+from service.api.dependencies import ID_OF_AUDIT, ID_OF_TOKEN, AppStateDep, NowDep, check_after
 from service.api.json_body import SlotRoute
 from service.api.routes import tokens
-from service.core.errors import InvalidRequestError
 from service.db.paging import PageRequest
 from service.web.dependencies import PagesDep, VisitorDep
 from service.web.rendering import Pages, Visitor
@@ -37,6 +36,7 @@ def show_tokens(
     """Return the list of tokens, with a form to create a token."""
     if visitor.user.role != "admin":
         return administrators_only(pages, visitor)
+    check_after(after, ID_OF_TOKEN)
     page = tokens.list_all(app_state, visitor.user, PageRequest(limit=MAX_ROWS, after=after, descending=True))
     return render_admin_page(
         pages,
@@ -65,14 +65,13 @@ def show_audit(
     action: Annotated[str, Query(max_length=64)] = "",
     target: Annotated[str, Query(max_length=256)] = "",
     outcome: Literal["", "done", "refused", "failed"] = "",
-    since: str = "",
+    since: Literal["", "hour", "day", "week", "month"] = "",
     after: After = None,
 ) -> HTMLResponse:
     """Return the audit entries, newest first; filters and pages are in the address."""
     if visitor.user.role != "admin":
         return administrators_only(pages, visitor)
-    if after is not None and not after.removeprefix("aud_").isdecimal():
-        raise InvalidRequestError(f"{after!r} is not an id of this list", param="after")
+    check_after(after, ID_OF_AUDIT)
     page = tokens.list_audit(
         app_state,
         visitor.user,
@@ -81,7 +80,7 @@ def show_audit(
         action=action or None,
         target=target or None,
         outcome=outcome or None,
-        created_after=now - PERIODS[since] if since in PERIODS else None,
+        created_after=now - PERIODS[since] if since else None,
         created_before=None,
     )
     values = {"actor": actor, "action": action, "target": target, "outcome": outcome, "since": since}

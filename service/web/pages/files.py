@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
-from service.api.dependencies import AppStateDep
+from service.api.dependencies import ID_OF_FILE, AppStateDep, check_after
 from service.api.json_body import SlotRoute
 from service.db.paging import PageRequest
 from service.files.service import file_resource
@@ -24,6 +24,7 @@ def show_files(
     after: Annotated[str | None, Query(max_length=40)] = None,
 ) -> HTMLResponse:
     """Return the list of data files, newest first, with a form to upload a file."""
+    check_after(after, ID_OF_FILE)
     rows, has_more = app_state.files.list_page(PageRequest(limit=_PAGE_SIZE, after=after), None)
     files = [file_resource(row) for row in rows]
     return pages.render(

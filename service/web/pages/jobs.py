@@ -21,7 +21,7 @@ from service.web.dependencies import PagesDep, VisitorDep
 from service.web.pages.spec_text import spec_yaml
 from service.web.security import PAGE_HEADERS
 from trainyard.contract.job_query import MAX_KEY, MAX_QUERY, quoted
-from trainyard.contract.wire.jobs import JobResource, JobStatus
+from trainyard.contract.wire.jobs import TERMINAL, JobResource, JobStatus
 from trainyard.contract.wire.pages import Page
 from trainyard.contract.wire.sweeps import format_values
 
@@ -174,6 +174,7 @@ def show_job(app_state: AppStateDep, pages: PagesDep, visitor: VisitorDep, now: 
         project_query=f"project = {quoted(job.project)}" if job.project else None,
         member=member and {"number": member[0], "values": format_values(member[1])},
         tabs=TABS,
+        may_get_checkpoints=job.last_checkpoint_step is not None or job.status not in TERMINAL,
         has_media=has_media(app_state.database, job.id),
         ranks=range(int(job.spec.get("gpus") or 1)),
         spec=spec_yaml(job.spec),

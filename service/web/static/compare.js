@@ -144,12 +144,12 @@ function tableRow(run) {
         }),
         make("i", { class: "swatch", "aria-hidden": "true" }),
         make("a", { href: urlOf(`/jobs/${run.id}`), text: run.name }),
-        make("b", { class: "at" }),
       ),
     ),
+    make("td", { class: "right at" }),
     make("td", {}, make("span", { class: "chip" })),
     ...run.values.map(valueCell),
-    ...["last", "min", "max"].map((name) => make("td", { class: `right ${name}` })),
+    ...["min", "max"].map((name) => make("td", { class: `right ${name}` })),
     make(
       "td",
       { class: "right" },
@@ -165,6 +165,15 @@ function tableRow(run) {
   );
 }
 
+/**
+ * The head of a column with values of the selected metric.
+ *
+ * @param {string} column
+ * @param {string} text
+ */
+const metricHead = (column, text) =>
+  order.head(column, { class: "right" }, `${text} `, make("span", { class: "mono metric" }));
+
 function showTable() {
   byId("runs", HTMLTableElement)
     .createTHead()
@@ -173,11 +182,11 @@ function showTable() {
         "tr",
         {},
         order.head("name", {}, "Run"),
+        order.head("last", { class: "right", title: "The last value, or the value at the position" }, "Value"),
         order.head("status", {}, "Status"),
         ...fieldNames.map((text, n) => order.head(n, { class: "mono" }, text)),
-        ...["Last", "Min", "Max"].map((text) =>
-          order.head(text.toLowerCase(), { class: "right" }, `${text} `, make("span", { class: "mono metric" })),
-        ),
+        metricHead("min", "Min"),
+        metricHead("max", "Max"),
         make("th", {}, make("span", { class: "visually-hidden", text: "Remove" })),
       ),
     );
@@ -263,7 +272,7 @@ function groupBy(field) {
   media?.redraw();
 }
 
-/** The position of the values beside the names: of the pointer, or the one that was typed; null: the last values. */
+/** The position of the runs’ values: of the pointer, or the one that was typed; null: the last values. */
 function position() {
   const text = byId("at", HTMLInputElement).value.replaceAll(/\s/g, "");
   return pointed ?? (text !== "" && Number.isFinite(Number(text)) ? Number(text) : null);
@@ -344,7 +353,7 @@ function colourOf(run, n) {
 }
 
 /**
- * Show the colour of a run and the last, smallest and largest value of its selected curve.
+ * Show the colour of a run, the value of its selected curve at the position, and the smallest and largest one.
  *
  * @param {Run} run
  * @param {number} n
@@ -353,7 +362,9 @@ function showValues(run, n) {
   const row = rows.get(run.id);
   if (!row) return;
   within(row, ".swatch").style.background = colourOf(run, n);
-  for (const [name, value] of Object.entries(lastAndEnds(run))) setText(within(row, `.${name}`), number(value));
+  const { min, max } = lastAndEnds(run);
+  setText(within(row, ".min"), number(min));
+  setText(within(row, ".max"), number(max));
   setText(within(row, ".at"), number(curves.valueAt(run, view.key, position())));
 }
 

@@ -65,7 +65,7 @@ export function connectAbout(current, changed) {
     const notes = byId("edit-notes", HTMLTextAreaElement);
     name.value = job.name;
     tags.value = Object.entries(job.tags ?? {})
-      .map(([tag, value]) => (value ? `${tag}=${value}` : tag))
+      .map(tagText)
       .join(", ");
     notes.value = job.notes ?? "";
     const send = async () =>
@@ -86,18 +86,26 @@ export function connectAbout(current, changed) {
  * @param {string} notes
  */
 function changesOf(job, name, tags, notes) {
-  const wanted = Object.fromEntries(
-    tags
-      .split(",")
-      .map((one) => one.trim())
-      .filter(Boolean)
-      .map((one) => {
-        const [tag, ...value] = one.split("=");
-        return [tag.trim(), value.join("=").trim()];
-      }),
-  );
-  const removed = Object.keys(job.tags ?? {})
-    .filter((tag) => !(tag in wanted))
-    .map((tag) => [tag, null]);
-  return { name: name.trim() || job.name, tags: { ...wanted, ...Object.fromEntries(removed) }, notes };
+  const present = Object.entries(job.tags ?? {});
+  const byText = new Map(present.map((one) => [tagText(one).trim(), one]));
+  const texts = (tags.match(/(?:[^,]|,,)+/g) ?? []).map((one) => one.trim()).filter(Boolean);
+  const entered = new Map(texts.map((text) => byText.get(text) ?? parsedTag(text)));
+  const removed = present.filter(([tag]) => !entered.has(tag)).map(([tag]) => [tag, null]);
+  return { name: name.trim() || job.name, tags: Object.fromEntries([...entered, ...removed]), notes };
+}
+
+/**
+ * A tag as the dialog has it. A comma in it is doubled, as commas separate tags.
+ *
+ * @param {[string, string]} tag
+ */
+const tagText = ([name, value]) => (value ? `${name}=${value}` : name).replaceAll(",", ",,");
+
+/**
+ * @param {string} text
+ * @returns {[string, string]}
+ */
+function parsedTag(text) {
+  const [name, ...value] = text.replaceAll(",,", ",").split("=");
+  return [name.trim(), value.join("=").trim()];
 }

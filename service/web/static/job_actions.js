@@ -104,7 +104,7 @@ async function requestOf(name, job) {
   }
   if (name !== "retry") return [name];
   const dialog = byId("retry", HTMLDialogElement);
-  await showRetry(dialog, job);
+  showRetry(dialog, job);
   const answer = await openDialog(dialog);
   return ["checkpoint", "scratch"].includes(answer) ? [name, { from: answer }] : null;
 }
@@ -115,7 +115,7 @@ async function requestOf(name, job) {
  * @param {HTMLDialogElement} dialog
  * @param {Job} job
  */
-async function showRetry(dialog, job) {
+function showRetry(dialog, job) {
   const step = job.last_checkpoint_step;
   const { fixes, repeats } = failureSummary(job);
   const fix = repeats && maybeById("fork") ? fixes[0] : undefined;
@@ -132,5 +132,5 @@ async function showRetry(dialog, job) {
   checkpoint.className = fix ? "" : "primary";
   better.hidden = !fix;
   const options = { primary: true, reload: (/** @type {Job} */ now) => showRetry(dialog, now) };
-  better.replaceChildren(...(await fixViews(job, fix ? [fix] : [], options)));
+  better.replaceChildren(...fixViews(job, fix ? [fix] : [], options));
 }

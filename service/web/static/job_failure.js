@@ -4,6 +4,7 @@ import { urlOf } from "./address.js";
 import { query } from "./api.js";
 import { failureText } from "./format.js";
 import { byId, make, maybeById, setMessage, setText, within } from "./page.js";
+import { fixView } from "./spec_changes.js";
 
 /**
  * The title of a failure: the rank that failed first, and its host.
@@ -63,30 +64,26 @@ const isOwnError = (job, frame) => job.status_reason === "error" && (frame !== n
  * @param {Api.Fix[]} fixes
  * @param {boolean} needsCode
  */
-async function showFixes(job, fixes, needsCode) {
+function showFixes(job, fixes, needsCode) {
   const box = byId("fixes");
   const shown = JSON.stringify([fixes, needsCode]);
   if (box.dataset.shown === shown) return;
   box.dataset.shown = shown;
-  const views = await fixViews(job, fixes, { primary: true, reload: showFailure });
-  if (box.dataset.shown !== shown) return; // the job has changed meanwhile
+  const views = fixViews(job, fixes, { primary: true, reload: showFailure });
   const code = needsCode && maybeById("fork") ? [forkWithCode(job)] : [];
   box.replaceChildren(...views, ...code);
   box.hidden = !box.childElementCount;
 }
 
 /**
- * Views of fixes; their script is read when there are some. The first is the primary one where `primary` is true.
+ * Views of fixes. The first is the primary one where `primary` is true.
  *
  * @param {Job} job
  * @param {Api.Fix[]} fixes
  * @param {{ primary?: boolean, reload: (job: Job) => void }} options
  */
-export async function fixViews(job, fixes, { primary = false, reload }) {
-  if (!fixes.length) return [];
-  const { fixView } = await import("./spec_changes.js");
-  return fixes.map((fix, number) => fixView(job, fix, { primary: primary && number === 0, reload }));
-}
+export const fixViews = (job, fixes, { primary = false, reload }) =>
+  fixes.map((fix, number) => fixView(job, fix, { primary: primary && number === 0, reload }));
 
 /** @param {Job} job */
 const forkWithCode = (job) =>

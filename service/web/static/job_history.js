@@ -93,6 +93,7 @@ const durations = (created, started, end) =>
  */
 export function showCheckpoints(jobId, checkpoints, ended) {
   byId("no-checkpoints").hidden = checkpoints.length > 0;
+  if (checkpoints.length) byId("no-checkpoints").parentElement?.classList.remove("none");
   setText(byId("no-checkpoints"), ended ? "None were saved." : "None yet.");
   byId("checkpoints", HTMLTableElement).tBodies[0].replaceChildren(
     ...[...checkpoints]

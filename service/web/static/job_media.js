@@ -9,6 +9,7 @@ import { byId, make, setText } from "./page.js";
 
 const PANELS = matchMedia("(max-width: 720px)").matches ? 3 : 6; // that are added at a time
 const SHOWN = 16; // items of one step
+const TALL = new Set(["image", "histogram", "table"]); // types whose panels have a fixed height, so that nothing moves
 const STEP = "step"; // in the address
 
 /** The panels of a job's media; the section is hidden until there are some. */
@@ -73,6 +74,7 @@ export class JobMedia {
     this.keys = (await call(`${this.root}/media/keys`)).data;
     this.keys.sort((one, other) => Number(other.type === "image") - Number(one.type === "image"));
     byId("media").hidden = !this.keys.length;
+    byId("no-media").hidden = this.keys.length > 0;
     byId("media-search").hidden = this.keys.length <= PANELS;
     this.add();
   }
@@ -125,7 +127,7 @@ class Panel {
     const bar = make("p", { class: "toolbar" }, this.range, this.step);
     this.element = make(
       "section",
-      { class: "card media", "aria-label": known.key },
+      { class: `card media${TALL.has(known.type) ? " tall" : ""}`, "aria-label": known.key },
       make("h3", { class: "mono", text: known.key }),
       bar,
       this.content,

@@ -119,10 +119,10 @@ function showAdvice(job) {
   list.hidden = advice.length === 0;
   if (list.dataset.shown === shown) return;
   list.dataset.shown = shown;
-  const items = advice.map(({ message }) => make("li", {}, ...parts(message)));
-  list.replaceChildren(...items);
-  advice.forEach(async ({ fix }, n) =>
-    items[n].append(...(await fixViews(job, fix ? [fix] : [], { reload: showAdvice }))),
+  list.replaceChildren(
+    ...advice.map(({ message, fix }) =>
+      make("li", {}, ...parts(message), ...fixViews(job, fix ? [fix] : [], { reload: showAdvice })),
+    ),
   );
 }
 

@@ -22,14 +22,26 @@ export async function mediaView(root, item) {
     );
   const url = artifactUrl(root, item.path ?? "");
   const file = make("a", { href: urlOf(url), download: true, text: "Download" });
-  const parts = await viewOf(url, {
+  const of = {
     path: item.path ?? "",
     size: null,
     type: item.type,
     alt: item.caption ?? `${item.key}, step ${item.step}`,
-  }).catch((error) => [make("p", { class: "hint", text: refusalOf(error) })]);
-  return make("figure", {}, ...parts, ...caption, file);
+  };
+  try {
+    return make("figure", {}, ...(await viewOf(url, of)), ...caption, file);
+  } catch (error) {
+    const link = isRefusal(error) ? [] : [file];
+    return make("figure", {}, make("p", { class: "hint", text: refusalOf(error) }), ...caption, ...link);
+  }
 }
+
+/**
+ * Whether a download of the file would be refused too.
+ *
+ * @param {any} error
+ */
+const isRefusal = ({ status }) => status === 403 || status === 404;
 
 /**
  * What an error of reading media means for a reader.

@@ -34,6 +34,7 @@ export function showPlan(plan, setFields) {
       make("div", {}, make("dt", { text: label }), make("dd", {}, ...parts(value))),
     ),
   );
+  for (const part of document.querySelectorAll("[data-of-plan]")) part.removeAttribute("hidden");
   setText(byId("resolved-text"), asYaml(plan.spec));
   setText(byId("script-text"), plan.script ?? "No batch script available.");
 }

@@ -24,7 +24,8 @@ def test_tags_and_notes_of_a_user_stay_when_the_program_reports(world: World) ->
     after = world.job(job)
     assert (after["tags"]["stage"], after["notes"]) == ("prod", "**mine**")
     assert listed(world, where='tag = baseline and tags.stage = "prod" and name = two') == ["two"]
-    assert listed(world, where="tag = auto") == []
+    assert listed(world, where="tag = auto or tags = auto") == []
+    assert listed(world, where="tags ~ base and tags is not empty") == ["two"]
     assert edit(world, job, notes="")["notes"] is None
     events = world.client.get(f"/v1/jobs/{job}/events").json()["data"]
     messages = [event["message"] for event in events if event["type"] == "edited"]

@@ -233,7 +233,7 @@ def test_errors_name_the_column_and_the_nearest_key(runs: World) -> None:
 
 @pytest.mark.databases("sqlite")
 def test_error_of_a_sort_states_by_what_jobs_can_be_sorted(runs: World) -> None:
-    for sort in ("step", "-progress", "notes", "error", "-tags", "zzz"):
+    for sort in ("step", "-progress", "notes", "error", "-tags", "tag", "zzz"):
         error = refused(runs, sort=sort)
         begin = f"jobs cannot be sorted by `{sort.removeprefix('-')}`; sort by name, project, status, "
         assert error["message"].startswith(begin), sort
@@ -290,7 +290,14 @@ def test_a_part_of_a_status_and_a_time_in_the_past_are_no_errors(runs: World) ->
 def test_texts_that_numbers_allow_and_numbers_in_texts_match(world: World) -> None:
     job = world.submit(name="one", batch={"size": 4, "micro_size": 2}, metadata={"round": "7"})
     world.start(job).post("parameters", {"execution": 1, "parameters": {"width": "8"}, "tags": {"7": "3"}})
-    for where in ("metadata.round = 7", "metadata.round in (6, 7)", "tags.7 = 3", "tag = 7", "tag in (7)", "width = 8"):
+    for where in (
+        "metadata.round = 7",
+        "metadata.round in (6, 7)",
+        "tags.7 = 3",
+        "tag = 7",
+        "tags in (7)",
+        "width = 8",
+    ):
         assert listed(world, where=where.replace("tags.7", "`tags.7`")) == ["one"], where
     for where in ("metadata.round != 7", "batch.micro_size = auto", "tag != 7", "eval/loss != NaN and seed = 1"):
         assert listed(world, where=where.replace("eval/", "metrics.eval/")) == [], where
