@@ -93,7 +93,7 @@ class AttemptService:
             jobs, attempts = JobRepository(session, self._now), AttemptRepository(session)
             attempt, job = jobs.lock_attempt(self._attempt_id)
             current = job.attempt_id == attempt.id and job.desired == "run" and job.status in CLAIMABLE
-            nodes = sorted({*attempt.nodes, claim.where})
+            nodes = list(dict.fromkeys([*attempt.nodes, *claim.node_names]))
             if not current or not attempts.claim(attempt.id, claim.nonce, self._now, nodes):
                 raise ConflictError(f"attempt {attempt.number} of job {job.id} must not run", code="claim_refused")
             if names_entries(attempt.scheduler) and claim.scheduler_id not in (None, attempt.scheduler_id):
@@ -103,7 +103,7 @@ class AttemptService:
                 attempt.submitted_at = attempt.submitted_at or self._now
                 jobs.add_event(job, "submitted", f"Scheduler job: {claim.scheduler_id}")
             if job.status != "running":
-                jobs.transition(job, "running", f"Training on {', '.join(nodes)}.")
+                jobs.transition(job, "running", f"Training on {claim.where}.")
                 job.progress = _without_estimate(job.progress)
             execution, owner, names = attempt.execution, job.created_by, job.spec["environment"].get("secrets", ())
         return ClaimGrant(execution=execution, secrets=self._secret_values(owner, names))

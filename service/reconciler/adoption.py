@@ -194,7 +194,7 @@ class Adoption:
     def _claim(self, attempt: Attempt, claim: Claim) -> None:
         now = self.clock()
         attempt.claim_nonce, attempt.claimed_at, attempt.heartbeat_at = claim.nonce, now, now
-        attempt.nodes = [claim.where]
+        attempt.nodes = claim.node_names
         scheduler_id = claim.scheduler_id if names_entries(attempt.scheduler) else attempt.tag
         attempt.scheduler_id = scheduler_id or attempt.scheduler_id
         if attempt.scheduler_id is not None:

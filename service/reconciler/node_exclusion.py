@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from service.reconciler.evidence import Evidence
+from trainyard.contract.node_lists import is_listed
 from trainyard.contract.wire.cluster import FaultKind
 from trainyard.contract.wire.reports import NODE_NOT_READY, FinishRecord
 
@@ -19,8 +20,6 @@ _SHARED = re.compile(
     r"launch\.json|/attempts/|No space left|quota exceeded|Read-only file system|Stale file handle", re.IGNORECASE
 )
 """Startup errors that come from the shared filesystem, so that no node is at fault."""
-_PART = re.compile(r"(?:[^,\[\]]|\[[^\]]*\])+")
-"""A part of a node list: a comma within brackets does not end it."""
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -87,23 +86,6 @@ def node_fault(evidence: Evidence, excluded: Sequence[str] = (), stalled_before:
 
 def _reported_kind(exit_record: FinishRecord) -> FaultKind:
     return "stalled" if exit_record.reason == "stalled" else "reported"
-
-
-def is_listed(node: str, node_list: str) -> bool:
-    """Return whether a node is in a node list of Slurm, such as `n[1-3,7],gpu5`."""
-    for part in _PART.findall(node_list):
-        pieces = re.split(r"\[([^\]]*)\]", part)
-        pattern = "".join(r"(\d+)" if number % 2 else re.escape(text) for number, text in enumerate(pieces))
-        match = re.fullmatch(pattern, node)
-        if match and all(_in_ranges(digits, text) for digits, text in zip(match.groups(), pieces[1::2], strict=True)):
-            return True
-    return False
-
-
-def _in_ranges(digits: str, ranges: str) -> bool:
-    """Return whether a number is in ranges such as `08-12,17`, with the leading zeros."""
-    bounds = [(low, high or low) for low, _, high in (each.partition("-") for each in ranges.split(","))]
-    return any(int(low) <= int(digits) <= int(high) and len(low) <= len(digits) <= len(high) for low, high in bounds)
 
 
 def stalled_host(exit_record: FinishRecord | None) -> str | None:

@@ -341,8 +341,9 @@ class FakeWorker:
     def post(self, route: str, body: Any) -> Any:
         return self.client.post(f"/v1/attempts/{self.attempt_id}/{route}", json=body)
 
-    def claim(self, nonce: str = "nonce-0001", scheduler_id: str | None = None) -> Any:
-        return self.post("claim", {"nonce": nonce, "host": "node1", "pid": 7, "scheduler_id": scheduler_id})
+    def claim(self, nonce: str = "nonce-0001", scheduler_id: str | None = None, nodes: str | None = None) -> Any:
+        body = {"nonce": nonce, "host": "node1", "pid": 7, "scheduler_id": scheduler_id, "nodes": nodes}
+        return self.post("claim", body)
 
     def metrics(self, points: Sequence[tuple[str, int, Any]], *, resumed: int = 0, **extra: Any) -> Any:
         sent = [{"key": k, "step": s, "value": v, "time": self._world.clock().isoformat()} for k, s, v in points]

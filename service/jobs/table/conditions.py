@@ -1,5 +1,6 @@
 """A query of the runs table as conditions of SQL. Builds statements; executes none."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -9,7 +10,7 @@ from typing import Any, get_args
 import sqlalchemy as sa
 from sqlalchemy.orm import aliased
 
-from service.db.models import Job, JobValue, Sweep, ValueKey
+from service.db.models import Attempt, Job, JobValue, Sweep, ValueKey
 from service.db.types import to_micros
 from service.jobs.table.divergence import has_diverged
 from service.jobs.table.keys import TIMES, ColumnKey, ColumnName, ResolvedKey, TagKey, ValueRef
@@ -80,6 +81,8 @@ def column_of(name: ColumnName, job: Any = Job) -> Any:
         return sa.func.nullif(job.parameters["notes"][1].as_string(), "")
     if name == "diverged":
         return has_diverged(job)
+    if name == "step":
+        return job.progress["step"].as_integer()
     return getattr(job, _ATTRIBUTES[name])
 
 
@@ -161,6 +164,8 @@ class ConditionBuilder:
 
     def of_column(self, node: Comparison | Membership | Exists, name: ColumnName, job: Any = Job) -> Condition:
         """Return the condition on a column of jobs."""
+        if name == "node":
+            return _of_node(node, job)
         column = column_of(name, job)
         if isinstance(node, Exists):
             return sa.and_(column.is_not(None))
@@ -173,9 +178,11 @@ class ConditionBuilder:
         if node.key.name == "sweep" and (isinstance(node, Membership) or node.operator in ("=", "!=", "~", "!~")):
             return _of_sweep(node, column)
         values = node.values if isinstance(node, Membership) else (node.value,)
-        if name in TIMES:
+        if name == "step":
+            operands: list[Any] = [_step(value, node.key) for value in values]
+        elif name in TIMES:
             _check_time(node, values)
-            operands: list[Any] = [self._time(value, node.key) for value in values]
+            operands = [self._time(value, node.key) for value in values]
         elif name == "runtime":
             operands = [_micros(value, node.key) for value in values]
             # A job that has not ended has run until now.
@@ -271,6 +278,37 @@ def _of_sweep(node: Comparison | Membership, column: Any) -> Condition:
         matches = sa.or_(sweep.id.in_(texts), sweep.name.in_(texts))
     of_sweep = column.in_(sa.select(sweep.id).where(matches))
     return sa.and_(sa.not_(of_sweep) if is_negated else of_sweep)
+
+
+def _of_node(node: Comparison | Membership | Exists, job: Any) -> Condition:
+    """Return the condition on the nodes on which a job ran, in any attempt. A job that never ran matches none."""
+    attempt: Any = aliased(Attempt)
+    names = sa.cast(attempt.nodes, sa.Text)
+    ran = sa.exists().where(attempt.job_pk == job.pk, names != "[]")
+    if isinstance(node, Exists):
+        return ran.correlate_except(attempt)
+    if isinstance(node, Comparison) and node.operator not in ("=", "!=", "~", "!~"):
+        raise QueryError(
+            f"nodes are compared by =, !=, ~ and in, not by {node.operator}; for a value of that name, write "
+            f"`parameters.{node.key.name}` or `metrics.{node.key.name}`",
+            node.key.column,
+        )
+    if isinstance(node, Membership):
+        texts, is_negated, is_part = [as_text(value) for value in node.values], node.negated, False
+    else:
+        texts, is_negated = [as_text(node.value)], node.operator.startswith("!")
+        is_part = "~" in node.operator
+    # In the stored list, a name has quotes around it.
+    matches = [names.icontains(one if is_part else json.dumps(one), autoescape=True) for one in texts]
+    matching = ran.where(sa.or_(*matches)).correlate_except(attempt)
+    return sa.and_(ran.correlate_except(attempt), sa.not_(matching)) if is_negated else matching
+
+
+def _step(value: Value, key: Key) -> int:
+    number = None if isinstance(value, Duration) else as_number(value)
+    if number is None or not number.is_integer():
+        raise QueryError(f"`{key}` is a number of steps: compare it with one, such as `{key} > 1000`", key.column)
+    return int(max(-1e15, min(1e15, number)))
 
 
 def _micros(value: Value, key: Key) -> int:

@@ -26,12 +26,14 @@ ColumnName = Literal[
     "error",
     "notes",
     "diverged",
+    "node",
+    "step",
 ]
 
 COLUMNS: Mapping[str, ColumnName] = {
     **{name: name for name in ("id", "name", "project", "status", "reason", "user", "sweep")},
     **{name: name for name in ("created", "started", "finished", "runtime", "archived")},
-    **{name: name for name in ("age", "error", "notes", "diverged")},
+    **{name: name for name in ("age", "error", "notes", "diverged", "node", "step")},
     "created_by": "user",
     "owner": "user",
     "by": "user",
@@ -40,6 +42,8 @@ COLUMNS: Mapping[str, ColumnName] = {
     "finished_at": "finished",
     "status_reason": "reason",
     "sweep_id": "sweep",
+    "nodes": "node",
+    "progress": "step",
 }
 """The columns of jobs by the names that queries use."""
 DESCRIBED: Mapping[ColumnName | Literal["tag"], str] = {
@@ -56,6 +60,8 @@ DESCRIBED: Mapping[ColumnName | Literal["tag"], str] = {
     "error": "Why it failed, as a text",
     "notes": "Its notes",
     "diverged": "Whether a metric was NaN or infinite, or its failure states so",
+    "node": "A node on which it ran",
+    "step": "The step that it has reached",
     "reason": "Why it ended, as a code",
     "sweep": "Id or name of its sweep",
     "archived": "Whether it is archived",
@@ -77,7 +83,9 @@ _PREFIXES: Mapping[str, Kind] = {
     "metrics.": "metric",
     "metric.": "metric",
 }
-_WITHOUT_ORDER: Collection[str] = frozenset({"step", "progress", "error", "notes", *_TAG_KEYS, "diverged"})
+_WITHOUT_ORDER: Collection[str] = frozenset(
+    {"step", "progress", "error", "notes", *_TAG_KEYS, "diverged", "node", "nodes"}
+)
 """Keys by which jobs cannot be sorted."""
 _UNPREFIXED: Sequence[Kind] = ("spec", "parameter", "metric")
 """In which order kinds are tried for a key without a prefix."""
@@ -190,7 +198,7 @@ def unsortable_key(key: Key, known: Collection[str]) -> QueryError:
     names = ", ".join(name for name in DESCRIBED if name not in _WITHOUT_ORDER)
     return QueryError(
         f"jobs cannot be sorted by `{key.name[:80]}`; sort by {names}, a field such as `optimizer.lr`, a parameter, a "
-        "metric or `tags.NAME`; progress, errors, notes, tags and `diverged` have no order",
+        "metric or `tags.NAME`; progress, errors, notes, nodes, tags and `diverged` have no order",
         key.column,
     )
 

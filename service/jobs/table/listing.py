@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from service.core.errors import InvalidRequestError
 from service.db.engine import Database
-from service.db.models import Job, JobValue, ValueKey
+from service.db.models import Attempt, Job, JobValue, ValueKey
 from service.db.paging import PageRequest
 from service.db.visibility import present_reader
 from service.jobs.listing import JobFilter, read_page
@@ -240,6 +240,10 @@ def _column_values(
         diverged = set(session.scalars(query))
         for pk, of_job in values.items():
             of_job |= dict.fromkeys(flags, pk in diverged)
+    if nodes := [text for text, key in columns.items() if key == ColumnKey("node")]:
+        last = sa.select(Job.pk, Attempt.nodes).join(Attempt, Attempt.id == Job.attempt_id).where(Job.pk.in_(values))
+        for pk, names in session.execute(last):
+            values[pk] |= dict.fromkeys(nodes, ", ".join(names) or None)
     return values
 
 
@@ -251,6 +255,8 @@ def _value(job: Job, key: ResolvedKey, stored: Mapping[tuple[int, int], StoredVa
         return None if value is None else value.text if value.number is None else _plain(value.number)
     if key.name == "runtime":
         return None if job.started_at is None else ((job.finished_at or now) - job.started_at).total_seconds()
+    if key.name == "step":
+        return (job.progress or {}).get("step")
     if key.name == "age":
         return (now - job.created_at).total_seconds()
     texts = {"id": job.id, "name": job.name, "project": job.project, "status": job.status}

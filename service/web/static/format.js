@@ -197,3 +197,11 @@ export function specValue(value) {
  */
 export const exactValue = (value) =>
   value === null || value === undefined ? "absent" : typeof value === "string" && value ? value : JSON.stringify(value);
+
+/**
+ * The first names of nodes, and the number of the others.
+ *
+ * @param {string[]} names
+ */
+export const nodeNames = (names) =>
+  names.slice(0, 4).join(", ") + (names.length > 4 ? ` and ${names.length - 4} more` : "");

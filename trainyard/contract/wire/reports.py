@@ -32,6 +32,7 @@ from trainyard.contract.base import (
     example,
     reject_bool,
 )
+from trainyard.contract.node_lists import node_names
 from trainyard.contract.stored_name import MAX_STORED_NAME, stored_name
 from trainyard.contract.validation_messages import (
     DIGEST_PATTERN,
@@ -46,6 +47,8 @@ MAX_EVENTS = 100
 MAX_LOG_CHUNK = 256 * 1024
 """Bytes of a log append."""
 
+MAX_NODES = 1024
+"""Nodes of an attempt that are stored by name."""
 MAX_NAME = 1024
 """Characters of a host, an error's type or its hint."""
 MAX_CHECKPOINT_METRICS = 1000
@@ -121,6 +124,13 @@ class Claim(Document):
         if self.nodes is None or self.nodes == self.host or self.host.startswith(f"{self.nodes}."):
             return self.host
         return f"{self.nodes} ({self.host})"
+
+    @property
+    def node_names(self) -> list[str]:
+        """The names of all nodes by the scheduler; the list itself if it cannot be read or has very many nodes."""
+        if self.nodes is None:
+            return [self.host]
+        return node_names(self.nodes, MAX_NODES) or [self.nodes]
 
 
 class ClaimGrant(Document):

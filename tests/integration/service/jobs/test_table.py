@@ -150,6 +150,56 @@ def test_diverged_runs_match_whatever_their_metrics_are_called(world: World) -> 
     assert [job["name"] for job in shown if job["values"]["diverged"]] == diverged
 
 
+def test_jobs_match_the_nodes_of_all_their_attempts(world: World) -> None:
+    for name, attempts in (("moved", ("gpu-1", "gpu-[2,17]")), ("stayed", ("gpu-17",)), ("waiting", ())):
+        job = world.submit(name=name)
+        for nodes in attempts:
+            world.tick()
+            world.scheduler.set_states("running")
+            worker = world.worker(job)
+            worker.execution = worker.claim(nodes=nodes).json()["execution"]
+            worker.end("preempted" if nodes == "gpu-1" else "completed")
+            world.tick()
+            world.clock.advance(3600)
+    for where, names in {
+        "node = gpu-1": ["moved"],
+        "nodes = GPU-17": ["stayed", "moved"],
+        "node != gpu-1": ["stayed"],
+        "not node = gpu-1": ["waiting", "stayed"],
+        "node in (gpu-2, gpu-3)": ["moved"],
+        "node not in (gpu-2, gpu-3)": ["stayed"],
+        "node ~ 17 and status = succeeded": ["stayed", "moved"],
+        "node !~ 2": ["stayed"],
+        "node is empty": ["waiting"],
+        "exists nodes or name = waiting": ["waiting", "stayed", "moved"],
+        'node = "gpu-1%"': [],
+    }.items():
+        assert listed(world, where=where) == names, where
+    assert "write `parameters.nodes` or" in refused(world, where="nodes > 2")["message"]
+    assert "nodes, tags" in refused(world, sort="node")["message"]
+    shown = world.client.get("/v1/jobs", params={"columns": "node"}).json()["data"]
+    assert [job["values"]["node"] for job in shown] == [None, "gpu-17", "gpu-2, gpu-17"]
+
+
+def test_jobs_match_the_step_that_they_have_reached(world: World) -> None:
+    for name, step in (("ended", 20), ("begun", 5), ("waiting", None)):
+        job = world.submit(name=name)
+        if step is not None:
+            progress = {"step": step, "total_steps": 20, "seconds_per_step": 0.1, "phase": "training"}
+            worker = world.start(job)
+            worker.metrics([("ppl", step, 1.0)], progress=progress)
+            worker.end("completed", step=step)
+            world.tick()
+    assert listed(world, where="step = 20") == ["ended"]
+    assert listed(world, where="progress < 20") == ["begun"]
+    assert listed(world, where="step in (5, 20) and step != 5") == ["ended"]
+    assert listed(world, where="step is empty") == ["waiting"]
+    assert "is a number of steps" in refused(world, where="step > 5.5")["message"]
+    assert "is no text" in refused(world, where="step ~ 5")["message"]
+    shown = world.client.get("/v1/jobs", params={"columns": "step"}).json()["data"]
+    assert [job["values"]["step"] for job in shown] == [None, 5, 20]
+
+
 def test_a_job_that_returned_to_before_the_divergence_is_sound(world: World) -> None:
     worker = world.start(world.submit(name="resumed"))
     worker.metrics([("ppl", 1, 2.0), ("ppl", 2, "NaN"), ("ppl", 3, 2.0)])
@@ -233,11 +283,11 @@ def test_errors_name_the_column_and_the_nearest_key(runs: World) -> None:
 
 @pytest.mark.databases("sqlite")
 def test_error_of_a_sort_states_by_what_jobs_can_be_sorted(runs: World) -> None:
-    for sort in ("step", "-progress", "notes", "error", "-tags", "tag", "zzz"):
+    for sort in ("step", "-progress", "notes", "error", "-tags", "tag", "node", "zzz"):
         error = refused(runs, sort=sort)
         begin = f"jobs cannot be sorted by `{sort.removeprefix('-')}`; sort by name, project, status, "
         assert error["message"].startswith(begin), sort
-        assert "progress, errors, notes, tags and `diverged` have no order" in error["message"]
+        assert "progress, errors, notes, nodes, tags and `diverged` have no order" in error["message"]
         assert (error["param"], error["code"]) == ("sort", "unknown_key")
     assert "did you mean `optimizer.lr`?" in refused(runs, sort="-optimiser.lr")["message"]
 

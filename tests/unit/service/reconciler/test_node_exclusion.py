@@ -12,7 +12,6 @@ from service.reconciler.node_exclusion import (
     Fault,
     affordable,
     failed_node,
-    is_listed,
     next_excluded,
     node_fault,
 )
@@ -103,26 +102,6 @@ def test_a_check_of_the_launcher_counts_for_nodes_of_the_allocation_alone() -> N
         assert node_fault(_evidence(record, ended(end_state="completed", nodes=nodes))) == Fault(
             "n2", kind, failure.message
         )
-
-
-@pytest.mark.parametrize(
-    ("node", "nodes", "listed"),
-    [
-        ("n1", "n1", True),
-        ("n1", "n10", False),
-        ("gpu5", "n[1-3,7],gpu5", True),
-        ("n7", "n[1-3,7],gpu5", True),
-        ("n4", "n[1-3,7],gpu5", False),
-        ("n08", "n[07-12]", True),
-        ("n8", "n[07-12]", False),
-        ("n10", "n[8-12]", True),
-        ("r2-n9", "r[1-2]-n[1-9],x", True),
-        ("r3-n9", "r[1-2]-n[1-9],x", False),
-        ("n.1", "n+1", False),
-    ],
-)
-def test_node_lists_of_slurm(node: str, nodes: str, listed: bool) -> None:
-    assert is_listed(node, nodes) is listed
 
 
 @pytest.mark.parametrize("end_state", ["completed", "failed", "out_of_memory", "cancelled", "preempted", "time_limit"])
