@@ -2,24 +2,23 @@
 // position of the pointer. Only charts in view are drawn, and those of a closed section are made when it is opened.
 
 import { Chart } from "./chart.js";
-import { saveCsv, savePng, saveSvg } from "./chart_export.js";
 import { COMBINED, includes } from "./chart_list.js";
 import { matcher, storeView } from "./chart_view.js";
 import { onThemeChange, sample } from "./colours.js";
 import { smoothed } from "./curves.js";
 import { closeMenu } from "./menus.js";
-import { make, setText } from "./page.js";
+import { make, setText, toastError } from "./page.js";
 import { onSize } from "./parts.js";
 
 const DRAW_INTERVAL = 150; // milliseconds from the second drawing on, extended after a slow one
 export const PINNED = "Pinned";
 export const LOADING = "Loading…"; // in a chart whose points are being read
 const MAX_LEGEND = 6; // names below a chart; of more curves, the table beside the pointer has those near it
-/** @type {[string, (chart: Chart, title: string) => void][]} */
+/** @type {[string, "savePng" | "saveSvg" | "saveCsv"][]} labels, and functions of chart_export.js */
 const EXPORTS = [
-  ["PNG image", savePng],
-  ["SVG image", saveSvg],
-  ["CSV table", saveCsv],
+  ["PNG image", "savePng"],
+  ["SVG image", "saveSvg"],
+  ["CSV table", "saveCsv"],
 ];
 
 export class ChartGrid {
@@ -390,7 +389,7 @@ export class ChartGrid {
         ...EXPORTS.map(([label, save]) =>
           button(label, label, () => {
             closeMenu(menu);
-            this.export(id, save);
+            this.export(id, save).catch(toastError);
           }),
         ),
       ),
@@ -409,14 +408,15 @@ export class ChartGrid {
 
   /**
    * @param {string} id
-   * @param {(chart: Chart, title: string) => void} save
+   * @param {"savePng" | "saveSvg" | "saveCsv"} save
    */
-  export(id, save) {
+  async export(id, save) {
+    const files = await import("./chart_export.js");
     const {
       chart,
       definition: { title },
     } = this.panel(id);
-    if (chart.plot) save(chart, `${this.source.subject()} ${title}`);
+    if (chart.plot) files[save](chart, `${this.source.subject()} ${title}`);
   }
 
   /** @param {string} id */
