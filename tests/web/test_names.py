@@ -43,7 +43,7 @@ def visit(jobs: tuple[Visit, list[str]]) -> Iterator[Visit]:
 
 def test_charts_are_drawn_pinned_and_combined(visit: Visit, jobs: tuple[Visit, list[str]]) -> None:
     page = visit.go(f"/jobs/{jobs[1][0]}?tab=charts")
-    expect(page.locator(".chart-section h3")).to_have_text(["Overview", "Metrics", "μ"])
+    expect(page.locator(".chart-section h3")).to_have_text(["Metrics", "μ"])
     closed = page.locator(".chart-section:not([open]) h3")
     for _ in range(closed.count()):
         closed.first.click()
