@@ -1,7 +1,7 @@
 """`python -m bench.pages`: the longest task and the layout shift of pages with many runs and metrics, in Chromium.
 
-Browsers report tasks from 50 ms on. The floor is a page of text, the first of the documentation. Run it on an idle
-machine: the time of a task includes waits for the processor.
+Browsers report tasks from 50 ms on. The floor is the first page of the documentation. Run it on an idle machine: the
+time of a task includes waits for the processor.
 """
 
 import argparse
@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import structlog
 from playwright.sync_api import Page
@@ -20,6 +19,7 @@ from playwright.sync_api import Page
 from service.db.migrate import upgrade
 from tests.support.browser import MEASURE_SHIFTS, signed_in_context, start_chromium
 from tests.support.live_service import LiveService, live_service
+from tests.support.world import SPEC
 
 LIMIT_TASK_MS, LIMIT_SHIFT = 100, 0.02
 POINTS, EVERY = 40, 10
@@ -28,15 +28,6 @@ window.tasks = [];
 new PerformanceObserver((list) => window.tasks.push(...list.getEntries().map((entry) => entry.duration)))
   .observe({{type: "longtask", buffered: true}});
 """
-SPEC: Mapping[str, Any] = {
-    "name": "run",
-    "task": "regression",
-    "gpus": 1,
-    "model": {"source": "builtin", "name": "mlp"},
-    "data": {"source": "builtin", "name": "parity"},
-    "steps": POINTS * EVERY,
-    "batch": {"size": 10},
-}
 ENGINE = ("train/loss", "train/lr", "train/grad_norm", "perf/examples_per_second", "memory/host_rss_bytes", "eval/loss")
 
 
@@ -63,7 +54,7 @@ def fill(service: LiveService, runs: int, metrics: int) -> Mapping[str, str]:
     """Make a sweep whose members have succeeded; return the pages to measure by their names."""
     client = service.client()
     grid = {"optimizer.lr": [1e-4 * (number + 1) for number in range(runs)]}
-    sweep = client.submit_sweep(dict(SPEC), grid=grid, name="many", max_parallel=runs)
+    sweep = client.submit_sweep({**SPEC, "gpus": 1, "steps": POINTS * EVERY}, grid=grid, name="many", max_parallel=runs)
     for number, member in enumerate(sweep.members):
         worker = service.start(member.job_id)
         names = [*ENGINE, *(f"group{one % 7}/metric_{one:03d}" for one in range(metrics - len(ENGINE)))]

@@ -161,9 +161,9 @@ async def _service_error(request: Request, error: Exception) -> Response:
         # Other refusals of workers are part of normal operation and have no audit entry.
         set_audit_caller(request, get_caller(request).principal)
     # The address of a page has the parameters; a program reads the name of the wrong one in the envelope.
-    is_value = isinstance(error, InvalidRequestError) and error.param
-    named = f"{error.param}: {error.message}" if is_value else error.message
-    if (page := _page(request, error.status, named)) is not None:
+    is_named = isinstance(error, InvalidRequestError) and error.param
+    text = f"{error.param}: {error.message}" if is_named else error.message
+    if (page := _page(request, error.status, text)) is not None:
         return page
     if (plugin_response := rendered_by_plugin(error, request.scope)) is not None:
         status, document = plugin_response

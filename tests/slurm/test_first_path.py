@@ -36,6 +36,9 @@ def test_two_nodes_train_and_report(service: ServiceProcess, slurm: SlurmLab) ->
         assert [c.step for c in client.checkpoints(job.id)][-1] == 30
         run = run_of(service.runs_dir, job.id)
         (attempt,) = client.attempts(job.id)
+        assert attempt.nodes == ["node1", "node2"]
+        for node in attempt.nodes:
+            assert [one.id for one in client.jobs(where=f"node = {node} and id = {job.id}")] == [job.id]
         filed = attempt_of(run, 1).root / "submitit" / f"{attempt.scheduler_id}_submission.sh"
         assert client.script(job.id).script == filed.read_text(), "what is shown is what was submitted"
         assert {p.name for p in attempt_of(run, 1).logs.glob("rank-*.log")} == {f"rank-{r}.log" for r in range(4)}

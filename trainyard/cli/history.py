@@ -14,7 +14,7 @@ from trainyard.cli.output import (
     print_list,
     print_text,
 )
-from trainyard.contract.node_lists import shortened
+from trainyard.contract.node_lists import shorten
 from trainyard.contract.wire.jobs import AttemptResource, EventResource
 
 
@@ -62,7 +62,7 @@ def _attempt_row(attempt: AttemptResource) -> tuple[str, ...]:
     step = "-" if attempt.resumed_from_step is None else str(attempt.resumed_from_step)
     started, how = format_age(began) if began else "-", attempt.exit_reason or "-"
     evidence = "; ".join(text for text in (attempt.scheduler_end, attempt.failure) if text) or "-"
-    nodes = shortened(attempt.nodes) or "-"
+    nodes = shorten(attempt.nodes) or "-"
     return str(attempt.number), attempt.scheduler_id or "-", nodes, step, started, took, how, evidence
 
 

@@ -22,7 +22,7 @@ from trainyard.cli.spec_changes import fix_lines
 from trainyard.cli.watch import error_lines, export_hint
 from trainyard.client import Client
 from trainyard.contract.kinds.tasks import task_kind
-from trainyard.contract.node_lists import shortened
+from trainyard.contract.node_lists import shorten
 from trainyard.contract.runtime import runtime_seconds
 from trainyard.contract.sizes import format_size
 from trainyard.contract.spec.prerequisites import prerequisites_of
@@ -140,7 +140,7 @@ def _reported(job: JobResource) -> Iterator[tuple[str, str]]:
 def _attempt(job: JobResource) -> str:
     attempt = job.attempt
     assert attempt is not None
-    where = f" on {shortened(attempt.nodes)}" if attempt.nodes else ""
+    where = f" on {shorten(attempt.nodes)}" if attempt.nodes else ""
     if attempt.scheduler_id is None and attempt.ended_at is not None:
         return f"{attempt.number}, not accepted by {attempt.scheduler}"
     return f"{attempt.number}, {attempt.scheduler} job {attempt.scheduler_id or 'unknown'}{where}"

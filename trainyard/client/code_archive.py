@@ -24,7 +24,8 @@ ALWAYS_IGNORED = (
 )
 _Pattern = tuple[str, str]
 """A pattern of a file of ignored names, after the path of the file's folder."""
-_FEW = 1000
+_ALWAYS_LISTED = 1000
+"""Entries that are listed in any case, so that an error can name the largest."""
 _LARGEST = 5
 _MANY = 100
 """A file or folder below this part of the whole size is not listed."""
@@ -61,7 +62,7 @@ def pack(
     excluded = without.expanduser().resolve() if without else None
     listed = _with_folders(source.files) if source else None
     # Each entry takes a block of the archive. Links to folders that have links can make any number of entries.
-    most = max(limit // tarfile.BLOCKSIZE, _FEW)
+    most = max(limit // tarfile.BLOCKSIZE, _ALWAYS_LISTED)
     entries = sorted(islice(_files(root, root, [], listed), most + 1))
     files = [(name, path) for name, path in entries if path.resolve() != excluded]
     sizes = {name: path.stat().st_size for name, path in files if not name.endswith("/")}
@@ -183,11 +184,11 @@ def _too_large(folder: Path, sizes: dict[str, int], limit: int) -> SpecError:
         kind, parts = "folders", _folder_sizes(sizes)
     largest = [name for name in sorted(parts, key=lambda name: -parts[name]) if parts[name] * _MANY >= total]
     listing = ", ".join(f"{name} ({format_size(parts[name])})" for name in largest[:_LARGEST])
-    held = f"{format_size(total)} in {len(sizes):,} files"
+    content = f"{format_size(total)} in {len(sizes):,} files"
     if total <= limit:
-        held = f"{len(sizes):,} files or more, each with up to 1 KiB beside its content"
+        content = f"{len(sizes):,} files or more, each of which takes up to 1 KiB beside its content"
     return _problem(
-        f"{str(folder)!r} holds {held}, and an upload takes at most {format_size(limit)}; exclude other files than "
+        f"{str(folder)!r} holds {content}, and an upload takes at most {format_size(limit)}; exclude other files than "
         f"code with {IGNORE_FILE}. Largest {kind}: {listing}"
     )
 

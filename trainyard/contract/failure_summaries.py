@@ -65,7 +65,7 @@ def summarize_failure(
         fixes=_accepted(
             spec, [*_lower_rate(spec)] if diverged else [*_fixes_of_hint(failure.hint or "")], job_id, step
         ),
-        repeats=diverged or failure.final,
+        repeats=failure.final,
     )
 
 

@@ -20,7 +20,7 @@ def is_listed(node: str, node_list: str) -> bool:
     return False
 
 
-def node_names(node_list: str, limit: int) -> list[str] | None:
+def expand_node_list(node_list: str, limit: int) -> list[str] | None:
     """Return the names in a node list in its order; None if it is no such list, or names more than `limit` nodes."""
     parts = _PART.findall(node_list)
     if ",".join(parts) != node_list:
@@ -38,8 +38,8 @@ def node_names(node_list: str, limit: int) -> list[str] | None:
     return names if 0 < len(names) <= limit else None
 
 
-def shortened(names: Sequence[str]) -> str:
-    """Return the first names, and the number of the others, as for a table."""
+def shorten(names: Sequence[str]) -> str:
+    """Return the first names and the number of the others, for a table."""
     more = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 

@@ -16,7 +16,7 @@ from service.jobs.table.divergence import has_diverged
 from service.jobs.table.keys import TIMES, ColumnKey, ColumnName, ResolvedKey, TagKey, ValueRef
 from service.jobs.table.value_types import as_number, as_text, check_choice, check_comparison, value_types
 from service.jobs.table.values import Named
-from trainyard.contract.base import MAX_TIME, MIN_TIME
+from trainyard.contract.base import MAX_SAFE_INT, MAX_TIME, MIN_TIME
 from trainyard.contract.job_query import (
     And,
     Comparison,
@@ -82,7 +82,8 @@ def column_of(name: ColumnName, job: Any = Job) -> Any:
     if name == "diverged":
         return has_diverged(job)
     if name == "step":
-        return job.progress["step"].as_integer()
+        # Steps have up to 53 bits, and INTEGER of Postgres has 32.
+        return sa.cast(job.progress["step"].as_string(), sa.BigInteger)
     return getattr(job, _ATTRIBUTES[name])
 
 
@@ -298,8 +299,9 @@ def _of_node(node: Comparison | Membership | Exists, job: Any) -> Condition:
     else:
         texts, is_negated = [as_text(node.value)], node.operator.startswith("!")
         is_part = "~" in node.operator
-    # In the stored list, a name has quotes around it.
-    matches = [names.icontains(one if is_part else json.dumps(one), autoescape=True) for one in texts]
+    # In the stored list a name has quotes around it, and SQLite has other characters than ASCII as escapes.
+    stored = [json.dumps(one, ensure_ascii=ascii_only) for one in texts for ascii_only in (True, False)]
+    matches = (names.icontains(one[1:-1] if is_part else one, autoescape=True) for one in stored)
     matching = ran.where(sa.or_(*matches)).correlate_except(attempt)
     return sa.and_(ran.correlate_except(attempt), sa.not_(matching)) if is_negated else matching
 
@@ -308,7 +310,7 @@ def _step(value: Value, key: Key) -> int:
     number = None if isinstance(value, Duration) else as_number(value)
     if number is None or not number.is_integer():
         raise QueryError(f"`{key}` is a number of steps: compare it with one, such as `{key} > 1000`", key.column)
-    return int(max(-1e15, min(1e15, number)))
+    return int(max(-1, min(MAX_SAFE_INT + 1, number)))
 
 
 def _micros(value: Value, key: Key) -> int:

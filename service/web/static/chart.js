@@ -407,7 +407,8 @@ export class Chart {
     );
     const left = this.plot.valToPos(position, "x") + VALUE_AXIS_WIDTH;
     const isRight = left > this.frame.clientWidth / 2;
-    this.table.style.maxWidth = `${Math.min(0.75 * this.frame.clientWidth, isRight ? left - 12 : this.frame.clientWidth - left - 12)}px`;
+    const room = (isRight ? left : this.frame.clientWidth - left) - 12;
+    this.table.style.maxWidth = `${Math.min(0.75 * this.frame.clientWidth, room)}px`;
     // A transform moves nothing else, so that browsers count no layout shift.
     this.table.style.transform = `translateX(${isRight ? `calc(${left - 12}px - 100%)` : `${left + 12}px`})`;
   }

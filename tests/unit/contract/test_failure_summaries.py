@@ -169,7 +169,7 @@ def test_a_fix_continues_from_the_checkpoint() -> None:
 
 def test_a_loss_that_is_not_finite_has_a_lower_rate_as_its_fix() -> None:
     spec = {**SPEC, "optimizer": {"name": "sgd", "lr": 3e-3, "clip_norm": None}}
-    summary = summarize_failure(failure(type="DivergedError"), spec)
+    summary = summarize_failure(failure(type="DivergedError", final=True), spec)
     assert [fix.fields for fix in summary.fixes] == [{"optimizer.lr": 3e-4}, {"optimizer.clip_norm": 1.0}]
     assert summary.repeats
     assert summarize_failure(failure(type="DivergedError"), {**SPEC, "optimizer": {"lr": "x"}}).fixes == []

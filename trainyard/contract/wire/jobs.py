@@ -209,6 +209,7 @@ class AttemptResource(Resource):
     scheduler: str
     scheduler_id: str | None = Field(default=None, examples=["4711"])
     nodes: list[str] = Field(default_factory=list, examples=[["node1"]])
+    """The names of its nodes, by the scheduler; of very many nodes, the scheduler's list."""
     created_at: Timestamp
     submitted_at: Timestamp | None = Field(default=None, examples=[EXAMPLE_TIME])
     started_at: Timestamp | None = Field(default=None, examples=[EXAMPLE_LATER])

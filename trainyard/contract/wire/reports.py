@@ -32,7 +32,7 @@ from trainyard.contract.base import (
     example,
     reject_bool,
 )
-from trainyard.contract.node_lists import node_names
+from trainyard.contract.node_lists import expand_node_list
 from trainyard.contract.stored_name import MAX_STORED_NAME, stored_name
 from trainyard.contract.validation_messages import (
     DIGEST_PATTERN,
@@ -85,7 +85,7 @@ filesystem was full or read-only. `node_failure`: a node was lost; no rank cause
 UNNAMED_FAILURE = "ScriptFailed"
 """`Failure.type` of a program that failed without an exception, as far as is known."""
 DIVERGED = "DivergedError"
-"""`Failure.type` of a run that ended because its loss or its gradients were not finite."""
+"""`Failure.type` of a run that ended because its loss, or its gradients at any loss scale, were not finite."""
 PLAIN_FAILURES = frozenset(
     {
         UNNAMED_FAILURE,
@@ -130,7 +130,7 @@ class Claim(Document):
         """The names of all nodes by the scheduler; the list itself if it cannot be read or has very many nodes."""
         if self.nodes is None:
             return [self.host]
-        return node_names(self.nodes, MAX_NODES) or [self.nodes]
+        return expand_node_list(self.nodes, MAX_NODES) or [self.nodes]
 
 
 class ClaimGrant(Document):

@@ -181,23 +181,33 @@ def test_jobs_match_the_nodes_of_all_their_attempts(world: World) -> None:
     assert [job["values"]["node"] for job in shown] == [None, "gpu-17", "gpu-2, gpu-17"]
 
 
+def test_a_node_with_other_characters_than_ascii_matches(world: World) -> None:
+    job = world.submit(name="local")
+    world.tick()
+    world.scheduler.set_states("running")
+    answer = world.worker(job).post("claim", {"nonce": "nonce-0001", "host": "größe-1", "pid": 7})
+    assert answer.status_code == 200, answer.text
+    for where in ('node = "größe-1"', 'node ~ "röß"', 'node in ("größe-1", b)', 'node !~ "rösse"'):
+        assert listed(world, where=where) == ["local"], where
+
+
 def test_jobs_match_the_step_that_they_have_reached(world: World) -> None:
-    for name, step in (("ended", 20), ("begun", 5), ("waiting", None)):
+    for name, step in (("ended", 2**53 - 1), ("begun", 5), ("waiting", None)):
         job = world.submit(name=name)
         if step is not None:
-            progress = {"step": step, "total_steps": 20, "seconds_per_step": 0.1, "phase": "training"}
+            progress = {"step": step, "total_steps": 2**53 - 1, "seconds_per_step": 0.1, "phase": "training"}
             worker = world.start(job)
             worker.metrics([("ppl", step, 1.0)], progress=progress)
             worker.end("completed", step=step)
             world.tick()
-    assert listed(world, where="step = 20") == ["ended"]
+    assert listed(world, where=f"step = {2**53 - 1}") == ["ended"]
     assert listed(world, where="progress < 20") == ["begun"]
-    assert listed(world, where="step in (5, 20) and step != 5") == ["ended"]
+    assert listed(world, where=f"step in (5, {2**53 - 1}) and step != 5") == ["ended"]
     assert listed(world, where="step is empty") == ["waiting"]
     assert "is a number of steps" in refused(world, where="step > 5.5")["message"]
     assert "is no text" in refused(world, where="step ~ 5")["message"]
     shown = world.client.get("/v1/jobs", params={"columns": "step"}).json()["data"]
-    assert [job["values"]["step"] for job in shown] == [None, 5, 20]
+    assert [job["values"]["step"] for job in shown] == [None, 5, 2**53 - 1]
 
 
 def test_a_job_that_returned_to_before_the_divergence_is_sound(world: World) -> None:
