@@ -59,9 +59,9 @@ def fill(service: LiveService, runs: int, metrics: int) -> Mapping[str, str]:
         worker = service.start(member.job_id)
         names = [*ENGINE, *(f"group{one % 7}/metric_{one:03d}" for one in range(metrics - len(ENGINE)))]
         points = [
-            (name, step, 2 + math.sin(number + place + step / 50))
+            (name, step, 2 + math.sin(number + offset + step / 50))
             for step in range(EVERY, POINTS * EVERY + 1, EVERY)
-            for place, name in enumerate(names)
+            for offset, name in enumerate(names)
         ]
         for begin in range(0, len(points), 1000):
             worker.metrics(points[begin : begin + 1000]).raise_for_status()

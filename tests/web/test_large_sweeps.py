@@ -224,3 +224,22 @@ def test_the_width_of_the_charts_is_read_before_the_ranking_has_rows(site: Site,
         page = visit.go(f"/compare?sweep={sweep['id']}")
         expect(page.locator("#ranking tbody tr").first).to_be_visible()
         assert page.evaluate("window.rowsAtReads") == [0]
+
+
+@pytest.mark.parametrize(
+    ("runs", "points", "expected"),
+    [(50, 16, (True, 1.6)), (50, 17, (False, 1.6)), (51, 2, (True, 1)), (51, 16, (False, 1))],
+)
+def test_curves_of_many_runs_are_thin_lines(
+    script_tab: Page, runs: int, points: int, expected: tuple[bool, float]
+) -> None:
+    curve = script_tab.evaluate(
+        """async ([url, runs, points]) => {
+          const { RunCurves } = await import(url);
+          const x = Array.from({ length: points }, (_, n) => n);
+          const page = { runs: Array.from({ length: runs }), highlighted: null, curveOf: () => ({ x, y: x }) };
+          return RunCurves.prototype.curve.call(page, { keys: ["eval/loss"] }, "eval/loss", { id: "a", name: "a" }, 0);
+        }""",
+        [Assets().url("run_curves.js"), runs, points],
+    )
+    assert (curve["dots"], curve["width"]) == expected

@@ -9,6 +9,8 @@ import { RESTING } from "./job_status.js";
 import { meanCurve } from "./run_groups.js";
 
 const RUNS_PER_REQUEST = 20; // the limit of the API
+const MANY_RUNS = 50; // whose curves are thin, so that they can be told apart, and are drawn faster
+const MAX_DOTS = 800; // of a chart; more hide its lines, and take longer to draw
 export const SELECTED = "Selected metric";
 /** @type {Axis[]} */
 export const AXES = ["step", "seconds", "tokens"];
@@ -238,10 +240,10 @@ export class RunCurves {
       x: curve.x,
       y: curve.y,
       name: chart.keys.length > 1 ? `${run.name} ${key}` : run.name,
-      dots: curve.x.length < 3 || key.startsWith("eval/"),
+      dots: curve.x.length < 3 || (key.startsWith("eval/") && curve.x.length * this.runs.length <= MAX_DOTS),
       ...curveStyle(n),
       ...(isFaded && { colour: colour("line") }),
-      width: this.highlighted === run.id ? 2.6 : 1.6,
+      width: this.highlighted === run.id ? 2.6 : this.runs.length > MANY_RUNS ? 1 : 1.6,
     };
   }
 

@@ -111,7 +111,7 @@ export class SweepRanking {
   /** Offer the metrics of the members, and the one that ranks them. */
   fillMetrics() {
     const select = byId("rank-by", HTMLSelectElement);
-    const names = [...this.metricNames(), ...(this.metricNames().includes(this.metric) ? [] : [this.metric])];
+    const names = [...new Set([...this.metricNames(), this.metric])];
     if (String(names) !== String(Array.from(select.options, (option) => option.value)))
       select.replaceChildren(
         ...names.map((text) => make("option", { value: text, text: shownName(text, this.sweep.members) })),
@@ -121,7 +121,8 @@ export class SweepRanking {
 
   metricNames() {
     const { metric, members } = this.sweep;
-    return [...new Set([metric, ...members.flatMap((member) => Object.keys(member.metrics)).sort()])];
+    const reported = new Set(members.flatMap((member) => Object.keys(member.metrics)));
+    return [...new Set([metric, ...[...reported].sort()])];
   }
 
   /**
