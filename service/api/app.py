@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 
 from service.api.dependencies import AppState, get_caller, set_audit_caller
 from service.api.middleware import add_middleware
+from service.api.middleware.errors import ErrorPage
 from service.api.openapi import add_openapi_route, common_errors, customize_openapi, methods_of
 from service.api.plugin import Plugin, disabled_error, install, installed, is_api, rendered_by_plugin
 from service.api.routes import (
@@ -85,10 +86,6 @@ ROUTERS = (
     health,
 )
 """Routes are matched in this order, and most requests come from workers."""
-
-
-ErrorPage = Callable[[Request, int, str], Response | None]
-"""Renders an error as a page; None where the client expects JSON."""
 
 
 def create_api(
@@ -164,6 +161,7 @@ async def _service_error(request: Request, error: Exception) -> Response:
     is_named = isinstance(error, InvalidRequestError) and error.param
     text = f"{error.param}: {error.message}" if is_named else error.message
     if (page := _page(request, error.status, text)) is not None:
+        page.headers.update(error.headers)
         return page
     if (plugin_response := rendered_by_plugin(error, request.scope)) is not None:
         status, document = plugin_response

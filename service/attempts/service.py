@@ -103,7 +103,7 @@ class AttemptService:
                 attempt.submitted_at = attempt.submitted_at or self._now
                 jobs.add_event(job, "submitted", f"Scheduler job: {claim.scheduler_id}")
             if job.status != "running":
-                jobs.transition(job, "running", f"Training on {claim.where}.")
+                jobs.transition(job, "running", f"Running on {claim.where}.")
                 job.progress = _without_estimate(job.progress)
             execution, owner, names = attempt.execution, job.created_by, job.spec["environment"].get("secrets", ())
         return ClaimGrant(execution=execution, secrets=self._secret_values(owner, names))

@@ -230,7 +230,7 @@ class Adoption:
 
 
 def _running_message(claim: Claim) -> str:
-    return f"Training on {claim.where}, according to its claim file."
+    return f"Running on {claim.where}, according to its claim file."
 
 
 def _path(source: JobStatus, target: JobStatus) -> list[JobStatus]:

@@ -44,7 +44,7 @@ def test_curves_and_log_update_live_without_layout_shift(new_tab: Visit, running
     new_tab.page.add_init_script(MEASURE_SHIFTS)
     page = new_tab.go(f"/jobs/{running_job.id}")
     page.evaluate("window.untouched = true")
-    expect(page.locator("#summary")).to_contain_text(re.compile(r"^Training on .+: step .+ of 1.000.000"))
+    expect(page.locator("#summary")).to_contain_text(re.compile(r"^Running on .+: step .+ of 1.000.000"))
     wait_for_points(page, 30)
     before, lines = max(points(page)), page.locator("#log").inner_text()
     wait_for_points(page, before + 20)

@@ -65,6 +65,29 @@ def test_a_tab_is_in_the_address_and_remembered(visit: Visit, pages: tuple[Visit
     expect(selected(visit)).to_have_text("History")
 
 
+def test_back_and_forward_walk_through_the_tabs_of_a_job(visit: Visit, pages: tuple[Visit, dict[str, str]]) -> None:
+    visit.go("/help")
+    page = visit.go(pages[1]["good"])
+    first = selected(visit).inner_text()
+    for name in [name for name in NAMES if name != first][:2]:
+        page.get_by_role("tab", name=name).click()
+    page.get_by_role("button", name="Log beside").click()
+    names = [name for name in NAMES if name != first][:2]
+    page.go_back()
+    expect(selected(visit)).to_have_text(names[0])
+    expect(page.locator("#log")).to_be_hidden()
+    page.go_back()
+    expect(selected(visit)).to_have_text(first)
+    page.go_forward()
+    page.go_forward()
+    expect(selected(visit)).to_have_text(names[1])
+    expect(page.locator("#log .line").last).to_be_in_viewport()
+    page.get_by_role("tab", name=names[1]).click()  # it is current, so that the history has no entry for it
+    for _ in range(3):
+        page.go_back()
+    expect(page).to_have_url(re.compile("/help$"))
+
+
 def test_links_without_a_tab_lead_to_what_they_name(visit: Visit, pages: tuple[Visit, dict[str, str]]) -> None:
     for parameters, name in (("line=40", "Log"), ("grep=line", "Log"), ("find=loss", "Charts"), ("tab=x", "Overview")):
         visit.go(f"{pages[1]['good']}?{parameters}")
@@ -170,6 +193,7 @@ def test_nothing_moves_while_a_tab_loads(
         ("", "running", "gone", "overview"),
         ("", "failed", "charts", "overview"),
         ("tab=log", "failed", "charts", "log"),
+        ("tab=gone", "running", "charts", "overview"),
         ("tab=gone&level=error", "running", "charts", "log"),
     ],
 )

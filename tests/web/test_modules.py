@@ -74,7 +74,7 @@ def test_each_status_has_a_tone(module: Callable[[str], Call]) -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({}, "Starting on node1 (no steps yet)."),
+        ({}, "Running on node1 (no steps yet)."),
         ({"spec": {"task": "script"}}, "Running on node1."),
         (
             {"progress": {"step": 1200, "total_steps": 4000, "eta_seconds": 75.0}},

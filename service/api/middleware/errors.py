@@ -1,15 +1,19 @@
 """Error responses that the middlewares send themselves, and the response to an unexpected exception."""
 
 import json
+from collections.abc import Callable
 
 import structlog
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.plugin import rendered_by_plugin
 from service.core.errors import ClientGoneError, ServiceError
 
 HeaderMap = dict[bytes, bytes]
+ErrorPage = Callable[[Request, int, str], Response | None]
+"""Renders an error as a page; None where the client expects JSON."""
 
 
 def header_map(scope: Scope) -> HeaderMap:
@@ -18,7 +22,12 @@ def header_map(scope: Scope) -> HeaderMap:
 
 
 async def send_error(error: ServiceError, scope: Scope, send: Send) -> None:
-    """Send a complete response for the error, in the format of the plugin that serves the path, if any."""
+    """Send a complete response for the error: as a page, in the format of the path's plugin, or as JSON."""
+    error_page: ErrorPage = scope["app"].state.error_page
+    if (page := error_page(Request(scope), error.status, error.message)) is not None:
+        page.headers.update(error.headers)
+        await page(scope, _receive_nothing, send)
+        return
     status, body = error.status, error.envelope().model_dump_json(exclude={"problems"}).encode()
     if (response := rendered_by_plugin(error, scope)) is not None:
         status, document = response
@@ -27,6 +36,10 @@ async def send_error(error: ServiceError, scope: Scope, send: Send) -> None:
     headers += [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+async def _receive_nothing() -> Message:
+    return {"type": "http.disconnect"}
 
 
 class ErrorMiddleware:

@@ -3,7 +3,7 @@
 import { urlOf } from "./address.js";
 import { call, query } from "./api.js";
 import { EventList } from "./event_list.js";
-import { bytes, count, duration, nodeNames, number } from "./format.js";
+import { bytes, count, duration, number } from "./format.js";
 import { byId, formatTimes, make, setText } from "./page.js";
 
 /** @type {Record<string, string>} */
@@ -51,7 +51,7 @@ export function showAttempts(attempts) {
           }),
         );
       const evidence = [attempt.scheduler_end, attempt.failure].filter(Boolean).join("; ");
-      const allocation = [attempt.scheduler_id, nodeNames(attempt.nodes)].filter(Boolean).join(" on ");
+      const allocation = [attempt.scheduler_id, attempt.nodes.join(", ")].filter(Boolean).join(" on ");
       return make(
         "li",
         {},

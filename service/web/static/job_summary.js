@@ -34,8 +34,7 @@ export function summary(job) {
     if (phaseOf(progress)) text += `; ${phaseOf(progress)}`;
     if (etaOf(progress) !== null) text += `, about ${duration(progress.eta_seconds)} left`;
   }
-  if (job.status === "running" && !progress && !STEPLESS.includes(job.spec.task))
-    text = `${text.replace(/^(training|running) on/i, "Starting on")} (no steps yet)`;
+  if (job.status === "running" && !progress && !STEPLESS.includes(job.spec.task)) text += " (no steps yet)";
   return `${text[0].toUpperCase()}${text.slice(1)}.`;
 }
 

@@ -17,6 +17,7 @@ const MOVES = {
 
 /**
  * The tab that a page opens at: the one in its address, else the overview of a failed job, else the one that was chosen last.
+ * The overview is shown for a name that no tab has.
  *
  * @param {URLSearchParams} parameters
  * @param {string[]} names
@@ -28,7 +29,7 @@ export function firstTab(parameters, names, status, remembered) {
   if (names.includes(named)) return named;
   if (OF_LOG.some((one) => parameters.has(one))) return "log";
   if (OF_CHARTS.some((one) => parameters.has(one))) return "charts";
-  if (status === "failed" || remembered === null || !names.includes(remembered)) return names[0];
+  if (named || status === "failed" || remembered === null || !names.includes(remembered)) return names[0];
   return remembered;
 }
 
@@ -46,6 +47,12 @@ export class JobTabs {
     const names = this.buttons.map((button) => button.dataset.tab ?? "");
     this.current = firstTab(parameters, names, job.status, stored(KEY));
     this.hasDrawer = parameters.get(DRAWER) === "log";
+    const first = this.current; // its entry of the history may name no tab
+    addEventListener("popstate", () => {
+      const address = new URLSearchParams(location.search);
+      this.hasDrawer = address.get(DRAWER) === "log";
+      this.open(address.has("tab") ? firstTab(address, names, job.status, null) : first);
+    });
     this.list.addEventListener("click", ({ target }) => {
       const name = target instanceof HTMLElement ? target.dataset.tab : undefined;
       if (name) this.select(name);
@@ -67,12 +74,21 @@ export class JobTabs {
     listener(this.current);
   }
 
-  /** @param {string} name */
+  /**
+   * Show a tab, so that the browser's button *Back* returns to the one before.
+   *
+   * @param {string} name
+   */
   select(name) {
+    store(KEY, name);
+    this.storeAddress("tab", name, name !== this.current);
+    this.open(name);
+  }
+
+  /** @param {string} name */
+  open(name) {
     const top = this.panel.getBoundingClientRect().top + scrollY - byId("job-bar").offsetHeight;
     this.current = name;
-    store(KEY, name);
-    this.storeAddress("tab", name);
     this.show();
     if (scrollY > top) scrollTo(0, top);
     for (const listener of this.listeners) listener(name);
@@ -117,11 +133,13 @@ export class JobTabs {
   /**
    * @param {string} name
    * @param {string | null} value
+   * @param {boolean} isNew whether the history gets an entry.
    */
-  storeAddress(name, value) {
+  storeAddress(name, value, isNew = false) {
     const parameters = new URLSearchParams(location.search);
     if (value === null) parameters.delete(name);
     else parameters.set(name, value);
-    history.replaceState(null, "", `${location.pathname}${parameters.size ? `?${parameters}` : ""}`);
+    if (isNew) history.pushState(null, "", `${location.pathname}?${parameters}`);
+    else history.replaceState(null, "", `${location.pathname}${parameters.size ? `?${parameters}` : ""}`);
   }
 }

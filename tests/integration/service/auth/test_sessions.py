@@ -216,6 +216,31 @@ def test_pages_redirect_to_sign_in_and_render_errors(world: World) -> None:
     assert code(world.client.get("/v1/no-such-route", headers=PAGE)) == (404, "route_not_found")
 
 
+def test_a_request_that_no_route_sees_is_refused_with_a_page_in_a_browser(world: World) -> None:
+    browser = signed_in(world)
+    for path, headers, status, text in (
+        ("/jobs/a%00b", {}, 422, "the URL contains a NUL character"),
+        ("/jobs?search=%00", {}, 422, "the URL contains a NUL character"),
+        ("/jobs", {"Host": "other.example"}, 400, "unknown host"),
+    ):
+        page = browser.get(path, headers={**PAGE, **headers})
+        assert (page.status_code, page.headers["content-type"]) == (status, "text/html; charset=utf-8"), path
+        assert text in page.text
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+        assert browser.get(path, headers=headers).headers["content-type"] == "application/json"
+        assert browser.get(f"/v1{path}", headers={**PAGE, **headers}).headers["content-type"] == "application/json"
+
+
+def test_a_rate_limit_is_a_page_in_a_browser(database_url: str, tmp_path: Any) -> None:
+    world = World(database_url, tmp_path / "state", rate_per_second=0.1, rate_burst=3)
+    browser = world.new_client(None)
+    answers = [browser.get("/jobs", headers=PAGE, follow_redirects=False) for _ in range(4)]
+    world.database.dispose()
+    assert [answer.status_code for answer in answers] == [303, 303, 303, 429]
+    assert answers[-1].headers["content-type"] == "text/html; charset=utf-8"
+    assert int(answers[-1].headers["retry-after"]) > 0
+
+
 def test_pages_have_restrictive_security_headers(world: World) -> None:
     browser, job_id = signed_in(world), world.submit()
     for path in ("/sign-in", "/jobs", f"/jobs/{job_id}", "/no-such-page"):
