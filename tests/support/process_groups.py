@@ -1,8 +1,8 @@
 """Which tests each process of `pytest -n` collects, and how the processes share the work.
 
-Torch and the libraries around it take longer to import than all other modules together, and the dashboard's tests share
-one browser. So at most every second process imports torch, or all if most tests need it; only one starts the browser,
-and all run the rest.
+Torch and the libraries around it take longer to import than all other modules together, and each process with tests of
+the dashboard starts a browser. So every second process imports torch, and the others start a browser; where most tests
+need torch, all import it and one starts a browser. All run the rest.
 """
 
 from collections.abc import Sequence
@@ -18,6 +18,8 @@ from xdist.workermanage import WorkerController
 Group = Literal["torch", "browser", "plain"]
 
 BROWSER = ("tests/web",)
+REAL_JOBS = "tests/web/real_jobs"
+"""Tests of the dashboard that share a service in a process of its own; they run in one process."""
 TORCH = (
     "tests/e2e/test_models.py",
     "tests/gpu",
@@ -99,16 +101,15 @@ def groups_of_process(number: int, count: int, *, mostly_torch: bool = False) ->
     """Return the groups that one of `count` processes collects, the ones that it runs first before the others."""
     if count == 1:
         return ("torch", "browser", "plain")
-    if number == count - 1:
-        return ("browser", "plain", "torch") if mostly_torch else ("browser", "plain")
-    return ("torch", "plain") if mostly_torch or number % 2 == 0 else ("plain",)
+    if mostly_torch:
+        return ("browser", "plain", "torch") if number == count - 1 else ("torch", "plain")
+    return ("browser", "plain") if number % 2 else ("torch", "plain")
 
 
 class SharedScheduling(LoadFileScheduling):  # type: ignore[misc]
     """Gives each process whole files of its collection, in the order of that collection.
 
-    So a module's fixtures are made once. All tests of the dashboard share one browser, service and running jobs, and
-    therefore are one unit of work. xdist's own classes need the same collection in each process.
+    So a module's fixtures are made once. xdist's own classes need the same collection in each process.
     """
 
     def __init__(self, config: pytest.Config, log: Any) -> None:
@@ -119,7 +120,7 @@ class SharedScheduling(LoadFileScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
-        return BROWSER[0] if group_of(file) == "browser" else file
+        return REAL_JOBS if _is_below(file, [REAL_JOBS]) else file
 
     def add_node_collection(self, node: WorkerController, collection: Sequence[str]) -> None:
         self.registered_collections[node] = list(collection)

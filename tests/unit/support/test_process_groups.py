@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.process_groups import (
     LONG,
+    REAL_JOBS,
     WITHOUT_TORCH,
     SharedScheduling,
     group_of,
@@ -85,7 +86,16 @@ def test_every_test_runs_once_where_it_was_collected(scheduling: SharedSchedulin
 def test_a_process_begins_with_the_group_that_only_it_has(scheduling: SharedScheduling) -> None:
     nodes = start(scheduling, TORCH + PLAIN, PLAIN, BROWSER + PLAIN)
     assert [nodes[0].collection[index] for index in nodes[0].sent] == TORCH[:4]
-    assert [nodes[2].collection[index] for index in nodes[2].sent] == BROWSER
+    assert [nodes[2].collection[index] for index in nodes[2].sent] == BROWSER[:3]
+
+
+def test_processes_with_a_browser_share_all_files_but_real_jobs(scheduling: SharedScheduling) -> None:
+    real = [f"{REAL_JOBS}/test_{name}.py::test_{number}" for name in "ij" for number in range(3)]
+    nodes = start(scheduling, TORCH, real + BROWSER, TORCH, real + BROWSER)
+    ran = run_to_the_end(scheduling, *nodes)
+    assert {ran[test] for test in real} == {nodes[1]}
+    assert {ran[test] for test in BROWSER} <= {nodes[1], nodes[3]}
+    assert ran[BROWSER[0]] is nodes[3]
 
 
 def test_work_of_a_process_that_died_goes_to_its_successor(scheduling: SharedScheduling) -> None:
@@ -130,8 +140,8 @@ def test_long_files_come_first_in_their_group() -> None:
 def test_all_groups_are_collected_by_any_number_of_processes(count: int, mostly_torch: bool) -> None:
     groups = [groups_of_process(number, count, mostly_torch=mostly_torch) for number in range(count)]
     assert {group for collected in groups for group in collected} == {"torch", "browser", "plain"}
-    assert sum("browser" in collected for collected in groups) == 1
-    assert sum("torch" in collected for collected in groups) == (count if mostly_torch else max(1, count // 2))
+    assert sum("browser" in collected for collected in groups) == (1 if mostly_torch else max(1, count // 2))
+    assert sum("torch" in collected for collected in groups) == (count if mostly_torch else (count + 1) // 2)
 
 
 @pytest.mark.parametrize(
