@@ -38,7 +38,7 @@ _HOW = {"lock": "lock", "code": "sleep", "slow": "compute", "order": "barrier", 
 """The text by which the planted fault hangs (tests/integration/worker/faults)."""
 _LEARN_SECONDS = 180.0
 _WAIT_SECONDS = 90.0
-_ONE_IMPORT = Lock()
+_IMPORT_LOCK = Lock()
 """Threads that import transformers at the same time miss its names."""
 
 
@@ -113,7 +113,7 @@ def _has_learned(service: FakeService) -> bool:
 
 def read_images(folder: Path) -> dict[str, Any]:
     """Return the changes of the spec by which processes read images for the ranks."""
-    with _ONE_IMPORT:
+    with _IMPORT_LOCK:
         save_vit(folder / "vit")
     return {
         "task": "image_classification",

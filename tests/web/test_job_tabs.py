@@ -69,10 +69,10 @@ def test_back_and_forward_walk_through_the_tabs_of_a_job(visit: Visit, pages: tu
     visit.go("/help")
     page = visit.go(pages[1]["good"])
     first = selected(visit).inner_text()
-    for name in [name for name in NAMES if name != first][:2]:
+    names = [name for name in NAMES if name != first][:2]
+    for name in names:
         page.get_by_role("tab", name=name).click()
     page.get_by_role("button", name="Log beside").click()
-    names = [name for name in NAMES if name != first][:2]
     page.go_back()
     expect(selected(visit)).to_have_text(names[0])
     expect(page.locator("#log")).to_be_hidden()

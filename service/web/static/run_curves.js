@@ -9,8 +9,8 @@ import { RESTING } from "./job_status.js";
 import { meanCurve } from "./run_groups.js";
 
 const RUNS_PER_REQUEST = 20; // the limit of the API
-const MANY_RUNS = 50; // whose curves are thin, so that they can be told apart, and are drawn faster
-const MAX_DOTS = 800; // of a chart; more hide its lines, and take longer to draw
+const MANY_RUNS = 50; // the curves of more runs are thin: easier to tell apart, and faster to draw
+const MAX_DOTS = 800; // in a chart; more would hide its lines, and take longer to draw
 export const SELECTED = "Selected metric";
 /** @type {Axis[]} */
 export const AXES = ["step", "seconds", "tokens"];

@@ -1,6 +1,7 @@
 """Browser sessions: cookie, expiry and protection against cross-site requests."""
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import sqlalchemy as sa
@@ -239,6 +240,14 @@ def test_a_rate_limit_is_a_page_in_a_browser(database_url: str, tmp_path: Any) -
     assert [answer.status_code for answer in answers] == [303, 303, 303, 429]
     assert answers[-1].headers["content-type"] == "text/html; charset=utf-8"
     assert int(answers[-1].headers["retry-after"]) > 0
+
+
+def test_an_unexpected_error_is_a_page_in_a_browser(world: World) -> None:
+    with patch("service.web.rendering.Pages.redirect_to_sign_in", side_effect=RuntimeError("unforeseen")):
+        answer = world.new_client(None).get("/jobs", headers=PAGE, follow_redirects=False)
+    assert (answer.status_code, answer.headers["content-type"]) == (500, "text/html; charset=utf-8")
+    assert "see the log of the service" in answer.text
+    assert "unforeseen" not in answer.text
 
 
 def test_pages_have_restrictive_security_headers(world: World) -> None:
